@@ -1,0 +1,43 @@
+"""How the truth adds up: contractions, sums, powers and the precision in which half types compute.
+
+Every contraction and every mean of the truth goes through this module, so that one place defines the arithmetic of a dtype and the
+judge can measure how far another order of the same additions lies away.
+"""
+
+import numpy as np
+
+__all__ = ["einsum", "is_half", "mean", "power", "total", "widen"]
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """True for the 16-bit floating types, float16 and bfloat16."""
+    return np.dtype(dtype).itemsize == 2
+
+
+def widen(array: np.ndarray) -> np.ndarray:
+    """float32 for half types, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+    return array.astype(np.float32) if is_half(array.dtype) else array
+
+
+def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+    """The contraction that the axis letters declare, in the operands' dtype.
+
+    Half types multiply and add in float32 and round once at the end, as matrix units do.
+    """
+    result = np.einsum(subscripts, *(widen(operand) for operand in operands), optimize=True)
+    return result.astype(operands[0].dtype, copy=False)
+
+
+def total(array: np.ndarray, axis: int) -> np.ndarray:
+    """The sum over one axis, which is kept with size 1."""
+    return np.sum(array, axis=axis, keepdims=True)
+
+
+def mean(array: np.ndarray, axis: int) -> np.ndarray:
+    """The arithmetic mean over one axis, which is kept with size 1."""
+    return total(array, axis) / array.dtype.type(array.shape[axis])
+
+
+def power(base: float, exponent: np.ndarray) -> np.ndarray:
+    """base ** exponent, elementwise, in the exponent's dtype."""
+    return base**exponent

@@ -1,0 +1,91 @@
+"""What every implementation refuses, in the same words.
+
+The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so that the ports of every framework
+call them too. A size of None is one that a traced program does not know yet; it is not checked.
+"""
+
+from collections.abc import Sequence
+
+__all__ = ["check_attention", "check_bias", "check_features", "check_keep", "check_mask", "check_same_batch", "check_tokens"]
+
+Shape = Sequence[int | None]
+
+
+def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: int | None = None, highest: int | None = None) -> None:
+    """Token ids are integers `b t` in 0 .. v-1; soft one-hot rows are floats `b t v`. A length of 0 is refused, a batch of 0 is not."""
+    integers = dtype.startswith(("int", "uint"))
+    if not ((integers and len(shape) == 2) or (dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3)):
+        raise ValueError(
+            f"{name} must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got {dtype} of shape {_show(shape)}"
+        )
+    if shape[1] == 0:
+        raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+    if len(shape) == 3 and shape[2] not in (vocabulary, None):
+        raise ValueError(f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}")
+    for id_ in (lowest, highest):
+        if id_ is not None and not 0 <= id_ < vocabulary:
+            raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
+
+
+def check_features(name: str, shape: Shape, width: int) -> None:
+    """Activations are `b t d` with d the width that the parameters declare; a length of 0 is refused."""
+    if len(shape) != 3 or shape[2] not in (width, None):
+        raise ValueError(f"{name} must have axes b t d with d={width}; got shape {_show(shape)}")
+    if shape[1] == 0:
+        raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+
+
+def check_same_batch(**shapes: Shape) -> None:
+    """All arguments have the same batch size."""
+    sizes = {name: shape[0] for name, shape in shapes.items() if shape[0] is not None}
+    if len(set(sizes.values())) > 1:
+        raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
+
+
+def check_attention(query: Shape, key: Shape, value: Shape) -> None:
+    """query `b t h k`, key `b s g k`, value `b s g e`, where g divides h."""
+    for name, shape in (("query", query), ("key", key), ("value", value)):
+        if len(shape) != 4:
+            raise ValueError(f"{name} must have four axes (batch, position, heads, head size); got shape {_show(shape)}")
+        if shape[1] == 0:
+            raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+    check_same_batch(query=query, key=key, value=value)
+    if query[3] != key[3]:
+        raise ValueError(f"query and key head sizes must be equal; got {query[3]} and {key[3]}")
+    if key[1:3] != value[1:3] and None not in (*key[1:3], *value[1:3]):
+        raise ValueError(f"key and value must have the same positions and heads; got shapes {_show(key)} and {_show(value)}")
+    if query[2] % key[2]:  # type: ignore[operator]
+        raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
+
+
+def check_mask(shape: Shape, dtype: str, scores: Shape, name: str = "mask", axes: str = "b h t s") -> None:
+    """A mask is boolean, True = may attend, and broadcasts to the scores' axes."""
+    if dtype != "bool":
+        raise ValueError(f"{name} must be boolean, True = may attend; got {dtype}")
+    _check_broadcast(name, shape, scores, axes)
+
+
+def check_bias(shape: Shape, scores: Shape) -> None:
+    """An additive bias broadcasts to `b h t s`."""
+    _check_broadcast("bias", shape, scores, "b h t s")
+
+
+def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
+    """A dropout rate lies in [0, 1); a keep mask is boolean and broadcasts to the input."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout rate must be at least 0 and less than 1; got {rate}")
+    if dtype != "bool":
+        raise ValueError(f"keep must be boolean, True = keep; got {dtype}")
+    _check_broadcast("keep", shape, x, "the input")
+
+
+def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
+    fits = len(shape) == len(wanted) and all(
+        size in (1, None) or want is None or size == want for size, want in zip(shape, wanted, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name} must broadcast to {axes} = {_show(wanted)}; got shape {_show(shape)}")
+
+
+def _show(shape: Shape) -> str:
+    return "(" + ", ".join("?" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"

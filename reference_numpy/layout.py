@@ -1,0 +1,90 @@
+"""Layouts: the same tensor under another name and with its axes in another order.
+
+A framework's layout is a table of rows (end of the canonical name, end of the native name, native axes); both directions of the
+conversion follow from it and from the canonical axes in `parameters`.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from . import parameters
+from .config import TransformerConfig
+
+__all__ = ["Table", "from_native", "native", "relayout", "to_native"]
+
+Table = tuple[tuple[str, str, str], ...]
+
+
+def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis.
+
+    `relayout(kernel, "d h k", "(h k) d", sizes)` is the weight of a linear layer that stores outputs before inputs; exchanging the
+    two strings goes back. Raises ValueError unless the shape is exactly the one that `from_axes` and `sizes` declare.
+    """
+    source, target = _groups(from_axes), _groups(to_axes)
+    letters = [letter for group in source for letter in group]
+    if _letters(from_axes) != _letters(to_axes):
+        raise ValueError(f"both layouts must have the same axes; got {from_axes!r} and {to_axes!r}")
+    declared = _shape(from_axes, sizes)
+    if array.shape != declared:
+        raise ValueError(f"axes {from_axes!r} must have shape {declared}; got {array.shape}")
+    order = [letters.index(letter) for group in target for letter in group]
+    unfolded = array.reshape([sizes[letter] for letter in letters]).transpose(order)
+    return np.ascontiguousarray(unfolded.reshape(_shape(to_axes, sizes)))
+
+
+def native(name: str, axes: str, table: Table) -> tuple[str, str]:
+    """The native name and axes of a canonical name and its axes; what stands before the end of the name stays.
+
+    The longest row that ends the name and has the same axes decides: `output.kernel` is another row with `h e d` (attention) than with
+    `f d` (feed-forward). Raises ValueError where no row fits.
+    """
+    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(row[2]) == _letters(axes)]
+    if not rows:
+        raise ValueError(f"no row of the weight table fits {name} with axes {axes!r}")
+    end, native_end, native_axes = max(rows, key=lambda row: len(row[0]))
+    return name.removesuffix(end) + native_end, native_axes
+
+
+def to_native(
+    tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
+) -> dict[str, np.ndarray]:
+    """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`."""
+    parameters.match(tensors, parameters.shapes(config, component))
+    return {
+        native_name: relayout(np.asarray(tensors[name]), letters, native_axes, sizes)
+        for name, letters, native_name, native_axes, sizes in _rows(table, config, component)
+    }
+
+
+def from_native(
+    tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
+) -> dict[str, np.ndarray]:
+    """Canonical parameters from native ones, the inverse of `to_native`; raises ValueError as `parameters.match`."""
+    rows = list(_rows(table, config, component))
+    parameters.match(tensors, {native_name: _shape(native_axes, sizes) for _, _, native_name, native_axes, sizes in rows})
+    return {
+        name: relayout(np.asarray(tensors[native_name]), native_axes, letters, sizes)
+        for name, letters, native_name, native_axes, sizes in rows
+    }
+
+
+def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
+    shapes = parameters.shapes(config, component)
+    for name, letters in parameters.axes(config, component).items():
+        yield name, letters, *native(name, letters, table), dict(zip(letters.split(), shapes[name], strict=True))
+
+
+def _shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(math.prod(sizes[letter] for letter in group) for group in _groups(layout))
+
+
+def _groups(layout: str) -> list[list[str]]:
+    return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w", layout)]
+
+
+def _letters(layout: str) -> list[str]:
+    return sorted(letter for group in _groups(layout) for letter in group)

@@ -1,0 +1,202 @@
+"""Every parameter of every component: its canonical name and its axes, declared once; initialisation.
+
+A component's parameters are a nested mapping whose keys are the parts of the canonical names:
+`parameters["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"]` is `encoder.layers.0.self_attention.query.kernel`.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .config import TransformerConfig
+
+__all__ = ["axes", "count", "flatten", "initialise", "match", "nest", "shapes", "ties"]
+
+Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
+
+
+def axes(config: TransformerConfig, component: str = "transformer") -> Names:
+    """The canonical name and axes of every parameter of a component, in the order of the forward pass.
+
+    A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown component.
+    """
+    declarations = {
+        "embedding": _embedding, "logits": _logits, "multi_head_attention": _multi_head_attention, "feed_forward": _feed_forward,
+        "layer_norm": _layer_norm, "encoder_layer": _encoder_layer, "decoder_layer": _decoder_layer, "encoder": _encoder,
+        "decoder": _decoder, "transformer": _transformer,
+    }  # fmt: skip
+    if component not in declarations:
+        raise ValueError(f"component must be one of {', '.join(declarations)}; got {component!r}")
+    return declarations[component](config)
+
+
+def shapes(config: TransformerConfig, component: str = "transformer") -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a component, by canonical name."""
+    sizes = config.sizes
+    result = {}
+    for name, letters in axes(config, component).items():
+        vocabulary = config.source_vocabulary if name.startswith(("source_embedding", "table")) else config.target_vocabulary
+        result[name] = tuple({**sizes, "v": vocabulary}[letter] for letter in letters.split())
+    return result
+
+
+def count(config: TransformerConfig) -> int:
+    """The number of scalars in the whole model; tied tensors count once."""
+    return sum(math.prod(shape) for shape in shapes(config).values())
+
+
+def ties(config: TransformerConfig) -> dict[str, str]:
+    """The tensors that the config declares to be another one: name -> the name under which it is stored.
+
+    `logits.kernel` is tied as the transpose of the table, since its axes are `d v` and the table's are `v d`.
+    """
+    table = "source_embedding.table" if config.share_embeddings else "target_embedding.table"
+    result = {}
+    if config.decoder_layers and config.share_embeddings:
+        result["target_embedding.table"] = table
+    if config.decoder_layers and config.tie_logits:
+        result["logits.kernel"] = table
+    return result
+
+
+def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) -> dict[str, np.ndarray]:
+    """Fresh parameters by canonical name (INIT).
+
+    Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16), the fans being those of
+    the unfused projection. Tables: normal with standard deviation d^-1/2. Biases and offsets 0, scales 1.
+    """
+    rng = np.random.default_rng(seed)
+    return {
+        name: _initial_value(rng, name.rpartition(".")[2], axes(config)[name].split(), shape, config.model_width).astype(dtype)
+        for name, shape in shapes(config).items()
+    }
+
+
+def _initial_value(rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
+    if kind == "kernel":
+        fan_in = math.prod(size for letter, size in zip(letters, shape, strict=True) if letter in _inputs(letters))
+        limit = math.sqrt(6 / (fan_in + math.prod(shape) // fan_in))
+        return rng.uniform(-limit, limit, shape)
+    if kind == "table":
+        return rng.normal(0, width**-0.5, shape)
+    return np.ones(shape) if kind == "scale" else np.zeros(shape)
+
+
+def _inputs(letters: list[str]) -> list[str]:
+    """The input axes of a kernel: `h e` of the attention output `h e d`, otherwise the first axis."""
+    return letters[:-1] if letters[-1] == "d" else letters[:1]
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested mapping of a mapping by dotted names."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *branches, leaf = name.split(".")
+        node = nested
+        for branch in branches:
+            node = node.setdefault(branch, {})
+        node[leaf] = value
+    return nested
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The mapping by dotted names of a nested mapping; the inverse of `nest`."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
+
+
+def match(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> None:
+    """Raises one ValueError that lists every missing, unexpected and misshapen tensor, and with `dtype` every other dtype."""
+    problems = [f"missing {name} of shape {expected[name]}" + _nearest(name, arrays.keys() - expected.keys())
+                for name in expected if name not in arrays]  # fmt: skip
+    for name, array in arrays.items():
+        if name not in expected:
+            problems.append(f"unexpected {name}" + _nearest(name, expected.keys() - arrays.keys()))
+        elif tuple(array.shape) != tuple(expected[name]):
+            problems.append(f"{name} must have shape {tuple(expected[name])}; got {tuple(array.shape)}")
+        elif dtype is not None and str(array.dtype) != dtype:
+            problems.append(f"{name} must be {dtype}; got {array.dtype}")
+    if problems:
+        raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
+
+
+def _nearest(name: str, candidates: Any) -> str:
+    nearest = difflib.get_close_matches(name, candidates, n=1)
+    return f" (nearest: {nearest[0]})" if nearest else ""
+
+
+def _within(prefix: str, names: Names) -> Names:
+    return {f"{prefix}.{name}": letters for name, letters in names.items()}
+
+
+def _projection(name: str, kernel: str, bias: str | None) -> Names:
+    return {f"{name}.kernel": kernel} | ({f"{name}.bias": bias} if bias else {})
+
+
+def _embedding(config: TransformerConfig) -> Names:
+    return {"table": "v d"}
+
+
+def _logits(config: TransformerConfig) -> Names:
+    return {"kernel": "d v"} | ({"bias": "v"} if config.output_bias else {})
+
+
+def _multi_head_attention(config: TransformerConfig) -> Names:
+    bias = config.attention_bias
+    return (
+        _projection("query", "d h k", "h k" if bias else None)
+        | _projection("key", "d g k", "g k" if bias else None)
+        | _projection("value", "d g e", "g e" if bias else None)
+        | _projection("output", "h e d", "d" if bias else None)
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> Names:
+    return _projection("hidden", "d f", "f") | _projection("output", "f d", "d")
+
+
+def _layer_norm(config: TransformerConfig) -> Names:
+    return {"scale": "d", "offset": "d"}
+
+
+def _layer(config: TransformerConfig, *attentions: str) -> Names:
+    names: Names = {}
+    for attention in attentions:
+        names |= _within(attention, _multi_head_attention(config)) | _within(f"{attention}_norm", _layer_norm(config))
+    return names | _within("feed_forward", _feed_forward(config)) | _within("feed_forward_norm", _layer_norm(config))
+
+
+def _encoder_layer(config: TransformerConfig) -> Names:
+    return _layer(config, "self_attention")
+
+
+def _decoder_layer(config: TransformerConfig) -> Names:
+    return _layer(config, "self_attention", "cross_attention")
+
+
+def _stack(config: TransformerConfig, layers: int, layer: Names) -> Names:
+    names: Names = {}
+    for index in range(layers):
+        names |= _within(f"layers.{index}", layer)
+    return names | (_within("final_norm", _layer_norm(config)) if config.final_norm else {})
+
+
+def _encoder(config: TransformerConfig) -> Names:
+    return _stack(config, config.encoder_layers, _encoder_layer(config))
+
+
+def _decoder(config: TransformerConfig) -> Names:
+    return _stack(config, config.decoder_layers, _decoder_layer(config))
+
+
+def _transformer(config: TransformerConfig) -> Names:
+    names = _within("source_embedding", _embedding(config)) | _within("encoder", _encoder(config))
+    if config.decoder_layers:
+        names |= _within("target_embedding", _embedding(config)) | _within("decoder", _decoder(config))
+        names |= _within("logits", _logits(config))
+    return {name: letters for name, letters in names.items() if name not in ties(config)}

@@ -1,0 +1,1 @@
+"""The judge: cases, tolerances, comparison, and the runner that brings ports before them."""

@@ -1,0 +1,1 @@
+"""Adapters: one for each framework, for the modules of any port."""

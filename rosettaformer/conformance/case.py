@@ -1,0 +1,63 @@
+"""A case: one question to a port, as data."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+__all__ = ["DTYPES", "Case", "numpy_dtype"]
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a port is given: a component, its config, parameters and inputs, and how to run it.
+
+    inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`.
+    parameters: by canonical name, relative to the component.
+    catches: the defects of the catalogue that this case must reveal.
+    A case is declared in float64; `at` gives the case that a port runs.
+    """
+
+    name: str
+    component: str
+    config: TransformerConfig
+    inputs: Mapping[str, Any]
+    parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+    catches: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = DTYPES
+    dtype: str = "float64"
+    device: str = "cpu"
+    mode: str = ""  # "": the port's default mode
+
+    @property
+    def id(self) -> str:
+        """The stable identity of the case, without how it is run."""
+        return f"{self.component}/{self.name}"
+
+    def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
+        """The case with every floating array rounded to dtype, to be run on that device in that mode."""
+        return dataclasses.replace(
+            self,
+            inputs={name: _cast(value, dtype) for name, value in self.inputs.items()},
+            parameters={name: _cast(value, dtype) for name, value in self.parameters.items()},
+            dtype=dtype,
+            device=device,
+            mode=mode,
+        )
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of that name, bfloat16 included."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    floating = isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype == ml_dtypes.bfloat16)
+    return value.astype(numpy_dtype(dtype)) if floating else value
