@@ -1,0 +1,101 @@
+"""Scaled dot-product attention and multi-head attention."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .mask import causal_mask, combine_masks
+from .softmax import softmax
+
+__all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
+
+Output = jax.Array | tuple[jax.Array, jax.Array]
+
+
+def scaled_dot_product_attention(
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: jax.Array | None = None,
+    bias_bhts: jax.Array | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    weights_dropout: Callable[[jax.Array], jax.Array] | None = None,
+) -> Output:
+    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
+
+    XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
+    mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
+    The r query heads that share a key head are an axis of their own, so keys and values are never repeated.
+    weights_dropout: applied to the weights before they meet the values; the weights returned are those before it.
+    """
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    batch, target, heads, head_size = query_bthk.shape
+    source, groups = key_bsgk.shape[1:3]
+    scores = (batch, heads, target, source)
+    wide = jnp.promote_types(query_bthk.dtype, jnp.float32)
+    query_btgrk = query_bthk.reshape(batch, target, groups, heads // groups, head_size)
+    logits_bgrts = jnp.einsum("btgrk,bsgk->bgrts", query_btgrk, key_bsgk, preferred_element_type=wide)
+    logits_bhts = logits_bgrts.reshape(scores) * head_size**-0.5
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, scores)
+        logits_bhts += bias_bhts
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
+    if causal:
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
+    weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
+    dropped_bhts = weights_bhts if weights_dropout is None else weights_dropout(weights_bhts)
+    output_btgre = jnp.einsum("bgrts,bsge->btgre", dropped_bhts.reshape(logits_bgrts.shape), value_bsge)
+    output_bthe = output_btgre.reshape(batch, target, heads, value_bsge.shape[3])
+    return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+class MultiHeadAttention(nnx.Module):
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+
+    The kernels have the canonical axes; `nnx.Einsum` contracts them without a reshape.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        d, h, g, k, e, _ = config.sizes.values()
+
+        def projection(subscripts: str, kernel: tuple[int, ...], bias: tuple[int, ...], inputs: int) -> nnx.Einsum:
+            axes = range(len(kernel))  # the fans of INIT are those of the unfused projection
+            return nnx.Einsum(
+                subscripts, kernel, bias if config.attention_bias else None, dtype=dtype, param_dtype=param_dtype,
+                kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
+            )  # fmt: skip
+
+        self.query = projection("btd,dhk->bthk", (d, h, k), (h, k), inputs=1)
+        self.key = projection("bsd,dgk->bsgk", (d, g, k), (g, k), inputs=1)
+        self.value = projection("bsd,dge->bsge", (d, g, e), (g, e), inputs=1)
+        self.output = projection("bthe,hed->btd", (h, e, d), (d,), inputs=2)
+        self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
+        self.width = d
+
+    def __call__(
+        self,
+        query_btd: jax.Array,
+        memory_bsd: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        bias_bhts: jax.Array | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+    ) -> Output:
+        checks.check_features("query", query_btd.shape, self.width)
+        checks.check_features("memory", memory_bsd.shape, self.width)
+        output_bthe, weights_bhts = scaled_dot_product_attention(
+            self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd),
+            mask_bhts, bias_bhts, causal, True, self.weights_dropout,
+        )  # fmt: skip
+        output_btd = self.output(output_bthe)
+        return (output_btd, weights_bhts) if return_weights else output_btd

@@ -1,0 +1,65 @@
+"""Token embedding and the logits that invert it."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import checks
+
+__all__ = ["Embedding", "Logits"]
+
+
+class Embedding(nnx.Module):
+    """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
+
+    dtype: of the result, and so of the computation that follows; by default param_dtype.
+    Ids out of range raise ValueError where they are concrete; a traced program cannot raise and gives NaN rows instead.
+    """
+
+    def __init__(
+        self, vocabulary: int, width: int, scale: bool, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (vocabulary, width), param_dtype))
+        self.scale = scale
+        self.dtype = dtype
+
+    def __call__(self, token: jax.Array) -> jax.Array:
+        self.check(token)
+        table_vd = self.table[...].astype(self.dtype or self.table.dtype)
+        if jnp.issubdtype(token.dtype, jnp.integer):
+            x_btd = jnp.take(table_vd, token, axis=0)
+        else:
+            x_btd = jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd)
+        if not self.scale:
+            return x_btd
+        wide = jnp.promote_types(x_btd.dtype, jnp.float32)
+        return (x_btd.astype(wide) * table_vd.shape[1] ** 0.5).astype(x_btd.dtype)
+
+    def check(self, token: jax.Array) -> None:
+        """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
+        concrete_ids = not isinstance(token, jax.core.Tracer) and token.size and jnp.issubdtype(token.dtype, jnp.integer)
+        bounds = (int(token.min()), int(token.max())) if concrete_ids else ()
+        checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *bounds)
+
+
+class Logits(nnx.Module):
+    """Scores of the next token before softmax: `logits = x W + b`, with b by config.
+
+    tied: the module has no kernel of its own; the call gives it the transposed table.
+    """
+
+    def __init__(
+        self, width: int, vocabulary: int, bias: bool, *,
+        tied: bool = False, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        xavier = nnx.initializers.xavier_uniform()
+        self.kernel = None if tied else nnx.Param(xavier(rngs.params(), (width, vocabulary), param_dtype))
+        self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if bias else None
+
+    def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
+        checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
+        logits_btv = jnp.einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
+        return logits_btv if self.bias is None else logits_btv + self.bias[...].astype(x_btd.dtype)

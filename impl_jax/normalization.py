@@ -1,0 +1,30 @@
+"""Layer normalisation."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import checks
+
+__all__ = ["LayerNorm"]
+
+
+class LayerNorm(nnx.Module):
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
+
+    `nnx.LayerNorm` takes `E[x^2] - E[x]^2` for the variance by default; here it is always the mean of the centred squares.
+    """
+
+    def __init__(self, width: int, epsilon: float, *, param_dtype: Dtype = jnp.float32) -> None:
+        self.scale = nnx.Param(jnp.ones(width, param_dtype))
+        self.offset = nnx.Param(jnp.zeros(width, param_dtype))
+        self.epsilon = epsilon
+
+    def __call__(self, x_btd: jax.Array) -> jax.Array:
+        checks.check_features("x", x_btd.shape, self.scale.shape[0])
+        wide_btd = x_btd.astype(jnp.promote_types(x_btd.dtype, jnp.float32))
+        centred_btd = wide_btd - wide_btd.mean(axis=-1, keepdims=True)
+        variance_bt1 = jnp.square(centred_btd).mean(axis=-1, keepdims=True)
+        normalised_btd = centred_btd * jax.lax.rsqrt(variance_bt1 + self.epsilon)
+        return (normalised_btd * self.scale[...] + self.offset[...]).astype(x_btd.dtype)

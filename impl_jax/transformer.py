@@ -1,0 +1,131 @@
+"""Encoder, decoder and the whole Transformer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .embedding import Embedding, Logits
+from .layers import DecoderLayer, EncoderLayer
+from .mask import padding_mask, token_mask
+from .normalization import LayerNorm
+from .positional_encoding import positional_encoding, token_positions
+
+__all__ = ["Decoder", "Encoder", "Transformer"]
+
+
+class Encoder(nnx.Module):
+    """The stack of encoder layers, then the final norm where the config has one. Vectors in, vectors out: `b s d`."""
+
+    def __init__(
+        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self.layers = nnx.List(
+            EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers)
+        )
+        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
+
+    def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
+        for layer in self.layers:
+            x_bsd = layer(x_bsd, mask_bhts)
+        return self.final_norm(x_bsd) if self.final_norm else x_bsd
+
+
+class Decoder(nnx.Module):
+    """The stack of decoder layers, then the final norm where the config has one. Vectors in, vectors out: `b t d`."""
+
+    def __init__(
+        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self.layers = nnx.List(
+            DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.decoder_layers)
+        )
+        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
+
+    def __call__(
+        self,
+        x_btd: jax.Array,
+        memory_bsd: jax.Array,
+        self_mask_bhts: jax.Array | None = None,
+        cross_mask_bhts: jax.Array | None = None,
+    ) -> jax.Array:
+        for layer in self.layers:
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts)
+        return self.final_norm(x_btd) if self.final_norm else x_btd
+
+
+class Transformer(nnx.Module):
+    """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
+
+    param_dtype: in which the parameters are held; dtype: in which the model computes, by default param_dtype.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        def embedding(vocabulary: int) -> Embedding:
+            return Embedding(vocabulary, config.model_width, config.scale_embedding, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+
+        self.config = config
+        self.source_embedding = embedding(config.source_vocabulary)
+        self.encoder = Encoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        if config.decoder_layers:
+            self.target_embedding = None if config.share_embeddings else embedding(config.target_vocabulary)
+            self.decoder = Decoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            self.logits = Logits(
+                config.model_width, config.target_vocabulary, config.output_bias,
+                tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs,
+            )  # fmt: skip
+
+    def __call__(
+        self,
+        source: jax.Array,
+        target: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        target_mask_bt: jax.Array | None = None,
+    ) -> jax.Array:
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        memory_bsd = self.encode(source, source_mask_bs)
+        if source_mask_bs is None:
+            source_mask_bs = token_mask(source, self.config.padding_id)
+        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt)
+
+    def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None) -> jax.Array:
+        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
+        x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
+        return self.encoder(self.encoder.embedding_dropout(x_bsd), padding_mask(mask_bs))
+
+    def decode(
+        self,
+        target: jax.Array,
+        memory_bsd: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        target_mask_bt: jax.Array | None = None,
+    ) -> jax.Array:
+        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
+        if not self.config.decoder_layers:
+            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+        checks.check_features("memory", memory_bsd.shape, self.config.model_width)
+        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        embedding = self.target_embedding or self.source_embedding
+        x_btd, mask_bt = self._embed(embedding, "target", target, target_mask_bt)
+        if source_mask_bs is not None:
+            checks.check_mask(source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2], "source mask", "b s")
+        cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
+        x_btd = self.decoder(self.decoder.embedding_dropout(x_btd), memory_bsd, padding_mask(mask_bt), cross_mask_bhts)
+        return self.logits(x_btd, embedding.table.T if self.config.tie_logits else None)
+
+    def _embed(self, embedding: Embedding, name: str, token: jax.Array, mask_bt: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        x_btd = embedding(token)
+        if mask_bt is None:
+            mask_bt = token_mask(token, self.config.padding_id)
+        checks.check_mask(mask_bt.shape, str(mask_bt.dtype), token.shape[:2], f"{name} mask", "b t")
+        # Positions are known only when the program runs, the length already when it is traced: a constant table serves them all.
+        table_td = positional_encoding(np.arange(token.shape[1]), self.config.model_width, x_btd.dtype)
+        return x_btd + table_td[token_positions(mask_bt)], mask_bt

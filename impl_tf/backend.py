@@ -1,0 +1,36 @@
+"""Keras on the TensorFlow backend, and what the layers of this port share."""
+
+import os
+from typing import Any, Self
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from reference_numpy import TransformerConfig  # noqa: E402
+
+__all__ = ["Configured", "keras", "register", "widen"]
+
+if keras.backend.backend() != "tensorflow":
+    raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
+
+register = keras.saving.register_keras_serializable(package="rosettaformer")
+
+
+def widen(x: tf.Tensor) -> tf.Tensor:
+    """float32 for half types, otherwise the tensor itself: attention, softmax and normalisation compute in this dtype."""
+    return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+
+
+class Configured:
+    """Serialisation of a Keras layer that takes a TransformerConfig: it is saved as a plain mapping."""
+
+    config: TransformerConfig
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "config": self.config.to_dict()}  # type: ignore[misc]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})

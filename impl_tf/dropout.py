@@ -1,0 +1,20 @@
+"""Inverted dropout (DROPOUT)."""
+
+import tensorflow as tf
+
+from reference_numpy import checks
+
+from .backend import keras, register
+
+__all__ = ["Dropout"]
+
+
+@register
+class Dropout(keras.layers.Dropout):
+    """keras.layers.Dropout, active in training only, that also takes the keep mask; then it is the truth's formula in every mode."""
+
+    def call(self, x: tf.Tensor, keep: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
+        if keep is None:
+            return super().call(x, training=training)
+        checks.check_keep(tuple(keep.shape), keep.dtype.name, tuple(x.shape), self.rate)
+        return tf.where(keep, x / tf.cast(1 - self.rate, x.dtype), tf.zeros((), x.dtype))

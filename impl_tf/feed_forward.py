@@ -1,0 +1,44 @@
+"""The position-wise feed-forward network and its activations."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, checks
+
+from .backend import Configured, keras, register, widen
+from .dropout import Dropout
+from .projection import Projection
+
+__all__ = ["FeedForward", "activation"]
+
+
+def activation(x: tf.Tensor, name: str) -> tf.Tensor:
+    """As the truth."""
+    if name == "relu":
+        return tf.nn.relu(x)
+    if name not in ("gelu_erf", "gelu_tanh"):
+        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+    return tf.cast(tf.nn.gelu(widen(x), approximate=name == "gelu_tanh"), x.dtype)
+
+
+@register
+class FeedForward(Configured, keras.layers.Layer):
+    """As the truth. Keras layers have a property `output`, so the second kernel is `output_projection`."""
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        width, hidden = (config.model_width,), (config.feed_forward_width,)
+        self.hidden = Projection(width, hidden, True, dtype=self.dtype_policy, name="hidden")
+        self.hidden_dropout = Dropout(config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout")
+        self.output_projection = Projection(hidden, width, True, dtype=self.dtype_policy, name="output_projection")
+
+    def build(self, input_shape: Any = None) -> None:
+        self.hidden.build()
+        self.output_projection.build()
+
+    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+        checks.check_features("x", tuple(x_btd.shape), self.config.model_width)
+        active_btf = activation(self.hidden(x_btd), self.config.activation)
+        return self.output_projection(self.hidden_dropout(active_btf))

@@ -1,0 +1,30 @@
+"""Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
+
+import tensorflow as tf
+
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+
+
+def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
+    """As the truth."""
+    if padding_id is None or token.shape.rank == 3:
+        return tf.ones(tf.shape(token)[:2], dtype=tf.bool)
+    return token != padding_id
+
+
+def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
+    """As the truth."""
+    return mask_bs[:, tf.newaxis, tf.newaxis, :]
+
+
+def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:
+    """As the truth; the lengths may be scalar tensors."""
+    offset = source_length - target_length
+    return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[tf.newaxis, tf.newaxis]
+
+
+def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:
+    """As the truth."""
+    if mask_bhts is None or other_bhts is None:
+        return other_bhts if mask_bhts is None else mask_bhts
+    return mask_bhts & other_bhts

@@ -1,0 +1,35 @@
+"""Layer normalisation."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import checks
+
+from .backend import keras, register, widen
+
+__all__ = ["LayerNorm"]
+
+
+@register
+class LayerNorm(keras.layers.Layer):
+    """As the truth."""
+
+    def __init__(self, width: int, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.width, self.epsilon = width, epsilon
+
+    def build(self, input_shape: Any = None) -> None:
+        self.scale = self.add_weight(shape=(self.width,), initializer="ones", name="scale")
+        self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
+
+    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+        checks.check_features("x", tuple(x_btd.shape), self.width)
+        wide_btd = widen(x_btd)
+        centred_btd = wide_btd - tf.reduce_mean(wide_btd, axis=-1, keepdims=True)
+        variance_bt1 = tf.reduce_mean(tf.square(centred_btd), axis=-1, keepdims=True)
+        normalised_btd = centred_btd * tf.math.rsqrt(variance_bt1 + self.epsilon)
+        return tf.cast(normalised_btd * widen(self.scale.value) + widen(self.offset.value), x_btd.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "width": self.width, "epsilon": self.epsilon}

@@ -1,0 +1,38 @@
+"""The position-wise feed-forward network and its activations."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .linear import Linear
+
+__all__ = ["activation", "FeedForward"]
+
+
+def activation(x: Tensor, name: str) -> Tensor:
+    """torch's own kernels, which compute half types in float32."""
+    if name == "relu":
+        return F.relu(x)
+    if name == "gelu_erf":
+        return F.gelu(x)
+    if name == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+
+
+class FeedForward(nn.Module):
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.activation_name = config.activation
+        self.hidden = Linear(config.model_width, config.feed_forward_width)
+        self.output = Linear(config.feed_forward_width, config.model_width)
+        self.hidden_dropout = Dropout(config.hidden_dropout_rate)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        checks.check_features("x", x_btd.shape, self.hidden.in_features)
+        active_btf = activation(self.hidden(x_btd), self.activation_name)
+        return self.output(self.hidden_dropout(active_btf))

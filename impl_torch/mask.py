@@ -1,0 +1,31 @@
+"""Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+
+
+def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
+    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft one-hot rows."""
+    if padding_id is None or token.ndim == 3:
+        return torch.ones(token.shape[:2], dtype=torch.bool, device=token.device)
+    return token != padding_id
+
+
+def padding_mask(mask_bs: Tensor) -> Tensor:
+    """`b s` with axes of size 1 for heads and queries: `b 1 1 s`."""
+    return mask_bs[:, None, None, :]
+
+
+def causal_mask(target_length: int, source_length: int, device: torch.device | None = None) -> Tensor:
+    """Bottom-right aligned (CAUSAL), whereas `is_causal` of torch's own attention is aligned top-left: `1 1 t s`."""
+    allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
+    return allowed.tril(source_length - target_length)
+
+
+def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:
+    """None stands for a mask that allows everything."""
+    if mask_bhts is None or other_bhts is None:
+        return other_bhts if mask_bhts is None else mask_bhts
+    return mask_bhts & other_bhts

@@ -1,0 +1,31 @@
+"""Layer normalisation."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference_numpy import checks
+
+__all__ = ["LayerNorm"]
+
+
+class LayerNorm(nn.Module):
+    """`F.layer_norm`, whose kernels compute half types in float32 up to and with the offset."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(width))
+        self.offset = nn.Parameter(torch.empty(width))
+        self.epsilon = epsilon
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.offset)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        checks.check_features("x", x_btd.shape, self.scale.shape[0])
+        return F.layer_norm(x_btd, self.scale.shape, self.scale, self.offset, self.epsilon)
+
+    def extra_repr(self) -> str:
+        return f"{self.scale.shape[0]}, epsilon={self.epsilon}"

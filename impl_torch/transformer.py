@@ -1,0 +1,126 @@
+"""Encoder, decoder and the whole Transformer."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reference_numpy import TransformerConfig, checks
+
+from . import dtypes, mask, positional_encoding
+from .dropout import Dropout
+from .embedding import Embedding, Logits, check_ids
+from .layers import DecoderLayer, EncoderLayer
+from .normalization import LayerNorm
+
+__all__ = ["Decoder", "Encoder", "Transformer"]
+
+
+class Encoder(nn.Module):
+    """Vectors in, vectors out; `embedding_dropout` is applied by `Transformer.encode`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+
+    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            x_bsd = layer(x_bsd, mask_bhts)
+        return self.final_norm(x_bsd)
+
+
+class Decoder(nn.Module):
+    """Vectors in, vectors out; `embedding_dropout` is applied by `Transformer.decode`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+
+    def forward(
+        self, x_btd: Tensor, memory_bsd: Tensor, self_mask_bhts: Tensor | None = None, cross_mask_bhts: Tensor | None = None
+    ) -> Tensor:
+        for layer in self.layers:
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts)
+        return self.final_norm(x_btd)
+
+
+class Transformer(nn.Module):
+    """The whole model. Shared embeddings are one module, tied logits one `nn.Parameter`: their gradients add up.
+
+    Without a padding id there are no masks, and the fused kernels run without one.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = Embedding(config.source_vocabulary, config.model_width, config.scale_embedding)
+        self.encoder = Encoder(config)
+        if config.decoder_layers:
+            self.target_embedding = self.source_embedding
+            if not config.share_embeddings:
+                self.target_embedding = Embedding(config.target_vocabulary, config.model_width, config.scale_embedding)
+            self.decoder = Decoder(config)
+            self.logits = Logits(config.model_width, config.target_vocabulary, config.output_bias)
+            if config.tie_logits:
+                self.logits.weight = self.target_embedding.table
+
+    def encode(self, source: Tensor, source_mask_bs: Tensor | None = None) -> Tensor:
+        check_ids((source, self.config.source_vocabulary))
+        return self._encode(source, self._mask(source, source_mask_bs))
+
+    def decode(
+        self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
+    ) -> Tensor:
+        self._need_decoder()
+        checks.check_features("memory", memory_bsd.shape, self.config.model_width)
+        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        check_ids((target, self.config.target_vocabulary))
+        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt)
+
+    def check_ids(
+        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
+    ) -> None:
+        """Raises ValueError on tokens that `forward` refuses; takes the arguments of `forward`."""
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        check_ids((source, self.config.source_vocabulary), (target, self.config.target_vocabulary))
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
+    ) -> Tensor:
+        self._need_decoder()
+        self.check_ids(source, target)
+        source_mask_bs = self._mask(source, source_mask_bs)
+        return self._decode(target, self._encode(source, source_mask_bs), source_mask_bs, target_mask_bt)
+
+    def _encode(self, source: Tensor, mask_bs: Tensor | None) -> Tensor:
+        x_bsd = self.encoder.embedding_dropout(self._embed(self.source_embedding, "source", source, mask_bs))
+        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs))
+
+    def _decode(self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None) -> Tensor:
+        mask_bt = self._mask(target, target_mask_bt)
+        x_btd = self.decoder.embedding_dropout(self._embed(self.target_embedding, "target", target, mask_bt))
+        if source_mask_bs is not None:
+            checks.check_mask(source_mask_bs.shape, dtypes.name(source_mask_bs.dtype), memory_bsd.shape[:2], "source mask", "b s")
+        self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
+        return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts))
+
+    def _mask(self, token: Tensor, mask_bt: Tensor | None) -> Tensor | None:
+        if mask_bt is not None or self.config.padding_id is None or token.is_floating_point():
+            return mask_bt
+        return mask.token_mask(token, self.config.padding_id)
+
+    def _embed(self, embedding: Embedding, name: str, token: Tensor, mask_bt: Tensor | None) -> Tensor:
+        x_btd = embedding(token, checked=True)
+        # Every position is less than the length, so that the rows of one table serve the whole batch.
+        table_td = positional_encoding.positional_encoding(torch.arange(token.shape[1], device=token.device), x_btd.shape[2], x_btd.dtype)
+        if mask_bt is None:
+            return x_btd + table_td
+        checks.check_mask(mask_bt.shape, dtypes.name(mask_bt.dtype), token.shape[:2], f"{name} mask", "b t")
+        return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
+
+    def _need_decoder(self) -> None:
+        if not self.config.decoder_layers:
+            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")

@@ -1,0 +1,107 @@
+"""Canonical parameters into a module and out of it, bit for bit.
+
+Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is that of this package.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reference_numpy import TransformerConfig, layout
+from reference_numpy import parameters as canonical
+
+from . import dtypes
+
+__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
+
+# end of the canonical name, end of the native name, native axes
+TABLE: layout.Table = (
+    ("table", "table", "v d"),
+    ("query.kernel", "query.weight", "(h k) d"),
+    ("query.bias", "query.bias", "(h k)"),
+    ("key.kernel", "key.weight", "(g k) d"),
+    ("key.bias", "key.bias", "(g k)"),
+    ("value.kernel", "value.weight", "(g e) d"),
+    ("value.bias", "value.bias", "(g e)"),
+    ("output.kernel", "output.weight", "d (h e)"),
+    ("output.kernel", "output.weight", "d f"),
+    ("output.bias", "output.bias", "d"),
+    ("hidden.kernel", "hidden.weight", "f d"),
+    ("hidden.bias", "hidden.bias", "f"),
+    ("scale", "scale", "d"),
+    ("offset", "offset", "d"),
+    ("kernel", "weight", "v d"),
+    ("bias", "bias", "v"),
+)
+
+
+def load(
+    module: nn.Module,
+    parameters: Mapping[str, np.ndarray],
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
+) -> None:
+    """Writes canonical parameters into the module, in place.
+
+    Raises one ValueError with every missing, unexpected or misshapen tensor, every other dtype, and every tensor of the module that
+    is not there or that nothing would fill; then nothing is changed.
+    """
+    if problems := [*_problems(module, parameters, config, component, table)]:
+        raise ValueError("\n  ".join(problems))
+    with torch.no_grad():
+        for native_name, array in layout.to_native(parameters, table, config, component).items():
+            target = _find(module, native_name)
+            target.copy_(from_numpy(array, target.device))
+
+
+def export(
+    module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+) -> dict[str, np.ndarray]:
+    """The module's parameters by canonical name, as arrays of their own; raises ValueError where one is missing or misshapen."""
+    names = _native_names(config, component, table).values()
+    tensors = {name: to_numpy(tensor) for name in names if (tensor := _find(module, name)) is not None}
+    return layout.from_native(tensors, table, config, component)
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """A copy of the tensor as an array; bfloat16 as `ml_dtypes.bfloat16`."""
+    copy = tensor.detach().to("cpu", copy=True)
+    return copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if copy.dtype == torch.bfloat16 else copy.numpy()
+
+
+def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
+    """A copy of the array as a tensor on the device."""
+    copy = np.array(array, order="C")
+    tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16) if copy.dtype == ml_dtypes.bfloat16 else torch.from_numpy(copy)
+    return tensor.to(device)
+
+
+def _problems(
+    module: nn.Module, parameters: Mapping[str, np.ndarray], config: TransformerConfig, component: str, table: layout.Table
+) -> Iterator[str]:
+    try:
+        canonical.match(parameters, canonical.shapes(config, component))
+        problems: list[str] = []
+    except ValueError as error:
+        problems = [str(error)]
+    filled = set()
+    for name, native_name in _native_names(config, component, table).items():
+        tensor = _find(module, native_name)
+        ...
+    yield from problems
+
+
+def _native_names(config: TransformerConfig, component: str, table: layout.Table) -> dict[str, str]:
+    return {name: layout.native(name, letters, table)[0] for name, letters in canonical.axes(config, component).items()}
+
+
+def _find(module: nn.Module, name: str) -> Tensor | None:
+    try:
+        return functools.reduce(getattr, name.split("."), module)  # type: ignore[arg-type, return-value]
+    except AttributeError:
+        return None

@@ -1,0 +1,70 @@
+"""What cases are made of: the sizes, the random values, the masks."""
+
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters, preset
+
+from ..case import Case
+
+__all__ = ["B", "S", "T", "config", "left_padding", "make", "parameters_of", "ragged", "rng"]
+
+B, T, S = 3, 5, 7
+
+
+def config(dialect: str = "semillero", **changes: Any) -> TransformerConfig:
+    """A dialect at sizes that are all different, so that no two axes can be confused."""
+    sizes: dict[str, Any] = {
+        "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "heads": 3, "key_value_heads": 3, "key_size": 5,
+        "value_size": 11, "feed_forward_width": 19, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 2,
+    }  # fmt: skip
+    if preset(dialect).share_embeddings:
+        sizes["target_vocabulary"] = sizes["source_vocabulary"]
+    for name in ("encoder_layers", "decoder_layers"):
+        sizes[name] = min(sizes[name], getattr(preset(dialect), name))
+    return preset(dialect, **(sizes | changes))
+
+
+def rng(case_id: str) -> np.random.Generator:
+    """The generator of a case: the same values on every machine, whatever other cases exist."""
+    return np.random.default_rng(zlib.crc32(case_id.encode()))
+
+
+def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random parameters, biases and scales included, of a size that shows in the output."""
+    values = {}
+    for name, shape in parameters.shapes(config, component).items():
+        kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
+        if kind == "kernel":
+            value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)
+        values[name] = {"scale": 1 + 0.4 * value, "bias": 0.5 * value, "offset": 0.5 * value}.get(kind, value)
+    return values
+
+
+def make(component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, **inputs: Any) -> Case:
+    """A case whose floating inputs are given as shapes (tuples) and drawn standard normal; other inputs stand as they are.
+
+    fixed: parameters that are not drawn, by canonical name.
+    """
+    generator = rng(f"{component}/{name}")
+    drawn = {key: generator.standard_normal(value) if isinstance(value, tuple) else value for key, value in inputs.items()}
+    try:
+        values = parameters_of(config, component, generator)
+    except ValueError:  # a component without parameters
+        values = {}
+    return Case(name, component, config, drawn, values | (fixed or {}), tuple(catches.split()))
+
+
+def ragged(batch: int, length: int) -> np.ndarray:
+    """Right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
+    return np.arange(length) < np.maximum(length - 2 * np.arange(batch), 1)[:, None]
+
+
+def left_padding(batch: int, length: int) -> np.ndarray:
+    """Left padding: row i lacks its first i tokens; the last row has no token at all. True = real."""
+    mask = np.arange(length) >= np.arange(batch)[:, None]
+    mask[-1] = False
+    return mask

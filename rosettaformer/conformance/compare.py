@@ -1,0 +1,79 @@
+"""Comparison of a port's output with the truth's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .tolerance import Expectation, ulp
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one output of a port compares.
+
+    ratio: the largest error in units of what plain arithmetic of the dtype costs (1 = as accurate as plain NumPy).
+    excess: the error in units of what passes; at most 1 conforms. message: what is wrong, empty where nothing is.
+    """
+
+    ratio: float
+    excess: float
+    error: float
+    noise: float
+    ulps: float = 0.0
+    worst: tuple[int, ...] = ()
+    message: str = ""
+
+
+def compare(expectation: Expectation, got: Any) -> Comparison:
+    """Shape, dtype, places of NaN and infinity, then the largest and the root mean square error."""
+    if not isinstance(got, np.ndarray):
+        return _refusal(f"must be an array; got {type(got).__name__}")
+    reference, dtype = expectation.reference, expectation.dtype
+    if got.shape != reference.shape:
+        return _refusal(f"must have shape {reference.shape}; got {got.shape}")
+    integers = dtype.kind in "iu" and got.dtype.kind in "iu"
+    if got.dtype != dtype and not integers:
+        return _refusal(f"must be {dtype}; got {got.dtype}")
+    if dtype.kind in "biu":
+        return _compare_exactly(reference, got)
+    return _compare_closely(expectation, got.astype(np.float64))
+
+
+def _refusal(message: str) -> Comparison:
+    return Comparison(np.inf, np.inf, np.inf, 0.0, message=message)
+
+
+def _compare_exactly(reference: np.ndarray, got: np.ndarray) -> Comparison:
+    if wrong := np.argwhere(reference != got).tolist():
+        return Comparison(np.inf, np.inf, 1.0, 0.0, worst=tuple(wrong[0]), message=f"{len(wrong)} of {got.size} elements differ")
+    return Comparison(0.0, 0.0, 0.0, 0.0)
+
+
+def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
+    reference = expectation.reference
+    for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
+        if (count := int((test(got) != test(reference)).sum())):  # fmt: skip
+            return _refusal(f"{count} of {got.size} elements are {kind} where the truth is not, or the reverse")
+    if not got.size:
+        return Comparison(0.0, 0.0, 0.0, expectation.noise)
+    error = np.abs(np.where(np.isfinite(reference), got - reference, 0.0))
+    worst = np.unravel_index(int(error.argmax()), error.shape)
+    largest, rmse = float(error[worst]), float(np.sqrt(np.mean(error**2)))
+    excess = max(largest / expectation.bound, rmse / expectation.bound_rmse)
+    message = ""
+    if excess > 1:
+        message = f"error {largest:.3g} at {[int(i) for i in worst]}, allowed {expectation.bound:.3g}"
+        if largest <= expectation.bound:
+            message = f"root mean square error {rmse:.3g}, allowed {expectation.bound_rmse:.3g}"
+    return Comparison(
+        ratio=largest / expectation.plain_error,
+        excess=excess,
+        error=largest,
+        noise=expectation.noise,
+        ulps=largest / ulp(float(reference[worst]), expectation.dtype),
+        worst=tuple(int(i) for i in worst),
+        message=message,
+    )

@@ -1,0 +1,68 @@
+"""Random valid configurations, parameters of visible size and tokens, for the proofs of the truth."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
+
+__all__ = ["DTYPES", "HALF", "configs", "draw_parameters", "draw_tokens", "seeds", "tree"]
+
+HALF = (ml_dtypes.bfloat16, np.float16)
+DTYPES = (np.float64, np.float32, *HALF)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
+    """Any valid configuration of a few thousand parameters; `fixed` fields are as given."""
+    groups, share = draw(st.integers(1, 3)), fixed.get("share_embeddings", draw(st.booleans()))
+    source_vocabulary = draw(st.integers(4, 9))
+    fields = {
+        "source_vocabulary": source_vocabulary,
+        "target_vocabulary": source_vocabulary if share else draw(st.integers(4, 9)),
+        "model_width": draw(st.integers(2, 9)),
+        "heads": groups * draw(st.integers(1, 3)),
+        "key_value_heads": groups,
+        "key_size": draw(st.integers(1, 5)),
+        "value_size": draw(st.integers(1, 5)),
+        "feed_forward_width": draw(st.integers(1, 11)),
+        "encoder_layers": draw(st.integers(1, 2)),
+        "decoder_layers": draw(st.integers(1, 2)),
+        "activation": draw(st.sampled_from(ACTIVATIONS)),
+        "norm_placement": draw(st.sampled_from(NORM_PLACEMENTS)),
+        "epsilon": draw(st.sampled_from((1e-6, 1e-5, 1e-3))),
+        "share_embeddings": share,
+        "padding_id": draw(st.sampled_from((None, 0, 3))),
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.1,
+        "hidden_dropout_rate": 0.1,
+    }
+    choices = ("final_norm", "scale_embedding", "tie_logits", "attention_bias", "output_bias")
+    fields |= {name: draw(st.booleans()) for name in choices}
+    return TransformerConfig(**(fields | fixed))
+
+
+def draw_parameters(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:
+    """Canonical parameters, all of them random and of visible size, biases and offsets too."""
+    rng = np.random.default_rng(seed)
+    spread = {"kernel": config.model_width**-0.5, "table": 1.0, "scale": 0.3, "bias": 0.5, "offset": 0.5}
+    result = {}
+    for name, shape in parameters.shapes(config, component).items():
+        kind = name.rpartition(".")[2]
+        result[name] = ((kind == "scale") + spread[kind] * rng.normal(size=shape)).astype(dtype)
+    return result
+
+
+def tree(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:
+    """`draw_parameters`, nested as the truth takes them."""
+    return parameters.nest(draw_parameters(config, seed, component, dtype))
+
+
+def draw_tokens(rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...], padding_id: int | None = None) -> np.ndarray:
+    """Random ids, none of them the padding id."""
+    return rng.choice([id_ for id_ in range(vocabulary) if id_ != padding_id], shape)

@@ -1,0 +1,354 @@
+"""One test per decision on inference (docs/decisions.md), by its id, on the truth: hand-worked numbers and closed forms."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import DTYPES, HALF, tree
+
+from reference_numpy import attention, dropout, embedding, layers, mask, normalization, parameters, positional_encoding, preset, transformer
+from reference_numpy.softmax import softmax
+
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+half_types = pytest.mark.parametrize("dtype", HALF)
+CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4, attention_bias=True)
+
+
+def attend(dtype: Any = np.float64, keys: int = 3, queries: int = 1, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Attention of one head whose logits are all 0 and whose values are the one-hot rows, so that output = weights."""
+    query, key = np.zeros((1, queries, 1, 2), dtype), np.ones((1, keys, 1, 2), dtype)
+    value = np.eye(keys, dtype=dtype)[None, :, None]
+    return attention.scaled_dot_product_attention(query, key, value, **arguments, return_weights=True)
+
+
+@every_dtype
+def test_MASK_true_means_may_attend(dtype: Any) -> None:
+    output, weights = attend(dtype, mask_bhts=np.array([True, False, True])[None, None, None])
+    assert_array_equal(weights.ravel().astype(float), [0.5, 0, 0.5])
+    assert_array_equal(output.ravel().astype(float), [0.5, 0, 0.5])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 5), (2, 1, 4, 1), (1, 3, 1, 1), (1, 1, 1, 1), (2, 1, 1, 5)])
+def test_MASK_is_broadcast_to_b_h_t_s(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(2, 4, 3, 2)), rng.normal(size=(2, 5, 3, 2)), rng.normal(size=(2, 5, 3, 6))
+    small = rng.random(shape) < 0.7
+    full = np.ascontiguousarray(np.broadcast_to(small, (2, 3, 4, 5)))
+    expected = attention.scaled_dot_product_attention(query, key, value, full)
+    assert_array_equal(attention.scaled_dot_product_attention(query, key, value, small), expected)
+    for b, h, t in np.ndindex(2, 3, 4):
+        seen = full[b, h, t]
+        weights = np.exp(key[b, seen, h] @ query[b, t, h] / math.sqrt(2))
+        by_hand = weights @ value[b, seen, h] / weights.sum() if seen.any() else np.zeros(6)
+        assert_allclose(expected[b, t, h], by_hand, rtol=1e-13, atol=1e-15)
+
+
+def test_MASK_additive_bias_is_another_argument() -> None:
+    bias = np.array([math.log(3), 0.0])[None, None, None]
+    assert_allclose(attend(keys=2, bias_bhts=bias)[1].ravel(), [0.75, 0.25], rtol=1e-15)
+    with pytest.raises(ValueError, match=r"^mask must be boolean, True = may attend; got float64$"):
+        attend(keys=2, mask_bhts=bias)
+
+
+@every_dtype
+def test_EMPTY_query_without_a_key_returns_zeros(dtype: Any) -> None:
+    seen = np.array([[True, True], [False, False], [False, True]])[None, None]
+    output, weights = attend(dtype, 2, 3, mask_bhts=seen)
+    assert_array_equal(weights[0, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
+    assert_array_equal(output[0, :, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
+    assert_array_equal(softmax(np.array([[1, 9], [-9, 1]], dtype), np.zeros((1, 1), bool)).astype(float), np.zeros((2, 2)))
+
+
+@every_dtype
+def test_EMPTY_holds_with_causal_bias_and_large_logits(dtype: Any) -> None:
+    output, weights = attend(dtype, 2, 3, causal=True, bias_bhts=np.full((1, 1, 1, 1), 6e4, dtype))
+    assert_array_equal(weights[0, 0].astype(float), [[0, 0], [1, 0], [0.5, 0.5]])
+    assert_array_equal(output[0, 0].astype(float), [[0, 0]])
+
+
+@every_dtype
+def test_EMPTY_multi_head_attention_returns_the_output_bias(dtype: Any) -> None:
+    part = tree(CONFIG, 1, "multi_head_attention", dtype)
+    x = np.random.default_rng(2).normal(size=(1, 2, 5)).astype(dtype)
+    output, weights = attention.multi_head_attention(part, x, x, np.array([[False], [True]])[None, None], return_weights=True)
+    assert_array_equal(output[0, 0], part["output"]["bias"])
+    assert_array_equal(weights[0, :, 0].astype(float), np.zeros((2, 2)))
+
+
+@every_dtype
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_EMPTY_whole_model_is_never_nan(dtype: Any, placement: str) -> None:
+    config = CONFIG.replace(norm_placement=placement)
+    source, target = np.array([[0, 0, 0], [0, 5, 0]]), np.array([[0, 0], [0, 7]])
+    logits = transformer.transformer(tree(config, 3, dtype=dtype), config, source, target)
+    assert logits.dtype == dtype
+    assert np.isfinite(logits.astype(float)).all()
+
+
+def test_CAUSAL_is_aligned_bottom_right() -> None:
+    assert_array_equal(mask.causal_mask(2, 4)[0, 0], [[1, 1, 1, 0], [1, 1, 1, 1]])
+    assert_array_equal(mask.causal_mask(3, 3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    assert_array_equal(mask.causal_mask(4, 2)[0, 0], [[0, 0], [0, 0], [1, 0], [1, 1]])
+    assert mask.causal_mask(2, 4).dtype == bool
+
+
+@every_dtype
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: int) -> None:
+    part = tree(CONFIG, 4, "multi_head_attention", dtype)
+    x = np.random.default_rng(5).normal(size=(2, 6, 5)).astype(dtype)
+    full = attention.multi_head_attention(part, x, x, causal=True)
+    step = attention.multi_head_attention(part, x[:, -steps:], x, causal=True)
+    tolerance = {np.float64: 1e-14, np.float32: 1e-5}.get(dtype, 0.03)
+    assert step.dtype == dtype
+    assert_allclose(step.astype(float), full[:, -steps:].astype(float), rtol=tolerance, atol=tolerance)
+
+
+@every_dtype
+def test_SCALE_is_the_root_of_the_query_key_head_size(dtype: Any) -> None:
+    query, key = np.full((1, 1, 1, 16), 0.5, dtype), np.zeros((1, 2, 1, 16), dtype)
+    key[0, 0] = 1  # logits 16 * 0.5 / sqrt(16) = 2 and 0, whatever the value's size
+    _, weights = attention.scaled_dot_product_attention(query, key, np.ones((1, 2, 1, 9), dtype), return_weights=True)
+    expected = 1 / (1 + math.exp(-2))
+    assert_allclose(weights.ravel().astype(float), np.array([expected, 1 - expected], dtype).astype(float), rtol=1e-6)
+
+
+@every_dtype
+def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
+    large = 2.0**15  # a power of two and its neighbours, which every dtype but bfloat16 tells apart
+    logits = np.array([large, large, -large], dtype)
+    assert_array_equal(softmax(logits).astype(float), [0.5, 0.5, 0])
+    assert_array_equal(softmax(-np.abs(logits)).astype(float), np.full(3, np.asarray(1 / 3, dtype).astype(float)))
+
+
+@half_types
+def test_SOFTMAX_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+    uniform = softmax(np.zeros(5000, dtype))  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
+    assert uniform.dtype == dtype
+    assert_array_equal(uniform, np.full(5000, 1 / 5000, dtype))
+    logits = (4 * np.random.default_rng(6).normal(size=(30, 40))).astype(dtype)
+    assert_array_equal(softmax(logits), softmax(logits.astype(np.float32)).astype(dtype))
+
+
+@half_types
+def test_SOFTMAX_of_attention_takes_float32_logits(dtype: Any) -> None:
+    large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
+    query, key = np.ones((1, 1, 1, 1), dtype), np.array([large, large - 1], dtype).reshape(1, 2, 1, 1)
+    bias = np.array([0.5, 0.0], dtype).reshape(1, 1, 1, 2)
+    _, weights = attention.scaled_dot_product_attention(query, key, np.ones((1, 2, 1, 1), dtype), bias_bhts=bias, return_weights=True)
+    expected = 1 / (1 + math.exp(-1.5))
+    assert_array_equal(weights.ravel(), np.array([expected, 1 - expected], dtype))
+
+
+@every_dtype
+def test_NORM_biased_variance_epsilon_inside_scale_then_offset(dtype: Any) -> None:
+    part = {"scale": np.array([1, 2, 3, 4], dtype), "offset": np.array([10, 20, 30, 40], dtype)}
+    x = np.array([[[1, 2, 3, 4]]], dtype)  # mean 2.5, variance 1.25; with epsilon 1 the root is 1.5
+    expected = np.array([10 - 1, 20 - 2 / 3, 30 + 1, 40 + 4], dtype)
+    assert_allclose(normalization.layer_norm(part, x, 1.0)[0, 0].astype(float), expected.astype(float), rtol=2e-7)
+
+
+def test_NORM_takes_two_passes() -> None:
+    part = {"scale": np.ones(4), "offset": np.zeros(4)}
+    y = normalization.layer_norm(part, 2.0**40 + np.array([[[1.0, 2, 3, 4]]]), 1.0)
+    assert_allclose(y[0, 0], [-1, -1 / 3, 1 / 3, 1], rtol=1e-15)
+    assert_array_equal(normalization.layer_norm(part, np.full((1, 1, 4), 1e8), 1e-12), np.zeros((1, 1, 4)))
+
+
+@half_types
+def test_NORM_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+    rng = np.random.default_rng(7)
+    part = {"scale": rng.normal(size=64).astype(dtype), "offset": (100 * rng.normal(size=64)).astype(dtype)}
+    x = rng.normal(100, 1, (1, 50, 64)).astype(dtype)
+    wide = normalization.layer_norm({name: value.astype(np.float32) for name, value in part.items()}, x.astype(np.float32), 1e-5)
+    y = normalization.layer_norm(part, x, 1e-5)
+    assert y.dtype == dtype
+    assert_array_equal(y, wide.astype(dtype))
+
+
+def test_POSITION_is_interleaved_sine_and_cosine() -> None:
+    pe = positional_encoding.positional_encoding(np.array([[0, 1, 7]]), 4)[0]
+    expected = [[math.sin(p), math.cos(p), math.sin(p / 100), math.cos(p / 100)] for p in (0, 1, 7)]
+    assert_allclose(pe, expected, rtol=1e-14)
+
+
+def test_POSITION_odd_width_ends_in_a_sine() -> None:
+    pe = positional_encoding.positional_encoding(np.array([[5]]), 3)[0, 0]
+    assert_allclose(pe, [math.sin(5), math.cos(5), math.sin(5 / 10000 ** (2 / 3))], rtol=1e-14)
+    assert_allclose(positional_encoding.positional_encoding(np.array([[2]]), 1)[0, 0], [math.sin(2)], rtol=1e-15)
+
+
+@every_dtype
+def test_POSITION_has_no_length_limit_and_is_computed_in_float64(dtype: Any) -> None:
+    position = np.array([[0, 4097, 1_000_000, 999_999_937]])
+    pe = positional_encoding.positional_encoding(position, 6, dtype)
+    exact = positional_encoding.positional_encoding(position, 6)
+    assert pe.dtype == dtype
+    assert_array_equal(pe, exact.astype(dtype))
+    angle = position[0, :, None] * np.array([1, 10000 ** (-1 / 3), 10000 ** (-2 / 3)])
+    assert_allclose(exact[0, :, 0::2], np.sin(angle), atol=1e-6)
+    assert_allclose(exact[0, :, 1::2], np.cos(angle), atol=1e-6)
+    assert_allclose(exact[0, :, 0], [math.sin(p) for p in position[0]], rtol=1e-12)
+
+
+def test_POSITION_counts_from_the_first_real_token_of_a_row() -> None:
+    real = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]], bool)
+    expected = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 1, 2], [0, 1, 2, 3], [0, 0, 0, 0]]
+    assert_array_equal(positional_encoding.token_positions(real), expected)
+
+
+@every_dtype
+def test_EMBED_multiplies_by_the_root_of_the_width_where_asked(dtype: Any) -> None:
+    table = {"table": np.arange(36).reshape(4, 9).astype(dtype)}
+    token = np.array([[2, 0, 3]])
+    assert_array_equal(embedding.embedding(table, token, True)[0].astype(float), 3 * np.arange(36.0).reshape(4, 9)[[2, 0, 3]])
+    assert_array_equal(embedding.embedding(table, token, False)[0].astype(float), np.arange(36.0).reshape(4, 9)[[2, 0, 3]])
+
+
+@half_types
+def test_EMBED_half_types_multiply_in_float32_and_round_once(dtype: Any) -> None:
+    table = np.random.default_rng(8).normal(size=(50, 3)).astype(dtype)
+    once = (table.astype(np.float32) * np.float32(3**0.5)).astype(dtype)
+    assert_array_equal(embedding.embedding({"table": table}, np.arange(50)[None], True)[0], once)
+    assert (once != table * np.asarray(3**0.5, dtype)).any()
+
+
+def test_EMBED_padding_is_masked_not_zeroed() -> None:
+    part = tree(CONFIG, 9)
+    row = part["source_embedding"]["table"][0]
+    assert_array_equal(embedding.embedding(part["source_embedding"], np.array([[0]]), False)[0, 0], row)
+    source, target = np.array([[5, 6, 0]]), np.array([[7, 8]])
+    logits = transformer.transformer(part, CONFIG, source, target)
+    assert_allclose(logits, transformer.transformer(part, CONFIG, source[:, :2], target), rtol=1e-12)
+    kept = transformer.transformer(part, CONFIG, source, target, np.ones((1, 3), bool))
+    assert np.abs(kept - logits).max() > 1e-3
+
+
+def constant_layer(attention_output: np.ndarray, feed_forward_output: np.ndarray) -> dict[str, Any]:
+    """An encoder layer whose sub-layers return those constants."""
+    flat = {name: np.zeros(shape) for name, shape in parameters.shapes(CONFIG, "encoder_layer").items()}
+    flat |= {name: np.ones(5) for name in flat if name.endswith("scale")}
+    flat |= {"self_attention.output.bias": attention_output, "feed_forward.output.bias": feed_forward_output}
+    return parameters.nest(flat)
+
+
+def norm(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + CONFIG.epsilon)
+
+
+def test_RESIDUAL_post_norm_as_the_paper_and_pre_norm_by_config() -> None:
+    x, a, f = np.random.default_rng(10).normal(size=(3, 2, 3, 5)).astype(float)
+    a, f = a[0, 0], f[0, 0]
+    post = layers.encoder_layer(constant_layer(a, f), CONFIG, x)
+    assert_allclose(post, norm(norm(x + a) + f), rtol=1e-12)
+    pre = layers.encoder_layer(constant_layer(a, f), CONFIG.replace(norm_placement="pre"), x)
+    assert_allclose(pre, x + a + f, rtol=1e-14)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_RESIDUAL_sublayer_sees_the_normed_input_in_pre_norm_only(placement: str) -> None:
+    config = CONFIG.replace(norm_placement=placement, feed_forward_width=5)
+    part = constant_layer(np.zeros(5), np.zeros(5))
+    part["feed_forward"]["hidden"] = {"kernel": np.eye(5), "bias": np.full(5, 100.0)}  # relu(x + 100) - 100 is x
+    part["feed_forward"]["output"] = {"kernel": np.eye(5), "bias": np.full(5, -100.0)}
+    x = np.random.default_rng(11).normal(3, 2, (2, 3, 5))
+    expected = x + norm(x) if placement == "pre" else norm(2 * norm(x))
+    assert_allclose(layers.encoder_layer(part, config, x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_RESIDUAL_final_norm_by_config(stack: str) -> None:
+    x = np.random.default_rng(12).normal(3, 2, (2, 3, 5))
+    part = tree(CONFIG.replace(final_norm=True), 13, stack)
+    arguments = (x,) if stack == "encoder" else (x, x)
+    run = getattr(transformer, stack)
+    plain, normed = (run(part, CONFIG.replace(final_norm=final), *arguments) for final in (False, True))
+    assert_allclose(normed, norm(plain) * part["final_norm"]["scale"] + part["final_norm"]["offset"], rtol=1e-12)
+
+
+@every_dtype
+def test_DROPOUT_is_inverted_and_the_identity_in_evaluation(dtype: Any) -> None:
+    x = np.array([1, -2, 3, 4], dtype)
+    assert_array_equal(dropout.dropout(x, np.array([True, False, True, False]), 0.5).astype(float), [2, 0, 6, 0])
+    assert_array_equal(dropout.dropout(x, None, 0.5), x)
+    assert dropout.dropout(x, np.ones(4, bool), 0.75).dtype == dtype
+
+
+DROPOUT_SITES = {
+    "encoder.embedding_dropout": (1, 3, 5),
+    "encoder.layers.1.self_attention_dropout": (1, 3, 5),
+    "encoder.layers.0.feed_forward_dropout": (1, 3, 5),
+    "encoder.layers.1.self_attention.weights_dropout": (1, 2, 3, 3),
+    "encoder.layers.0.feed_forward.hidden_dropout": (1, 3, 64),
+    "decoder.embedding_dropout": (1, 2, 5),
+    "decoder.layers.0.self_attention_dropout": (1, 2, 5),
+    "decoder.layers.1.cross_attention_dropout": (1, 2, 5),
+    "decoder.layers.1.feed_forward_dropout": (1, 2, 5),
+    "decoder.layers.1.self_attention.weights_dropout": (1, 2, 2, 2),
+    "decoder.layers.0.cross_attention.weights_dropout": (1, 2, 2, 3),
+    "decoder.layers.0.feed_forward.hidden_dropout": (1, 2, 64),
+}
+
+
+@pytest.mark.parametrize("site", DROPOUT_SITES)
+def test_DROPOUT_every_site_has_a_canonical_name(site: str) -> None:
+    config = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0)
+    part, ids = tree(config, 14), (np.array([[5, 6, 7]]), np.array([[8, 9]]))
+    logits = transformer.transformer(part, config, *ids)
+    shape = DROPOUT_SITES[site]
+    kept = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
+    assert_array_equal(kept, logits)
+    rate = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}.get(
+        site.rpartition(".")[2], "dropout_rate"
+    )
+    scaled = transformer.transformer(part, config.replace(**{rate: 0.5}), *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
+    dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
+    assert np.abs(scaled - logits).max() > 1e-4
+    assert np.abs(dropped - logits).max() > 1e-4
+
+
+def test_DROPOUT_drops_the_sum_of_embedding_and_position_and_the_sublayer_before_the_sum() -> None:
+    x, a, f = np.random.default_rng(15).normal(size=(3, 2, 3, 5))
+    a, f = a[0, 0], f[0, 0]
+    keep = {"self_attention_dropout": np.arange(5) % 2 == 0, "feed_forward_dropout": np.zeros(5, bool)}
+    keep = {name: value[None, None] for name, value in keep.items()}
+    config = CONFIG.replace(dropout_rate=0.2)
+    expected = norm(norm(x + a / 0.8 * keep["self_attention_dropout"]))
+    assert_allclose(layers.encoder_layer(constant_layer(a, f), config, x, keep=keep), expected, rtol=1e-12)
+    part, ids = tree(config, 16), np.array([[5, 6]])
+    nothing = {"encoder": {"embedding_dropout": np.zeros((1, 2, 5), bool)}}
+    zeros = transformer.encoder(part["encoder"], config, np.zeros((1, 2, 5)))
+    assert_array_equal(transformer.encode(part, config, ids, keep=nothing), zeros)
+
+
+def test_INIT_xavier_uniform_with_the_fans_of_the_unfused_projection() -> None:
+    config = preset("paper_base", source_vocabulary=3000, target_vocabulary=3000, key_value_heads=2, value_size=32, share_embeddings=False,
+                    tie_logits=False, encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)  # fmt: skip
+    fresh = parameters.initialise(config, 0)
+    fans = {"query": (512, 512), "key": (512, 128), "value": (512, 64), "output": (256, 512)}
+    expected = {f"decoder.layers.0.cross_attention.{name}.kernel": pair for name, pair in fans.items()}
+    expected |= {"encoder.layers.0.feed_forward.hidden.kernel": (512, 2048), "encoder.layers.0.feed_forward.output.kernel": (2048, 512)}
+    expected["logits.kernel"] = (512, 3000)
+    for name, pair in expected.items():
+        limit = math.sqrt(6 / sum(pair))
+        assert 0.999 * limit < np.abs(fresh[name]).max() <= limit, name
+        assert fresh[name].std() == pytest.approx(limit / math.sqrt(3), rel=0.01), name
+        assert abs(fresh[name].mean()) < 0.02 * limit, name
+
+
+def test_INIT_tables_normal_biases_zero_scales_one() -> None:
+    config = preset("semillero", source_vocabulary=2000, target_vocabulary=2000, encoder_layers=1, decoder_layers=1)
+    fresh = parameters.initialise(config, 1, np.float32)
+    table = fresh["target_embedding.table"].astype(float)
+    assert table.std() == pytest.approx(512**-0.5, rel=0.01)
+    assert (np.abs(table) < 512**-0.5).mean() == pytest.approx(0.6827, abs=0.005)  # a normal distribution's share within one deviation
+    assert all((value == (1 if name.endswith("scale") else 0)).all() for name, value in fresh.items() if value.ndim == 1 or "bias" in name)
+    assert {value.dtype for value in fresh.values()} == {np.dtype(np.float32)}
+
+
+def test_INIT_is_a_function_of_the_seed() -> None:
+    first, same, other = (parameters.initialise(preset("tiny"), seed) for seed in (3, 3, 4))
+    assert all((first[name] == same[name]).all() for name in first)
+    assert all((first[name] != other[name]).any() for name in first if name.endswith(("kernel", "table")))
