@@ -63,9 +63,7 @@ class MultiHeadAttention(nnx.Module):
     The kernels have the canonical axes; `nnx.Einsum` contracts them without a reshape.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         d, h, g, k, e, _ = config.sizes.values()
 
         def projection(subscripts: str, kernel: tuple[int, ...], bias: tuple[int, ...], inputs: int) -> nnx.Einsum:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 
@@ -26,7 +27,7 @@ class Embedding(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, token: jax.Array) -> jax.Array:
-        self.check(token)
+        self.check_ids(token)
         table_vd = self.table[...].astype(self.dtype or self.table.dtype)
         if jnp.issubdtype(token.dtype, jnp.integer):
             x_btd = jnp.take(table_vd, token, axis=0)
@@ -37,10 +38,12 @@ class Embedding(nnx.Module):
         wide = jnp.promote_types(x_btd.dtype, jnp.float32)
         return (x_btd.astype(wide) * table_vd.shape[1] ** 0.5).astype(x_btd.dtype)
 
-    def check(self, token: jax.Array) -> None:
+    def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
-        concrete_ids = not isinstance(token, jax.core.Tracer) and token.size and jnp.issubdtype(token.dtype, jnp.integer)
-        bounds = (int(token.min()), int(token.max())) if concrete_ids else ()
+        bounds: tuple[int, ...] = ()
+        if jnp.issubdtype(token.dtype, jnp.integer) and token.size and not isinstance(token, jax.core.Tracer):
+            ids = np.asarray(token)
+            bounds = int(ids.min()), int(ids.max())
         checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *bounds)
 
 
@@ -55,7 +58,8 @@ class Logits(nnx.Module):
         tied: bool = False, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         xavier = nnx.initializers.xavier_uniform()
-        self.kernel = None if tied else nnx.Param(xavier(rngs.params(), (width, vocabulary), param_dtype))
+        if not tied:
+            self.kernel = nnx.Param(xavier(rngs.params(), (width, vocabulary), param_dtype))
         self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if bias else None
 
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:

@@ -1,5 +1,7 @@
 """The position-wise feed-forward network and its activations."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,21 +15,24 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the truth's order
 
 
 def activation(x: jax.Array, name: str) -> jax.Array:
-    """Elementwise, by name: relu, gelu_erf, gelu_tanh; half types compute in float32."""
+    """Elementwise, by name; half types compute in float32.
+
+    gelu_tanh is `x sigmoid(2 u)`, which equals `x/2 (1 + tanh(u))` without the cancellation at negative x.
+    """
     if name == "relu":
         return jax.nn.relu(x)
-    if name not in ("gelu_erf", "gelu_tanh"):
-        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return jax.nn.gelu(x.astype(wide), approximate=name == "gelu_tanh").astype(x.dtype)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if name == "gelu_erf":
+        return jax.nn.gelu(wide, approximate=False).astype(x.dtype)
+    if name == "gelu_tanh":
+        return (wide * jax.nn.sigmoid((8 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))).astype(x.dtype)
+    raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
 
 
 class FeedForward(nnx.Module):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; `nnx.Linear` has the canonical axes `d f` and `f d`."""
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         width, hidden_width = config.model_width, config.feed_forward_width
         xavier = nnx.initializers.xavier_uniform()
         self.hidden = nnx.Linear(width, hidden_width, kernel_init=xavier, dtype=dtype, param_dtype=param_dtype, rngs=rngs)

@@ -1,6 +1,7 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +24,7 @@ class EncoderLayer(nnx.Module):
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         self.norm_placement = config.norm_placement
         self.self_attention = MultiHeadAttention(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.self_attention_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
@@ -39,14 +38,12 @@ class EncoderLayer(nnx.Module):
         return self._residual(x_btd, self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout)
 
     def _self_attention(self, x_btd: jax.Array, mask_bhts: jax.Array | None, causal: bool = False) -> jax.Array:
-        def self_attention(x_btd: jax.Array) -> jax.Array:
+        def self_attention(x_btd: jax.Array) -> Any:
             return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal)
 
         return self._residual(x_btd, self_attention, self.self_attention_norm, self.self_attention_dropout)
 
-    def _residual(
-        self, x_btd: jax.Array, sublayer: Callable[[jax.Array], jax.Array], norm: LayerNorm, dropout: Dropout
-    ) -> jax.Array:
+    def _residual(self, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], norm: LayerNorm, dropout: Dropout) -> jax.Array:
         if self.norm_placement == "pre":
             return x_btd + dropout(sublayer(norm(x_btd)))
         return norm(x_btd + dropout(sublayer(x_btd)))
@@ -55,9 +52,7 @@ class EncoderLayer(nnx.Module):
 class DecoderLayer(EncoderLayer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer."""
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         super().__init__(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.cross_attention = MultiHeadAttention(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.cross_attention_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
@@ -72,7 +67,7 @@ class DecoderLayer(EncoderLayer):
     ) -> jax.Array:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
 
-        def cross_attention(query_btd: jax.Array) -> jax.Array:
+        def cross_attention(query_btd: jax.Array) -> Any:
             return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts)
 
         x_btd = self._self_attention(x_btd, self_mask_bhts, causal=True)

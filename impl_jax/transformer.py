@@ -21,13 +21,9 @@ __all__ = ["Decoder", "Encoder", "Transformer"]
 class Encoder(nnx.Module):
     """The stack of encoder layers, then the final norm where the config has one. Vectors in, vectors out: `b s d`."""
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(
-            EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers)
-        )
+        self.layers = nnx.List(EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
 
     def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
@@ -39,13 +35,9 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """The stack of decoder layers, then the final norm where the config has one. Vectors in, vectors out: `b t d`."""
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(
-            DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.decoder_layers)
-        )
+        self.layers = nnx.List(DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.decoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
 
     def __call__(
@@ -66,17 +58,16 @@ class Transformer(nnx.Module):
     param_dtype: in which the parameters are held; dtype: in which the model computes, by default param_dtype.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         def embedding(vocabulary: int) -> Embedding:
             return Embedding(vocabulary, config.model_width, config.scale_embedding, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
         self.config = config
         self.source_embedding = embedding(config.source_vocabulary)
         self.encoder = Encoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        shared = config.share_embeddings or not config.decoder_layers
+        self.target_embedding = None if shared else embedding(config.target_vocabulary)
         if config.decoder_layers:
-            self.target_embedding = None if config.share_embeddings else embedding(config.target_vocabulary)
             self.decoder = Decoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
             self.logits = Logits(
                 config.model_width, config.target_vocabulary, config.output_bias,
@@ -95,6 +86,17 @@ class Transformer(nnx.Module):
         if source_mask_bs is None:
             source_mask_bs = token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt)
+
+    def check_ids(
+        self,
+        source: jax.Array,
+        target: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        target_mask_bt: jax.Array | None = None,
+    ) -> None:
+        """Raises ValueError on tokens that a call with the same arguments refuses."""
+        self.source_embedding.check_ids(source)
+        (self.target_embedding or self.source_embedding).check_ids(target)
 
     def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None) -> jax.Array:
         """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""

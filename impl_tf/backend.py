@@ -5,10 +5,10 @@ from typing import Any, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import tensorflow as tf
 
-from reference_numpy import TransformerConfig  # noqa: E402
+from reference_numpy import TransformerConfig
 
 __all__ = ["Configured", "keras", "register", "widen"]
 
@@ -20,6 +20,7 @@ register = keras.saving.register_keras_serializable(package="rosettaformer")
 
 def widen(x: tf.Tensor) -> tf.Tensor:
     """float32 for half types, otherwise the tensor itself: attention, softmax and normalisation compute in this dtype."""
+    x = tf.convert_to_tensor(x)
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
 
 

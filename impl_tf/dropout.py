@@ -16,5 +16,5 @@ class Dropout(keras.layers.Dropout):
     def call(self, x: tf.Tensor, keep: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
         if keep is None:
             return super().call(x, training=training)
-        checks.check_keep(tuple(keep.shape), keep.dtype.name, tuple(x.shape), self.rate)
-        return tf.where(keep, x / tf.cast(1 - self.rate, x.dtype), tf.zeros((), x.dtype))
+        checks.check_keep(keep.shape, keep.dtype.name, x.shape, self.rate)
+        return tf.where(keep, x / (1 - self.rate), tf.zeros((), x.dtype))

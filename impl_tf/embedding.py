@@ -7,7 +7,7 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from .backend import keras, register, widen
-from .projection import Projection
+from .projection import xavier_uniform
 
 __all__ = ["Embedding", "Logits"]
 
@@ -29,12 +29,11 @@ class Embedding(keras.layers.Layer):
 
     def check_tokens(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
-        bounds = ()
+        bounds: tuple[int, ...] = ()
         if not tf.is_symbolic_tensor(token):
             token = token.numpy() if tf.is_tensor(token) else token
             bounds = (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
-        name = token.dtype.name
-        checks.check_tokens("token", tuple(token.shape), name, self.vocabulary, *bounds)
+        checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *bounds)
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
         self.check_tokens(token)
@@ -49,9 +48,28 @@ class Embedding(keras.layers.Layer):
 
 
 @register
-class Logits(Projection):
-    """As the truth; with `tied` the layer has no kernel and is called with the embedding's table."""
+class Logits(keras.layers.Layer):
+    """As the truth; `tied` makes no kernel: the layer is called with the embedding's table `v d` in its place."""
 
     def __init__(self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any) -> None:
-        super().__init__((width,), (vocabulary,), bias, **kwargs)
-        self.tied = tied
+        super().__init__(**kwargs)
+        self.width, self.vocabulary, self.use_bias, self.tied = width, vocabulary, bias, tied
+
+    def build(self, input_shape: Any = None) -> None:
+        if not self.tied:
+            initializer = xavier_uniform(self.width, self.vocabulary)
+            self.kernel = self.add_weight(shape=(self.width, self.vocabulary), initializer=initializer, name="kernel")
+        self.bias = self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias") if self.use_bias else None
+
+    def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
+        checks.check_features("x", x_btd.shape, self.width)
+        batch, target, width = keras.ops.shape(x_btd)
+        # One matrix product of all positions: faster than a batched one, and a table tied to the embedding is not copied to transpose it.
+        x_nd = tf.reshape(x_btd, [batch * target, width])
+        logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.kernel)
+        logits_nv = logits_nv if self.bias is None else tf.nn.bias_add(logits_nv, self.bias)
+        return tf.reshape(logits_nv, [batch, target, self.vocabulary])
+
+    def get_config(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "vocabulary": self.vocabulary, "bias": self.use_bias, "tied": self.tied}
+        return {**super().get_config(), **sizes}

@@ -7,7 +7,7 @@ __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
     """As the truth."""
-    if padding_id is None or token.shape.rank == 3:
+    if padding_id is None or len(token.shape) == 3:
         return tf.ones(tf.shape(token)[:2], dtype=tf.bool)
     return token != padding_id
 

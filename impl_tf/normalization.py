@@ -24,12 +24,12 @@ class LayerNorm(keras.layers.Layer):
         self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
-        checks.check_features("x", tuple(x_btd.shape), self.width)
+        checks.check_features("x", x_btd.shape, self.width)
         wide_btd = widen(x_btd)
         centred_btd = wide_btd - tf.reduce_mean(wide_btd, axis=-1, keepdims=True)
         variance_bt1 = tf.reduce_mean(tf.square(centred_btd), axis=-1, keepdims=True)
-        normalised_btd = centred_btd * tf.math.rsqrt(variance_bt1 + self.epsilon)
-        return tf.cast(normalised_btd * widen(self.scale.value) + widen(self.offset.value), x_btd.dtype)
+        factor_btd = tf.math.rsqrt(variance_bt1 + self.epsilon) * widen(self.scale)
+        return tf.cast(centred_btd * factor_btd + widen(self.offset), x_btd.dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "width": self.width, "epsilon": self.epsilon}

@@ -14,7 +14,7 @@ def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
     x = widen(logits)
     if mask is None:
         return tf.cast(tf.nn.softmax(x), logits.dtype)
-    checks.check_mask(tuple(mask.shape), mask.dtype.name, tuple(logits.shape), axes="the logits")
+    checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
     # An empty row keeps its entries until it is zeroed: a row of -inf would be NaN, and NaN times a zero cotangent is NaN.
     present = tf.reduce_any(mask, axis=-1, keepdims=True)
     p = tf.nn.softmax(tf.where(mask | ~present, x, tf.constant(float("-inf"), x.dtype)))

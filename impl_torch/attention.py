@@ -110,9 +110,7 @@ class MultiHeadAttention(nn.Module):
         key_bsgk = self.key(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
         value_bsge = self.value(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
         dropout = self.weights_dropout if self.weights_dropout.active else None
-        attended = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, dropout
-        )
+        attended = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, dropout)
         output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
         output_btd = self.output(output_bthe.flatten(-2))
         return (output_btd, *weights) if return_weights else output_btd

@@ -32,10 +32,8 @@ class Embedding(nn.Module):
         """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
         if not checked:
             self.check_ids(token)
-        if token.is_floating_point():
-            x_btd = token.to(self.table.dtype) @ self.table
-        else:
-            x_btd = F.embedding(token.long(), self.table)
+        soft = token.is_floating_point()
+        x_btd = token.to(self.table.dtype) @ self.table if soft else F.embedding(token.long(), self.table)
         return x_btd if self.scale is None else x_btd * self.scale
 
 

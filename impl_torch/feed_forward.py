@@ -8,7 +8,7 @@ from reference_numpy import TransformerConfig, checks
 from .dropout import Dropout
 from .linear import Linear
 
-__all__ = ["activation", "FeedForward"]
+__all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
 
 def activation(x: Tensor, name: str) -> Tensor:

@@ -80,16 +80,12 @@ class Transformer(nn.Module):
         check_ids((target, self.config.target_vocabulary))
         return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt)
 
-    def check_ids(
-        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
-    ) -> None:
+    def check_ids(self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None) -> None:
         """Raises ValueError on tokens that `forward` refuses; takes the arguments of `forward`."""
         checks.check_same_batch(source=source.shape, target=target.shape)
         check_ids((source, self.config.source_vocabulary), (target, self.config.target_vocabulary))
 
-    def forward(
-        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None) -> Tensor:
         self._need_decoder()
         self.check_ids(source, target)
         source_mask_bs = self._mask(source, source_mask_bs)

@@ -3,8 +3,8 @@
 Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is that of this package.
 """
 
-import functools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -48,15 +48,22 @@ def load(
 ) -> None:
     """Writes canonical parameters into the module, in place.
 
-    Raises one ValueError with every missing, unexpected or misshapen tensor, every other dtype, and every tensor of the module that
-    is not there or that nothing would fill; then nothing is changed.
+    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype, every tensor that the module lacks and
+    every parameter of the module that nothing would fill; then nothing is changed.
     """
-    if problems := [*_problems(module, parameters, config, component, table)]:
-        raise ValueError("\n  ".join(problems))
+    names = _native_names(config, component, table)
+    problems = [*_problems(module, parameters, names)]
+    try:
+        arrays = layout.to_native(parameters, table, config, component)
+    except ValueError as error:
+        raise ValueError("\n  ".join([str(error), *problems])) from None
+    if problems:
+        raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
+    targets = {name: tensor for name in names.values() if (tensor := _find(module, name)) is not None}
+    canonical.match(arrays, {name: tuple(tensor.shape) for name, tensor in targets.items()})
     with torch.no_grad():
-        for native_name, array in layout.to_native(parameters, table, config, component).items():
-            target = _find(module, native_name)
-            target.copy_(from_numpy(array, target.device))
+        for name, tensor in targets.items():
+            tensor.copy_(from_numpy(arrays[name], tensor.device))
 
 
 def export(
@@ -81,19 +88,20 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     return tensor.to(device)
 
 
-def _problems(
-    module: nn.Module, parameters: Mapping[str, np.ndarray], config: TransformerConfig, component: str, table: layout.Table
-) -> Iterator[str]:
-    try:
-        canonical.match(parameters, canonical.shapes(config, component))
-        problems: list[str] = []
-    except ValueError as error:
-        problems = [str(error)]
+def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Iterator[str]:
     filled = set()
-    for name, native_name in _native_names(config, component, table).items():
+    for name, native_name in names.items():
         tensor = _find(module, native_name)
-        ...
-    yield from problems
+        if tensor is None:
+            yield f"the module has no {native_name} for {name}"
+            continue
+        filled.add(tensor.untyped_storage().data_ptr())
+        if name in parameters and str(parameters[name].dtype) != dtypes.name(tensor.dtype):
+            yield f"{name} must be {dtypes.name(tensor.dtype)}; got {parameters[name].dtype}"
+    # By storage, since a table may name a view of a parameter.
+    for native_name, parameter in module.named_parameters():
+        if parameter.untyped_storage().data_ptr() not in filled:
+            yield f"nothing fills the module's {native_name}"
 
 
 def _native_names(config: TransformerConfig, component: str, table: layout.Table) -> dict[str, str]:
@@ -101,7 +109,7 @@ def _native_names(config: TransformerConfig, component: str, table: layout.Table
 
 
 def _find(module: nn.Module, name: str) -> Tensor | None:
-    try:
-        return functools.reduce(getattr, name.split("."), module)  # type: ignore[arg-type, return-value]
-    except AttributeError:
-        return None
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, Tensor) else None

@@ -1,12 +1,12 @@
-"""How the truth adds up: contractions, sums, powers and the precision in which half types compute.
+"""How the truth adds up: contractions, sums, quotients, powers and the precision in which half types compute.
 
-Every contraction and every mean of the truth goes through this module, so that one place defines the arithmetic of a dtype and the
-judge can measure how far another order of the same additions lies away.
+Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a dtype and the
+judge can measure how far another order lies away.
 """
 
 import numpy as np
 
-__all__ = ["einsum", "is_half", "mean", "power", "total", "widen"]
+__all__ = ["divide", "einsum", "is_half", "mean", "power", "total", "widen"]
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -36,6 +36,11 @@ def total(array: np.ndarray, axis: int) -> np.ndarray:
 def mean(array: np.ndarray, axis: int) -> np.ndarray:
     """The arithmetic mean over one axis, which is kept with size 1."""
     return total(array, axis) / array.dtype.type(array.shape[axis])
+
+
+def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """numerator / denominator, elementwise."""
+    return numerator / denominator
 
 
 def power(base: float, exponent: np.ndarray) -> np.ndarray:

@@ -20,6 +20,6 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     wide_btd = arithmetic.widen(x_btd)
     centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
     variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)
-    normalised_btd = centred_btd / np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon))
+    normalised_btd = arithmetic.divide(centred_btd, np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon)))
     scale_d, offset_d = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
     return (normalised_btd * scale_d + offset_d).astype(x_btd.dtype, copy=False)

@@ -24,4 +24,4 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     denominator = arithmetic.total(exponential, axis=-1)
     if mask is not None:
         denominator = np.where(mask.any(axis=-1, keepdims=True), denominator, x.dtype.type(1))
-    return (exponential / denominator).astype(logits.dtype, copy=False)
+    return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)

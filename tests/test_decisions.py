@@ -135,10 +135,11 @@ def test_SOFTMAX_half_types_compute_in_float32_and_round_once(dtype: Any) -> Non
 @half_types
 def test_SOFTMAX_of_attention_takes_float32_logits(dtype: Any) -> None:
     large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
-    query, key = np.ones((1, 1, 1, 1), dtype), np.array([large, large - 1], dtype).reshape(1, 2, 1, 1)
-    bias = np.array([0.5, 0.0], dtype).reshape(1, 1, 1, 2)
+    query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
+    key = np.array([[large, 1, 0, 0], [large - 1, 0, 0, 0]], dtype).reshape(1, 2, 1, 4)  # logits large + 1/2 and large - 1
+    bias = np.array([0.25, 0.0], dtype).reshape(1, 1, 1, 2)
     _, weights = attention.scaled_dot_product_attention(query, key, np.ones((1, 2, 1, 1), dtype), bias_bhts=bias, return_weights=True)
-    expected = 1 / (1 + math.exp(-1.5))
+    expected = 1 / (1 + math.exp(-1.75))
     assert_array_equal(weights.ravel(), np.array([expected, 1 - expected], dtype))
 
 
@@ -213,6 +214,14 @@ def test_EMBED_half_types_multiply_in_float32_and_round_once(dtype: Any) -> None
     once = (table.astype(np.float32) * np.float32(3**0.5)).astype(dtype)
     assert_array_equal(embedding.embedding({"table": table}, np.arange(50)[None], True)[0], once)
     assert (once != table * np.asarray(3**0.5, dtype)).any()
+
+
+def test_EMBED_the_config_says_whether_the_model_scales() -> None:
+    ids, plain = np.array([[5, 6]]), tree(CONFIG, 17)
+    enlarged = plain | {"source_embedding": {"table": plain["source_embedding"]["table"] * 5**0.5}}
+    unscaled = CONFIG.replace(scale_embedding=False)
+    assert_allclose(transformer.encode(enlarged, unscaled, ids), transformer.encode(plain, CONFIG, ids), rtol=1e-12)
+    assert np.abs(transformer.encode(plain, unscaled, ids) - transformer.encode(plain, CONFIG, ids)).max() > 1e-3
 
 
 def test_EMBED_padding_is_masked_not_zeroed() -> None:
@@ -317,6 +326,8 @@ def test_DROPOUT_drops_the_sum_of_embedding_and_position_and_the_sublayer_before
     config = CONFIG.replace(dropout_rate=0.2)
     expected = norm(norm(x + a / 0.8 * keep["self_attention_dropout"]))
     assert_allclose(layers.encoder_layer(constant_layer(a, f), config, x, keep=keep), expected, rtol=1e-12)
+    pre = layers.encoder_layer(constant_layer(a, f), config.replace(norm_placement="pre"), x, keep=keep)
+    assert_allclose(pre, x + a / 0.8 * keep["self_attention_dropout"], rtol=1e-12)
     part, ids = tree(config, 16), np.array([[5, 6]])
     nothing = {"encoder": {"embedding_dropout": np.zeros((1, 2, 5), bool)}}
     zeros = transformer.encoder(part["encoder"], config, np.zeros((1, 2, 5)))

@@ -15,16 +15,15 @@ from .checkpoint import Checkpoint, CheckpointError
 from .container import Container
 from .replacing import replacing
 
-__all__ = ["FORMAT", "OPTIONS", "VERSION", "is_canonical", "load", "save"]
+__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "save"]
 
 FORMAT = "rosettaformer"
 VERSION = "1"
-OPTIONS = ("max_shard_bytes",)
+LOAD_OPTIONS = ()
+SAVE_OPTIONS = ("max_shard_bytes",)
 
 
-def save(
-    path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], *, max_shard_bytes: int | None = None
-) -> None:
+def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], *, max_shard_bytes: int | None = None) -> None:
     """Writes the canonical file, or with `max_shard_bytes` a folder of shards with their index: whole, or not at all.
 
     Raises ValueError listing every parameter that does not fit the config, differs in dtype or is not finite.
@@ -44,8 +43,8 @@ def save(
             sharded.write(temporary, ordered, metadata, max_shard_bytes)
 
 
-def load(path: str | Path, *, max_shard_bytes: int | None = None) -> Checkpoint:
-    """The checkpoint in a file, an index of shards or the folder of one; `max_shard_bytes` matters only to `save`.
+def load(path: str | Path) -> Checkpoint:
+    """The checkpoint in a file, an index of shards or the folder of one.
 
     Raises ValueError listing every problem: of the container, the metadata, the config and the ties; missing, unexpected, misnamed,
     transposed and misshapen tensors; dtypes; values that are not finite.
@@ -67,7 +66,8 @@ def load(path: str | Path, *, max_shard_bytes: int | None = None) -> Checkpoint:
 
 def is_canonical(source: Container) -> bool:
     """Whether a container claims to be a canonical checkpoint, be it a damaged one."""
-    return source.metadata.get("format") == FORMAT or "config" in source.metadata
+    config = _json(source.metadata.get("config") or source.config_beside or "")
+    return source.metadata.get("format") == FORMAT or (isinstance(config, dict) and "model_width" in config)
 
 
 def _metadata(config: TransformerConfig) -> dict[str, str]:

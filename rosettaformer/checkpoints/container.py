@@ -134,8 +134,6 @@ def _tensors(header: Mapping[str, Any], path: Path, data_start: int, size: int, 
             yield f"{name} {error}"
             continue
         complete = data_start + stop <= size
-        if not complete:
-            yield f"is truncated: {name} ends at byte {data_start + stop}, the file at {size}"
         offset = data_start + start
         load = functools.partial(_load, path, dtype, shape, offset) if complete and dtype in _CODES else None
         container.tensors[name] = Entry(dtype, shape, load)
@@ -145,6 +143,9 @@ def _tensors(header: Mapping[str, Any], path: Path, data_start: int, size: int, 
         if start != reached:
             yield f"{name} must begin at byte {reached} of the data, where its predecessor ends; got {start}"
         reached = max(reached, stop)
+    if data_start + reached > size:
+        cut = [name for start, stop, name in sorted(ranges) if data_start + stop > size]
+        yield f"is truncated at byte {size} of {data_start + reached}: {len(cut)} tensors are not whole, the first {cut[0]}"
     if data_start + reached < size and len(ranges) == len(header):
         yield f"{size - data_start - reached} bytes follow the last tensor"
 

@@ -48,10 +48,12 @@ def _bounded(config: TransformerConfig, tensors: Mapping[str, TensorLike]) -> Tr
 
 
 def _layers(config: TransformerConfig, tensors: Mapping[str, TensorLike]) -> dict[str, Any]:
-    changes = {}
+    changes: dict[str, Any] = {}
     for stack in ("encoder", "decoder"):
         field, found = f"{stack}_layers", contiguous_layers(tensors, stack)
-        unlike = getattr(config, field) > len(tensors) or (found and _distance(config, tensors, **{field: found}) < _distance(config, tensors))
+        unlike = getattr(config, field) > len(tensors) or (
+            found and _distance(config, tensors, **{field: found}) < _distance(config, tensors)
+        )
         if unlike:
             changes[field] = max(found, 1 if stack == "encoder" else 0)
     return changes
@@ -77,7 +79,7 @@ def _sizes(config: TransformerConfig, tensors: Mapping[str, TensorLike]) -> dict
         if len(shape) == len(letters.split()) and not permuted:
             for letter, size in zip(letters.split(), shape, strict=True):
                 votes[_FIELDS.get(letter) or _vocabulary(config, name)][size] += 1
-    changes = {}
+    changes: dict[str, Any] = {}
     for field, counter in votes.items():
         size, count = counter.most_common(1)[0]
         if count > max(1, counter.total() / 2):

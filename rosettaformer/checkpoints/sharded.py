@@ -29,7 +29,7 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str
     """Writes shards of at most that many bytes of tensors, a larger tensor alone, and their index, into a new folder."""
     folder.mkdir()
     shards = _split(tensors, max_shard_bytes)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         container.write(folder / name, {tensor: tensors[tensor] for tensor in shard}, metadata)

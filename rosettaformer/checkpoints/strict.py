@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["DTYPES", "TensorLike", "dtype_problems", "match_problems", "nearest", "value_problems"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-_COMPARABLE = 1000  # names; comparing more pairs of them would take minutes
+_COMPARABLE = 2500  # pairs of names; comparing more of them letter by letter would take many seconds
 
 
 class TensorLike(Protocol):
@@ -27,21 +27,25 @@ def match_problems(
     tensors: Mapping[str, TensorLike], expected: Mapping[str, tuple[int, ...]], reasons: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Every missing, unexpected, misnamed, transposed and misshapen tensor; `reasons` says why a name is not expected."""
-    missing, unexpected = expected.keys() - tensors.keys(), tensors.keys() - expected.keys()
-    for name, shape in expected.items():
-        if name in missing:
-            yield f"missing {name} of shape {shape}{nearest(name, unexpected)}"
+    missing = [name for name in expected if name not in tensors]
+    unexpected = [name for name in tensors if name not in expected]
+    closely = len(missing) * len(unexpected) <= _COMPARABLE
+    for name in missing:
+        yield f"missing {name} of shape {expected[name]}{nearest(name, unexpected, closely)}"
     for name, tensor in tensors.items():
-        if name in unexpected:
-            yield f"unexpected {name}" + ((reasons or {}).get(name) or nearest(name, missing))
+        if name not in expected:
+            yield f"unexpected {name}" + ((reasons or {}).get(name) or nearest(name, missing, closely))
         elif tuple(tensor.shape) != tuple(expected[name]):
             yield f"{name} {_misfit(tuple(tensor.shape), tuple(expected[name]))}"
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str:
-    """The most similar candidate, as an addition to a message; nothing where none is similar."""
-    candidates = sorted(candidates)
-    found = difflib.get_close_matches(name, candidates, n=1) if len(candidates) <= _COMPARABLE else []
+def nearest(name: str, candidates: Iterable[str], closely: bool = True) -> str:
+    """The most similar candidate, as an addition to a message; nothing where none is similar. One that only lacks a prefix is found
+    also where there are too many names to compare them closely."""
+    candidates = list(candidates)
+    found = [other for other in candidates if f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")][:1]
+    if not found and closely:
+        found = difflib.get_close_matches(name, candidates, n=1)
     return f" (nearest: {found[0]})" if found else ""
 
 

@@ -22,6 +22,7 @@ class Case:
     inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`.
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.
+    twice: the port answers two times and must answer the same.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -32,6 +33,7 @@ class Case:
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
     catches: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
+    twice: bool = False
     dtype: str = "float64"
     device: str = "cpu"
     mode: str = ""  # "": the port's default mode

@@ -29,7 +29,7 @@ class MissingBackend(Exception):
 
 
 class Port:
-    """A port, loaded by name: answers cases, by its own functions or through the adapter of its framework.
+    """A port, loaded by its name in `PORTS` or as an importable module: answers cases, by its own functions or through an adapter.
 
     A port is a module that defines functions named after components, each taking a case and returning arrays; or one that names its
     `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
@@ -37,12 +37,12 @@ class Port:
     """
 
     def __init__(self, name: str) -> None:
-        module_name, framework, install = PORTS[name]
+        module_name, framework, install = PORTS.get(name, (name, "", ""))
         self.name = name
         try:
             self.module: ModuleType = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name and error.name.partition(".")[0] in (framework, "keras", "flax"):
+            if install and error.name and error.name.partition(".")[0] in (framework, "keras", "flax"):
                 raise MissingBackend(install) from None
             raise
         self.adapter: Any = None
@@ -54,10 +54,14 @@ class Port:
         """The modes that the port can run in; the first is its default."""
         return getattr(self.module, "modes", ("eager",))
 
+    def describe(self) -> dict[str, Any]:
+        """Versions, devices and matmul precision, as the framework's adapter reports them."""
+        return self.adapter.describe() if self.adapter is not None else {}
+
     def answer(self, case: Case) -> Any:
         """The port's outputs for the case; raises NotCovered where it does not define the component."""
-        if function := getattr(self.module, case.component, None) if self.adapter is None else None:
-            return function(case)
         if self.adapter is not None and case.component in self.module.components:
             return self.adapter.run(case)
-        raise NotCovered(case.component)
+        if self.adapter is None and hasattr(self.module, case.component):
+            return getattr(self.module, case.component)(case)
+        raise NotCovered(f"the port does not define {case.component}")

@@ -112,16 +112,35 @@ def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return _einsum(subscripts, *map(np.ascontiguousarray, flipped))
 
 
-def _einsum_in_parts(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    """The contraction as the sum of two interleaved halves, each in the precision of the accumulator."""
-    axes, summed = _contracted(subscripts)
-    wide = [arithmetic.widen(x) for x in operands]
-    parts = []
-    for start in (0, 1):
-        half = [x[tuple(slice(start, None, 2) if letter == summed[0] else slice(None) for letter in a)]
-                for a, x in zip(axes, wide, strict=True)]  # fmt: skip
-        parts.append(_einsum(subscripts, *half))
-    return (parts[1] + parts[0]).astype(operands[0].dtype, copy=False)
+def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    """The contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
+
+    def contract(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        axes, summed = _contracted(subscripts)
+        size = operands[0].shape[axes[0].index(summed[0])]
+        parts = []
+        for half in halves(size):
+            chosen = [x[tuple(half if letter == summed[0] else slice(None) for letter in a)] for a, x in zip(axes, operands, strict=True)]
+            parts.append(_einsum(subscripts, *chosen))
+        return parts[0] + parts[1]
+
+    return contract
+
+
+def _total_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    def total(array: np.ndarray, axis: int) -> np.ndarray:
+        first, second = (np.moveaxis(array, axis, -1)[..., half] for half in halves(array.shape[axis]))
+        return np.moveaxis(first.sum(-1, keepdims=True) + second.sum(-1, keepdims=True), -1, axis)
+
+    return total
+
+
+def _alternating(size: int) -> tuple[slice, slice]:
+    return slice(0, None, 2), slice(1, None, 2)
+
+
+def _in_the_middle(size: int) -> tuple[slice, slice]:
+    return slice(0, size // 2), slice(size // 2, None)
 
 
 def _total_backwards(array: np.ndarray, axis: int) -> np.ndarray:
@@ -134,6 +153,10 @@ def _total_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
 
 def _mean_by_reciprocal(array: np.ndarray, axis: int) -> np.ndarray:
     return arithmetic.total(array, axis) * (array.dtype.type(1) / array.dtype.type(array.shape[axis]))
+
+
+def _divide_by_reciprocal(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return numerator * (denominator.dtype.type(1) / denominator)
 
 
 def _power_by_logarithm(base: float, exponent: np.ndarray) -> np.ndarray:
@@ -155,6 +178,7 @@ def _to_tf32(array: np.ndarray) -> np.ndarray:
 ORDERS: dict[str, dict[str, Callable]] = {
     "plain": {},
     "backwards": {"einsum": _einsum_backwards, "total": _total_backwards, "mean": _mean_by_reciprocal, "power": _power_by_logarithm},
-    "in parts": {"einsum": _einsum_in_parts, "total": _total_one_by_one},
+    "alternating": {"einsum": _einsum_in_two(_alternating), "total": _total_one_by_one, "divide": _divide_by_reciprocal},
+    "two halves": {"einsum": _einsum_in_two(_in_the_middle), "total": _total_in_two(_alternating)},
 }
 TF32_ORDERS: dict[str, dict[str, Callable]] = {"tf32": {"einsum": _einsum_tf32}}

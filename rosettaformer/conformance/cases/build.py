@@ -13,6 +13,7 @@ from ..case import Case
 __all__ = ["B", "S", "T", "config", "left_padding", "make", "parameters_of", "ragged", "rng"]
 
 B, T, S = 3, 5, 7
+TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")  # cases that are evaluated two times
 
 
 def config(dialect: str = "semillero", **changes: Any) -> TransformerConfig:
@@ -55,7 +56,8 @@ def make(component: str, name: str, config: TransformerConfig, catches: str = ""
         values = parameters_of(config, component, generator)
     except ValueError:  # a component without parameters
         values = {}
-    return Case(name, component, config, drawn, values | (fixed or {}), tuple(catches.split()))
+    active_dropout = component != "dropout" and config.dropout_rate > 0
+    return Case(name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), twice=active_dropout and name in TWICE)
 
 
 def ragged(batch: int, length: int) -> np.ndarray:

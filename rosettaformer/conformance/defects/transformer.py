@@ -16,8 +16,8 @@ _encoder, _decoder = transformer.encoder, transformer.decoder
 def _other_final_norm(stack: Any) -> Any:
     """The stack without its final norm, or with a fresh one where it has none."""
 
-    def altered(parameters: Any, config: Any, x: Any, *rest: Any, **options: Any) -> np.ndarray:
-        y = stack(parameters, config.replace(final_norm=False), x, *rest, **options)
+    def altered(parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
+        y = stack(parameters, config.replace(final_norm=False), *rest, **options)
         if config.final_norm:
             return y
         width = config.model_width

@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help check test lint soak bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all-cpu,dev]'
+	touch $(INSTALLED)
+
+check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
+	$(BIN)/rosettaformer check
+
+test: $(INSTALLED)  ## every proof
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(INSTALLED)  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
+	$(BIN)/python -m pytest tests/test_soak.py --soak 200
+
+bench: $(INSTALLED)  ## ours beside the stock layers, interleaved
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

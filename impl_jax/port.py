@@ -1,0 +1,84 @@
+"""What the judge calls: every component of the port, built from a config."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import TransformerConfig
+
+from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .compiled import compiled
+from .dropout import Dropout
+from .embedding import Embedding, Logits
+from .feed_forward import FeedForward, activation
+from .layers import DecoderLayer, EncoderLayer
+from .mask import causal_mask, combine_masks, padding_mask, token_mask
+from .normalization import LayerNorm
+from .positional_encoding import positional_encoding, token_positions
+from .softmax import softmax
+from .transformer import Decoder, Encoder, Transformer
+from .weights import TABLE, from_numpy
+
+__all__ = ["compiled", "components", "framework", "modes", "weights"]
+
+Builder = Callable[[TransformerConfig, Dtype], Callable[..., Any]]
+
+
+def _function(function: Callable[..., Any]) -> Builder:
+    return lambda config, dtype: function
+
+
+def _blank(build: Callable[[TransformerConfig, Dtype, nnx.Rngs], nnx.Module]) -> Builder:
+    """A module of zeros: the judge loads the parameters, and drawing random ones first would compile a program for every shape."""
+
+    def builder(config: TransformerConfig, dtype: Dtype) -> nnx.Module:
+        graph, state = nnx.split(nnx.eval_shape(lambda: build(config, dtype, nnx.Rngs(0))))
+        leaves, structure = jax.tree.flatten(state)
+        return nnx.merge(graph, jax.tree.unflatten(structure, [_zeros(leaf, seed) for seed, leaf in enumerate(leaves)]))
+
+    return builder
+
+
+def _zeros(leaf: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key(seed)
+    return from_numpy(np.zeros(leaf.shape, leaf.dtype))
+
+
+framework = "jax"
+modes = ("compiled", "eager")
+weights = TABLE
+components: dict[str, Builder] = {
+    "embedding": _blank(
+        lambda config, dtype, rngs: Embedding(
+            config.source_vocabulary, config.model_width, config.scale_embedding, param_dtype=dtype, rngs=rngs
+        )
+    ),
+    "token_positions": _function(token_positions),
+    "positional_encoding": lambda config, dtype: functools.partial(positional_encoding, width=config.model_width, dtype=dtype),
+    "token_mask": lambda config, dtype: functools.partial(token_mask, padding_id=config.padding_id),
+    "padding_mask": _function(padding_mask),
+    "causal_mask": _function(causal_mask),
+    "combine_masks": _function(combine_masks),
+    "softmax": _function(softmax),
+    "scaled_dot_product_attention": _function(scaled_dot_product_attention),
+    "multi_head_attention": _blank(lambda config, dtype, rngs: MultiHeadAttention(config, param_dtype=dtype, rngs=rngs)),
+    "activation": lambda config, dtype: functools.partial(activation, name=config.activation),
+    "feed_forward": _blank(lambda config, dtype, rngs: FeedForward(config, param_dtype=dtype, rngs=rngs)),
+    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon, param_dtype=dtype),
+    "dropout": lambda config, dtype: Dropout(config.dropout_rate),
+    "encoder_layer": _blank(lambda config, dtype, rngs: EncoderLayer(config, param_dtype=dtype, rngs=rngs)),
+    "decoder_layer": _blank(lambda config, dtype, rngs: DecoderLayer(config, param_dtype=dtype, rngs=rngs)),
+    "encoder": _blank(lambda config, dtype, rngs: Encoder(config, param_dtype=dtype, rngs=rngs)),
+    "decoder": _blank(lambda config, dtype, rngs: Decoder(config, param_dtype=dtype, rngs=rngs)),
+    "logits": _blank(
+        lambda config, dtype, rngs: Logits(config.model_width, config.target_vocabulary, config.output_bias, param_dtype=dtype, rngs=rngs)
+    ),
+    "transformer": _blank(lambda config, dtype, rngs: Transformer(config, param_dtype=dtype, rngs=rngs)),
+}

@@ -1,0 +1,91 @@
+"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, checks
+
+from .attention import MultiHeadAttention
+from .backend import Configured, keras, register
+from .dropout import Dropout
+from .feed_forward import FeedForward
+from .normalization import LayerNorm
+
+__all__ = ["DecoderLayer", "EncoderLayer"]
+
+
+class _Layer(Configured, keras.layers.Layer):
+    """What both layers have. Keras hands `training` down to every Dropout inside."""
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.self_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="self_attention")
+        self.self_attention_dropout, self.self_attention_norm = self._after("self_attention")
+        self.feed_forward = FeedForward(config, dtype=self.dtype_policy, name="feed_forward")
+        self.feed_forward_dropout, self.feed_forward_norm = self._after("feed_forward")
+
+    def build(self, input_shape: Any = None) -> None:
+        for part in (self.self_attention, self.self_attention_norm, self.feed_forward, self.feed_forward_norm):
+            part.build()
+
+    def _after(self, name: str) -> tuple[Dropout, LayerNorm]:
+        dtype, config = self.dtype_policy, self.config
+        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
+        return dropout, LayerNorm(config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm")
+
+    def _self_attention(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None, causal: bool) -> tf.Tensor:
+        def self_attention(x_btd: tf.Tensor) -> tf.Tensor:
+            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal)
+
+        return self._residual(x_btd, self_attention, self.self_attention_dropout, self.self_attention_norm)
+
+    def _feed_forward(self, x_btd: tf.Tensor) -> tf.Tensor:
+        return self._residual(x_btd, self.feed_forward, self.feed_forward_dropout, self.feed_forward_norm)
+
+    def _residual(self, x_btd: tf.Tensor, sublayer: Callable[[tf.Tensor], tf.Tensor], dropout: Dropout, norm: LayerNorm) -> tf.Tensor:
+        if self.config.norm_placement == "pre":
+            return x_btd + dropout(sublayer(norm(x_btd)))
+        return norm(x_btd + dropout(sublayer(x_btd)))
+
+
+@register
+class EncoderLayer(_Layer):
+    """As the truth."""
+
+    def call(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
+        x_btd = self._self_attention(x_btd, mask_bhts, causal=False)
+        return self._feed_forward(x_btd)
+
+
+@register
+class DecoderLayer(_Layer):
+    """As the truth."""
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.cross_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="cross_attention")
+        self.cross_attention_dropout, self.cross_attention_norm = self._after("cross_attention")
+
+    def build(self, input_shape: Any = None) -> None:
+        super().build()
+        self.cross_attention.build()
+        self.cross_attention_norm.build()
+
+    def call(
+        self,
+        x_btd: tf.Tensor,
+        memory_bsd: tf.Tensor,
+        self_mask_bhts: tf.Tensor | None = None,
+        cross_mask_bhts: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+
+        def cross_attention(query_btd: tf.Tensor) -> tf.Tensor:
+            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts)
+
+        x_btd = self._self_attention(x_btd, self_mask_bhts, causal=True)
+        x_btd = self._residual(x_btd, cross_attention, self.cross_attention_dropout, self.cross_attention_norm)
+        return self._feed_forward(x_btd)

@@ -1,0 +1,119 @@
+"""Canonical parameters to the variables of a Keras layer or tf.Module, and back."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, layout
+from reference_numpy import parameters as canonical
+
+__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
+
+TABLE: layout.Table = (
+    # end of the canonical name, end of the native name, native axes
+    ("table", "table", "v d"),
+    ("query.kernel", "query.kernel", "d h k"),
+    ("query.bias", "query.bias", "h k"),
+    ("key.kernel", "key.kernel", "d g k"),
+    ("key.bias", "key.bias", "g k"),
+    ("value.kernel", "value.kernel", "d g e"),
+    ("value.bias", "value.bias", "g e"),
+    ("output.kernel", "output_projection.kernel", "h e d"),
+    ("hidden.kernel", "hidden.kernel", "d f"),
+    ("hidden.bias", "hidden.bias", "f"),
+    ("output.kernel", "output_projection.kernel", "f d"),
+    ("output.bias", "output_projection.bias", "d"),
+    ("scale", "scale", "d"),
+    ("offset", "offset", "d"),
+    ("kernel", "kernel", "d v"),
+    ("bias", "bias", "v"),
+)
+
+
+def load(
+    module: Any,
+    parameters: Mapping[str, np.ndarray],
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
+) -> None:
+    """Assigns canonical parameters to the module's variables, in place and bit for bit; a layer that needs no shapes is built first.
+
+    Raises ValueError, having changed nothing, on missing, unexpected and misshapen tensors and on every other dtype than the
+    variable's, all in one message, and where table and module do not fit.
+    """
+    _build(module)
+    variables = _variables(module, config, component, table)
+    dtypes = {tf.as_dtype(variable.dtype).name for variable in variables.values()}
+    canonical.match(parameters, canonical.shapes(config, component), dtypes.pop() if len(dtypes) == 1 else None)
+    arrays = layout.to_native(parameters, table, config, component)
+    problems = [
+        f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; got {arrays[name].dtype} {arrays[name].shape}"
+        for name, variable in variables.items()
+        if (tf.as_dtype(variable.dtype), tuple(variable.shape)) != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
+    ]
+    if problems:
+        raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
+    for name, variable in variables.items():
+        variable.assign(from_numpy(arrays[name], "/CPU:0"))
+
+
+def export(module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, np.ndarray]:
+    """The module's variables by canonical name, the inverse of `load`. Raises ValueError where table and module do not fit."""
+    _build(module)
+    variables = _variables(module, config, component, table)
+    return layout.from_native({name: to_numpy(variable) for name, variable in variables.items()}, table, config, component)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """A copy of a tensor or variable, bit for bit; bfloat16 as ml_dtypes has it."""
+    return np.array(tf.convert_to_tensor(tensor).numpy())
+
+
+def from_numpy(array: np.ndarray, device: str) -> tf.Tensor:
+    """A tensor on that device, bit for bit."""
+    with tf.device(device):
+        return tf.constant(np.array(array))  # of a copy, since TensorFlow may share the memory of an array
+
+
+def _build(module: Any) -> None:
+    if getattr(module, "built", True):
+        return
+    if any(parameter.default is parameter.empty for parameter in inspect.signature(module.build).parameters.values()):
+        raise ValueError(f"{module.name} creates its variables from the shapes of its inputs; call it once before its parameters are set")
+    module.build()
+
+
+def _variables(module: Any, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, Any]:
+    """The variables by native name: a path of attributes and list indices."""
+    variables, problems = {}, []
+    for name, letters in canonical.axes(config, component).items():
+        native, _ = layout.native(name, letters, table)
+        variables[native] = _walk(module, native)
+        if variables[native] is None:
+            problems.append(f"{native} of {name} is not a variable of the module")
+    known = {_key(variable) for variable in variables.values()}
+    for variable in module.trainable_variables:
+        if _key(variable) not in known:
+            problems.append(f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table")
+    if problems:
+        raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
+    return variables
+
+
+def _walk(module: Any, path: str) -> Any:
+    node = module
+    for part in path.split("."):
+        try:
+            node = node[int(part)] if part.isdigit() else getattr(node, part)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return None
+    return node if hasattr(node, "assign") else None
+
+
+def _key(variable: Any) -> int:
+    """The identity of the storage: a Keras variable wraps a tf.Variable."""
+    return id(getattr(variable, "value", variable)) if not isinstance(variable, tf.Variable) else id(variable)

@@ -1,0 +1,5 @@
+"""`python -m rosettaformer`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,169 @@
+"""Which tensor of a user's state dict is which of `torch_layout`: the prefix of the nn.Transformer, the names around it."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+from . import strict, torch_layout
+from .checkpoint import CheckpointError
+from .evidence import contiguous_layers
+from .strict import TensorLike
+
+__all__ = ["Found", "Names"]
+
+_INNER = re.compile(r"(.*\.)?(?:en|de)coder\.layers\.\d+\.(?:self_attn|multihead_attn|linear[12]|norm[123])\.")
+State = Mapping[str, TensorLike]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the user says of the names; None where nothing is said."""
+
+    prefix: str | None = None
+    source_embedding: str | None = None
+    target_embedding: str | None = None
+    logits: str | None = None
+
+    def find(self, name: str, state: State, ignore: Sequence[str]) -> "Found":
+        """The tensors by their native names; raises CheckpointError where there is no nn.Transformer or no source embedding."""
+        problems = [f"--ignore {key}: no such tensor{strict.nearest(key, state)}" for key in ignore if key not in state]
+        rest = {key: tensor for key, tensor in state.items() if key not in ignore}
+        prefix = self.prefix if self.prefix is not None else _find_prefix(name, rest)
+        keys = {}
+        for native in torch_layout.OUTER:
+            key, given = self._outer(native, rest)
+            if key in rest:
+                keys[native] = key
+            elif given and not native.endswith(".bias"):
+                problems.append(f"{_option(native)} {given}: no such tensor{strict.nearest(key, rest)}")
+        outer = set(keys.values())
+        for key in rest:
+            if key not in outer and key.startswith((f"{prefix}encoder.", f"{prefix}decoder.")):
+                keys[key.removeprefix(prefix)] = key
+        if not any(native.endswith(".linear1.bias") for native in keys):
+            raise CheckpointError(name, [*problems, _no_transformer(prefix, keys)])
+        return Found(name, prefix, keys, [key for key in rest if key not in set(keys.values())], problems)
+
+    def rename(self, natives: Mapping[str, Any], config: TransformerConfig) -> dict[str, Any]:
+        """Native tensors under the user's names; raises ValueError where two different ones would get the same."""
+        prefix = "transformer." if self.prefix is None else self.prefix
+        stored = torch_layout.ties(config)
+        result: dict[str, Any] = {}
+        owner: dict[str, str] = {}
+        for native, tensor in natives.items():
+            key = self._outer(native, {})[0] if native in torch_layout.OUTER else prefix + native
+            root = stored.get(native, native)
+            if owner.setdefault(key, root) != root:
+                raise ValueError(f"{native} and {owner[key]} cannot both be named {key}: the config does not tie them")
+            result[key] = tensor
+        return result
+
+    def _outer(self, native: str, state: State) -> tuple[str, str | None]:
+        """The name of a tensor around the nn.Transformer, and what the user said: the module's name, or its weight's."""
+        module, _, kind = native.rpartition(".")
+        given = getattr(self, module)
+        if given is None:
+            return native, None
+        if given in state and kind == "weight":
+            return given, given
+        return f"{given.removesuffix('.weight')}.{kind}", given
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tensors of a state dict by native name, those that nothing takes, and what is wrong with the names that were given."""
+
+    name: str
+    prefix: str
+    keys: dict[str, str]  # native name -> name in the state dict
+    unused: list[str]
+    problems: list[str]
+
+    def shown(self, natives: State, fresh: bool) -> dict[str, Any]:
+        """The fields of the config that the tensors show; the vocabularies of fresh tables cannot be shown."""
+        shapes = {native: tuple(tensor.shape) for native, tensor in natives.items()}
+        width = _usual(shapes, r"\.norm\d?\.weight$")
+        layers = {f"{stack}_layers": contiguous_layers(natives, stack) for stack in ("encoder", "decoder")}
+        result: dict[str, Any] = {
+            "model_width": width,
+            "feed_forward_width": _usual(shapes, r"\.linear1\.bias$"),
+            **layers,
+            "attention_bias": any(native.endswith("in_proj_bias") for native in natives),
+            "final_norm": any(native.startswith(("encoder.norm.", "decoder.norm.")) for native in natives),
+        }
+        if source := _vocabulary(shapes, ("source_embedding.weight",), width):
+            result["source_vocabulary"] = source
+        elif not fresh:
+            raise CheckpointError(self.name, [*self.problems, self._no_source(natives, width)])
+        target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
+        if target or not fresh:
+            result["target_vocabulary"] = target or source  # none of its own: shared, or missing and reported
+        if layers["decoder_layers"] and ("logits.weight" in natives or not fresh):
+            result["output_bias"] = "logits.bias" in natives
+        return result
+
+    def match_problems(self, config: TransformerConfig, state: State, fresh: bool) -> list[str]:
+        """Missing, unexpected and misshapen tensors, by the user's names."""
+        tied = torch_layout.ties(config)
+        optional = [native for native in torch_layout.OUTER if native not in self.keys and (fresh or native in tied)]
+        expected = {
+            self.keys.get(native) or self._missing(native): shape
+            for native, shape in torch_layout.native_shapes(config).items()
+            if native not in optional
+        }
+        present = {key: state[key] for key in (*self.keys.values(), *self.unused)}
+        reasons = dict.fromkeys(self.unused, ": it belongs to no nn.Transformer; name it, or --ignore it")
+        problems = list(strict.match_problems(present, expected, reasons))
+        one_table = self.keys.get("source_embedding.weight") == self.keys.get("target_embedding.weight")
+        if one_table and "target_embedding.weight" in self.keys and not config.share_embeddings:
+            problems.append("one table is named for source and target, but share_embeddings is False")
+        return problems
+
+    def _missing(self, native: str) -> str:
+        return f"{native} (name it with {_option(native)})" if native in torch_layout.OUTER else self.prefix + native
+
+    def _no_source(self, natives: State, width: int) -> str:
+        unused = ", ".join(self.unused[:20]) or "none"
+        return (
+            f"no source embedding: name it with --source-embedding (tensors outside of the nn.Transformer: {unused}); "
+            "for an nn.Transformer alone, --fresh-embeddings SEED initialises tables and output layer"
+        )
+
+
+def _option(native: str) -> str:
+    return "--" + native.partition(".")[0].replace("_", "-")
+
+
+def _find_prefix(name: str, state: State) -> str:
+    prefixes = sorted({found[1] or "" for key in state if (found := _INNER.match(key))})
+    if len(prefixes) == 1:
+        return prefixes[0]
+    if not prefixes:
+        some = ", ".join(list(state)[:5]) or "no tensors"
+        raise CheckpointError(name, [f"holds no torch.nn.Transformer (encoder.layers.0.self_attn...); got {some}"])
+    listed = ", ".join(repr(prefix) for prefix in prefixes)
+    raise CheckpointError(name, [f"holds several torch.nn.Transformer: choose with --prefix one of {listed}"])
+
+
+def _no_transformer(prefix: str, keys: Mapping[str, str]) -> str:
+    if any(native.endswith(".linear1.weight") for native in keys):
+        return "an nn.Transformer without biases (bias=False) cannot be expressed: feed-forward and norms need them"
+    return f"holds no torch.nn.Transformer at the prefix {prefix!r}"
+
+
+def _usual(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
+    """The most frequent length of the vectors whose name fits: one misshapen vector shall not decide a size."""
+    sizes = Counter(shape[0] for native, shape in shapes.items() if len(shape) == 1 and re.search(pattern, native))
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def _vocabulary(shapes: Mapping[str, tuple[int, ...]], natives: Sequence[str], width: int) -> int | None:
+    for native in natives:
+        if shape := shapes.get(native):
+            transposed = len(shape) == 2 and shape[0] == width != shape[1]
+            return shape[1] if transposed else shape[0]
+    return None

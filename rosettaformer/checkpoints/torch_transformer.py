@@ -1,0 +1,139 @@
+"""State dicts of `torch.nn.Transformer` with an embedding table for each side and an output layer around it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+
+from . import choices, container, pickled, sharded, strict, torch_layout
+from .checkpoint import Checkpoint, CheckpointError
+from .replacing import replacing
+from .torch_names import Names
+
+__all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "load", "save"]
+
+SAVE_OPTIONS = ("prefix", "source_embedding", "target_embedding", "logits")
+LOAD_OPTIONS = ("preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
+
+
+def load(path: str | Path, **options: Any) -> Checkpoint:
+    """The checkpoint in a .safetensors file, shards with an index, or a .pt or .pth file; options as `import_state_dict`."""
+    path = Path(path)
+    if path.suffix in pickled.SUFFIXES:
+        return import_state_dict(pickled.read(path), name=str(path), **options)
+    source = sharded.read(path)
+    ignored = options.get("ignore", ())
+    problems = source.problems + [
+        f"{name} must be one of {', '.join(strict.DTYPES)}; got {entry.dtype}"
+        for name, entry in source.tensors.items()
+        if entry.load is None and name not in ignored and not source.problems
+    ]
+    if problems:
+        raise CheckpointError(path, problems)
+    unread = {name: np.empty(0) for name in source.tensors}  # ignored ones need no bytes
+    return import_state_dict(unread | source.arrays(), name=str(path), **options)
+
+
+def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], **names: Any) -> None:
+    """Writes the state dict as .safetensors, .pt or .pth: whole, or not at all; names as `export_state_dict`."""
+    path = Path(path)
+    if path.suffix not in (".safetensors", *pickled.SUFFIXES):
+        raise ValueError(f"a state dict must be written to .safetensors, {', '.join(pickled.SUFFIXES)}; got {path.name!r}")
+    state = export_state_dict(config, parameters, **names)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder")
+    with replacing(path) as temporary:
+        if path.suffix in pickled.SUFFIXES:
+            pickled.write(temporary, state)
+        else:
+            container.write(temporary, state, {"format": "pt"})  # what Hugging Face's readers ask for
+
+
+def import_state_dict(
+    state: Mapping[str, np.ndarray],
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    source_embedding: str | None = None,
+    target_embedding: str | None = None,
+    logits: str | None = None,
+    ignore: Sequence[str] = (),
+    fresh_embeddings: int | None = None,
+    name: str = "the state dict",
+) -> Checkpoint:
+    """The checkpoint of a state dict, given as NumPy arrays.
+
+    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. prefix: what stands
+    before `encoder.layers...`; None finds it. source_embedding, target_embedding, logits: the names of the modules (or of their weights)
+    around the nn.Transformer. ignore: tensors that are no parameters, such as a positional table. fresh_embeddings: a seed, from which
+    the tables and the output layer that the state dict lacks are initialised.
+    Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with what is told.
+    """
+    names = Names(prefix, source_embedding, target_embedding, logits)
+    found = names.find(name, state, ignore)
+    natives = {native: state[key] for native, key in found.keys.items()}
+    shown = found.shown(natives, fresh_embeddings is not None)
+    config, problems = choices.resolve(shown, preset, settings)
+    problems = found.problems + problems
+    tensors = {key: state[key] for key in found.keys.values()}
+    if config:
+        problems += found.match_problems(config, state, fresh_embeddings is not None)
+        problems += _tie_problems(config, natives, found.keys)
+    problems += [*strict.dtype_problems(tensors), *strict.value_problems(tensors)]
+    if problems or config is None:
+        raise CheckpointError(name, problems)
+    if fresh_embeddings is not None:
+        natives = _fresh(config, fresh_embeddings, next(iter(tensors.values())).dtype) | natives
+    canonical = torch_layout.from_native(natives, config)
+    return Checkpoint(config, {each: canonical[each] for each in parameters.axes(config)})
+
+
+def export_state_dict(
+    config: TransformerConfig,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    prefix: str | None = None,
+    source_embedding: str | None = None,
+    target_embedding: str | None = None,
+    logits: str | None = None,
+) -> dict[str, np.ndarray]:
+    """The state dict of canonical parameters, the inverse of `import_state_dict`; a tied tensor stands under each of its names.
+
+    Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
+    """
+    head_size = config.model_width / config.heads
+    problems = [
+        f"torch.nn.Transformer needs {name}={wanted:g}; got {getattr(config, name)}"
+        for name, wanted in (
+            ("key_value_heads", config.heads),
+            ("key_size", head_size),
+            ("value_size", head_size),
+            ("attention_bias", True),
+        )
+        if getattr(config, name) != wanted
+    ]
+    problems += strict.match_problems(tensors, parameters.shapes(config))
+    problems += [*strict.dtype_problems(tensors), *strict.value_problems(tensors)]
+    if problems:
+        raise CheckpointError("the model", problems)
+    names = Names(prefix, source_embedding, target_embedding, logits)
+    return names.rename(torch_layout.to_native(tensors, config), config)
+
+
+def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> list[str]:
+    """What a file holds twice of a tied tensor must be the same bits."""
+    return [
+        f"{keys[native]} must equal {keys[stored]}, to which the config ties it"
+        for native, stored in torch_layout.ties(config).items()
+        if native in natives and stored in natives and natives[native].shape == natives[stored].shape
+        if natives[native].tobytes() != natives[stored].tobytes()
+    ]
+
+
+def _fresh(config: TransformerConfig, seed: int, dtype: np.dtype) -> dict[str, np.ndarray]:
+    everything = torch_layout.to_native(parameters.initialise(config, seed, dtype), config)
+    return {native: everything[native] for native in torch_layout.OUTER if native in everything}

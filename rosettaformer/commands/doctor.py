@@ -1,0 +1,35 @@
+"""`rosettaformer doctor`."""
+
+import json
+import platform
+from importlib.metadata import version
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..conformance.port import PORTS
+from ..conformance.runner import describe_ports
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
+    """Show which ports can run here, on which devices and in which matmul precision, and how to install what is missing."""
+    ports = describe_ports(list(PORTS))
+    base = {"python": platform.python_version(), "machine": platform.machine(), "numpy": version("numpy")}
+    if as_json:
+        click.echo(json.dumps({"base": base, "ports": {name: {"state": kind, "about": about} for name, (kind, about) in ports.items()}}))
+        return
+    table = Table(title="NumPy " + base["numpy"] + ", Python " + base["python"] + " on " + base["machine"], title_justify="left")
+    for column in ("port", "versions", "devices", "matmul precision", "modes"):
+        table.add_column(column, overflow="fold")
+    for name, (kind, about) in ports.items():
+        if kind == "ready":
+            versions = ", ".join(f"{package} {number}" for package, number in about["version"].items())
+            table.add_row(name, versions, ", ".join(about["devices"]), about["precision"], ", ".join(about["modes"]))
+        else:
+            table.add_row(name, f"[red]{kind}[/]: {about}".replace("[tf-cpu]", r"\[tf-cpu]").replace("[torch]", r"\[torch]"))
+    Console().print(table)

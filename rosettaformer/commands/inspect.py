@@ -1,0 +1,122 @@
+"""`rosettaformer inspect`: what a checkpoint holds, and everything that is wrong with it."""
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from reference_numpy import parameters
+
+from ..checkpoints import CheckpointError, canonical, pickled, sharded
+from ..checkpoints.container import Container, Entry
+
+__all__ = ["inspect"]
+
+_STATISTICS = ("mean", "std", "min", "max")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.pass_context
+def inspect(context: click.Context, file: Path, as_json: bool) -> None:
+    """Show the config, size, ties and tensors of the checkpoint FILE (a file, an index of shards, or their folder).
+
+    Of a file that is not canonical, its raw tensors. Of a damaged one, all problems.
+    """
+    try:
+        description = _describe(file)
+    except CheckpointError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"file": str(file), "problems": error.problems}))
+        context.exit(2)
+    if as_json:
+        click.echo(json.dumps(description, allow_nan=False))
+    else:
+        _print(description)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    source = _read(file)
+    if canonical.is_canonical(source):
+        return _canonical(file)
+    if source.problems:
+        raise CheckpointError(file, source.problems)
+    rows = [_row(name, entry.dtype, entry.shape, entry.load() if entry.load else None) for name, entry in source.tensors.items()]
+    return {"file": str(file), "format": None, "metadata": source.metadata, "tensors": rows}
+
+
+def _read(file: Path) -> Container:
+    if file.suffix not in pickled.SUFFIXES:
+        return sharded.read(file)
+    arrays = pickled.read(file)
+    return Container({name: Entry(str(array.dtype), array.shape, functools.partial(np.asarray, array)) for name, array in arrays.items()})
+
+
+def _canonical(file: Path) -> dict[str, Any]:
+    checkpoint = canonical.load(file)
+    axes = parameters.axes(checkpoint.config)
+    arrays = checkpoint.parameters
+    return {
+        "file": str(file),
+        "format": "canonical",
+        "config": checkpoint.config.to_dict(),
+        "parameter_count": parameters.count(checkpoint.config),
+        "dtype": str(next(iter(arrays.values())).dtype),
+        "ties": parameters.ties(checkpoint.config),
+        "tensors": [_row(name, str(array.dtype), array.shape, array) | {"axes": axes[name]} for name, array in arrays.items()],
+    }
+
+
+def _row(name: str, dtype: str, shape: tuple[int, ...], array: np.ndarray | None) -> dict[str, Any]:
+    """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold."""
+    row: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(shape), **dict.fromkeys(_STATISTICS)}
+    if array is not None and array.size:
+        values = array.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+        row |= {statistic: float(value) if np.isfinite(value) else None for statistic, value in found.items()}
+    return row
+
+
+def _print(description: Mapping[str, Any]) -> None:
+    # a pipe has no width: wide enough that no name is cut
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    if description["format"] is None:
+        console.print(f"{description['file']}: not a canonical checkpoint; its raw tensors, {len(description['tensors'])}")
+        console.print(_pairs("metadata", description["metadata"].items()))
+        console.print(_tensors(description["tensors"], ("name", "dtype", "shape")))
+        return
+    count, dtype = description["parameter_count"], description["dtype"]
+    console.print(f"{description['file']}: canonical, {dtype}, {count:,} parameters in {len(description['tensors'])} tensors")
+    console.print(_pairs("config", description["config"].items()))
+    console.print(_pairs("ties", description["ties"].items()))
+    console.print(_tensors(description["tensors"], ("name", "axes", "shape")))
+
+
+def _pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> Table:
+    table = Table(title, "", box=None, title_justify="left")
+    for name, value in pairs:
+        table.add_row(name, str(value))
+    return table
+
+
+def _tensors(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for statistic in _STATISTICS:
+        table.add_column(statistic, justify="right", no_wrap=True)
+    for row in rows:
+        numbers = ("" if row[statistic] is None else f"{row[statistic]:.4g}" for statistic in _STATISTICS)
+        table.add_row(*(" ".join(map(str, row[column])) if column == "shape" else row[column] for column in columns), *numbers)
+    return table

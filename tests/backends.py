@@ -1,0 +1,39 @@
+"""The three ports behind one face, for tests that say the same of each."""
+
+import importlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from reference_numpy import TransformerConfig
+
+PORTS = ("torch", "tf", "jax")
+_NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+
+
+class Backend:
+    """A port: builds its modules, loads and exports parameters, calls on NumPy arrays."""
+
+    def __init__(self, name: str) -> None:
+        pytest.importorskip(_NEEDS[name], reason=f"{_NEEDS[name]} is not installed")
+        self.name = name
+        self.port = importlib.import_module(f"impl_{name}.port")
+        self.weights = importlib.import_module(f"impl_{name}.weights")
+        self.adapter = importlib.import_module(f"rosettaformer.conformance.adapters.{name}").Adapter(self.port)
+
+    def dtype(self, name: str) -> Any:
+        """The framework's dtype of that name."""
+        if self.name == "torch":
+            return getattr(importlib.import_module("torch"), name)
+        return name if self.name == "tf" else np.dtype(getattr(ml_dtypes, name, name))
+
+    def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
+        """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
+        module = self.port.components[component](config, self.dtype(dtype))
+        if self.name == "torch" and hasattr(module, "to"):
+            module = module.to(self.dtype(dtype)).eval()
+        if self.name == "jax" and hasattr(module, "eval"):
+            module.eval()
+        return module

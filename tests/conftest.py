@@ -1,0 +1,34 @@
+"""Options, and the reasons for which tests do not run."""
+
+import importlib.util
+import os
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", type=int, default=25, help="how many random configurations the soak test draws")
+
+
+def _cuda() -> bool:
+    """True where torch or JAX sees a CUDA device."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            return True
+    if importlib.util.find_spec("jax"):
+        import jax
+
+        return any(device.platform == "gpu" for device in jax.devices())
+    return False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _cuda():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))

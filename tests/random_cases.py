@@ -1,0 +1,107 @@
+"""Random valid cases: any config, any component, any masks."""
+
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, preset
+from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.build import parameters_of
+
+COMPONENTS = (
+    "embedding", "positional_encoding", "softmax", "scaled_dot_product_attention", "multi_head_attention", "feed_forward", "layer_norm",
+    "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "transformer", "transformer",
+)  # fmt: skip
+
+
+def random_config(rng: np.random.Generator) -> TransformerConfig:
+    """A valid config: every field takes every kind of value.
+
+    The width is at least 4: a norm over two or three features is close to a step function, and no tolerance tells a wrong step from a
+    last bit that fell on its other side.
+    """
+    groups, share, decoders = int(rng.integers(1, 4)), bool(rng.integers(2)), int(rng.integers(1, 4))
+    source, target = (int(size) for size in rng.integers(3, 40, 2))
+    return preset("tiny").replace(
+        source_vocabulary=source,
+        target_vocabulary=source if share else target,
+        model_width=int(rng.integers(4, 24)),
+        heads=groups * int(rng.integers(1, 4)),
+        key_value_heads=groups,
+        key_size=int(rng.integers(1, 12)),
+        value_size=int(rng.integers(1, 12)),
+        feed_forward_width=int(rng.integers(1, 40)),
+        encoder_layers=int(rng.integers(1, 4)),
+        decoder_layers=decoders,
+        activation=str(rng.choice(ACTIVATIONS)),
+        norm_placement=str(rng.choice(NORM_PLACEMENTS)),
+        final_norm=bool(rng.integers(2)),
+        epsilon=float(10.0 ** -rng.integers(3, 9)),
+        scale_embedding=bool(rng.integers(2)),
+        share_embeddings=share,
+        tie_logits=bool(rng.integers(2)),
+        attention_bias=bool(rng.integers(2)),
+        output_bias=bool(rng.integers(2)),
+        padding_id=int(rng.integers(0, 3)) if rng.integers(4) else None,
+        dropout_rate=float(rng.choice([0.0, 0.1, 0.5])),
+    )
+
+
+def random_case(seed: int) -> Case:
+    """The case of that seed: a random component of a random config, with random inputs, lengths and masks."""
+    rng = np.random.default_rng(seed)
+    config, component = random_config(rng), str(rng.choice(COMPONENTS))
+    sizes = {"b": int(rng.integers(1, 5)), "t": int(rng.integers(1, 12)), "s": int(rng.integers(1, 12))}
+    inputs = _inputs(component, config, sizes, rng)
+    try:
+        parameters = parameters_of(config, component, rng)
+    except ValueError:  # a component without parameters
+        parameters = {}
+    return Case(f"random_{seed}", component, config, inputs, parameters)
+
+
+def _inputs(component: str, config: TransformerConfig, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:
+    b, t, s, d = sizes["b"], sizes["t"], sizes["s"], config.model_width
+    x, memory = rng.standard_normal((b, t, d)), rng.standard_normal((b, s, d))
+    cross, own = _mask(rng, b, config.heads, t, s), _mask(rng, b, config.heads, t, t)
+    causal = bool(rng.integers(2))
+    match component:
+        case "embedding":
+            return {"token": _tokens(rng, b, t, config.source_vocabulary)}
+        case "positional_encoding":
+            return {"position_bt": rng.integers(0, 5000, (b, t))}
+        case "softmax":
+            return {"logits": 10.0 ** rng.integers(-2, 3) * rng.standard_normal((b, config.heads, t, s)), "mask": cross}
+        case "scaled_dot_product_attention":
+            query = rng.standard_normal((b, t, config.heads, config.key_size))
+            key = rng.standard_normal((b, s, config.key_value_heads, config.key_size))
+            value = rng.standard_normal((b, s, config.key_value_heads, config.value_size))
+            options = {"mask_bhts": cross, "causal": causal, "return_weights": bool(rng.integers(2))}
+            return {"query_bthk": query, "key_bsgk": key, "value_bsge": value, **options}
+        case "multi_head_attention":
+            return {"query_btd": x, "memory_bsd": memory, "mask_bhts": cross, "causal": causal, "return_weights": bool(rng.integers(2))}
+        case "encoder_layer":
+            return {"x_btd": x, "mask_bhts": own}
+        case "encoder":
+            return {"x_bsd": x, "mask_bhts": own}
+        case "decoder_layer" | "decoder":
+            return {"x_btd": x, "memory_bsd": memory, "self_mask_bhts": own, "cross_mask_bhts": cross}
+        case "transformer":
+            return {"source": _tokens(rng, b, s, config.source_vocabulary), "target": _tokens(rng, b, t, config.target_vocabulary)}
+    return {"x_btd": x}
+
+
+def _tokens(rng: np.random.Generator, batch: int, length: int, vocabulary: int) -> np.ndarray:
+    """Ids that often are padding, or now and then soft rows."""
+    if rng.integers(5) == 0:
+        return rng.dirichlet(np.ones(vocabulary), (batch, length))
+    return np.where(rng.random((batch, length)) < 0.3, rng.integers(0, 3, (batch, length)), rng.integers(0, vocabulary, (batch, length)))
+
+
+def _mask(rng: np.random.Generator, b: int, h: int, t: int, s: int) -> np.ndarray | None:
+    """No mask, or one of any broadcastable shape, in which a whole row may be empty."""
+    if rng.integers(3) == 0:
+        return None
+    shape = [size if rng.integers(2) else 1 for size in (b, h, t)] + [s]
+    return rng.random(shape) < rng.choice([0.2, 0.7, 0.95])

@@ -1,0 +1,143 @@
+"""Bad input gives the same clear error in all four implementations, and an empty batch an empty result."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import PORTS, Backend
+
+from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer.conformance import truth
+from rosettaformer.conformance.case import Case
+
+CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
+IDS = np.array([[1, 2, 3], [4, 5, 0]])
+X = np.random.default_rng(0).standard_normal((2, 3, 8))
+Q = np.random.default_rng(1).standard_normal((2, 3, 4, 5))
+ALL = np.ones((2, 3), bool)
+
+Answer = Callable[[Case], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["numpy", *PORTS])
+def answer(request: pytest.FixtureRequest) -> Answer:
+    if request.param == "numpy":
+        return truth.answer
+    backend = Backend(request.param)
+    return lambda case: truth.named_outputs(backend.adapter.run(case))
+
+
+def _case(component: str, config: TransformerConfig = CONFIG, **inputs: Any) -> Case:
+    rng = np.random.default_rng(2)
+    try:
+        shapes = parameters.shapes(config, component)
+    except ValueError:
+        shapes = {}
+    return Case("bad", component, config, inputs, {name: rng.standard_normal(shape) for name, shape in shapes.items()}).at(
+        "float32", mode="eager"
+    )
+
+
+def _attention(**changes: Any) -> Case:
+    return _case("scaled_dot_product_attention", **({"query_bthk": Q, "key_bsgk": Q, "value_bsge": Q} | changes))
+
+
+WANTED = "must broadcast to b h t s = (2, 4, 3, 3)"
+BAD = {
+    "id_too_large": (_case("transformer", source=IDS, target=IDS + 6), "ids must lie in 0 .. 10; got 11"),
+    "id_negative": (_case("transformer", source=IDS - 1, target=IDS), "ids must lie in 0 .. 10; got -1"),
+    "ids_float": (
+        _case("embedding", token=IDS.astype(float)),
+        "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got float32 of shape (2, 3)",
+    ),
+    "ids_one_axis": (_case("embedding", token=IDS[0]), "got int64 of shape (3,)"),
+    "ids_boolean": (_case("embedding", token=ALL), "got bool of shape (2, 3)"),
+    "soft_rows_width": (_case("embedding", token=np.ones((2, 3, 7))), "token rows must have the vocabulary's size 11; got shape (2, 3, 7)"),
+    "length_0": (_case("transformer", source=IDS[:, :0], target=IDS), "must have length at least 1; got shape (2, 0)"),
+    "target_length_0": (_case("transformer", source=IDS, target=IDS[:, :0]), "must have length at least 1; got shape (2, 0)"),
+    "batches_differ": (_case("transformer", source=IDS, target=IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
+    "source_mask_shape": (
+        _case("transformer", source=IDS, target=IDS, source_mask_bs=np.ones((2, 4), bool)),
+        "source mask must broadcast to b t = (2, 3); got shape (2, 4)",
+    ),
+    "target_mask_dtype": (
+        _case("transformer", source=IDS, target=IDS, target_mask_bt=ALL.astype(np.float64)),
+        "target mask must be boolean, True = may attend; got float32",
+    ),
+    "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask {WANTED}; got shape (2, 1, 3, 4)"),
+    "mask_axes": (_attention(mask_bhts=ALL), f"mask {WANTED}; got shape (2, 3)"),
+    "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask must be boolean, True = may attend; got int32"),
+    "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias {WANTED}; got shape (2, 5, 3, 3)"),
+    "head_sizes": (_attention(key_bsgk=Q[..., :4]), "query and key head sizes must be equal; got 5 and 4"),
+    "heads_do_not_divide": (_attention(key_bsgk=Q[:, :, :3], value_bsge=Q[:, :, :3]), "key heads must divide query heads; got h=4, g=3"),
+    "key_value_positions": (
+        _attention(value_bsge=Q[:, :2]),
+        "key and value must have the same positions and heads; got shapes (2, 3, 4, 5) and (2, 2, 4, 5)",
+    ),
+    "attention_batch": (_attention(key_bsgk=Q[:1], value_bsge=Q[:1]), "batch sizes must be equal; got query 2, key 1, value 1"),
+    "width": (_case("layer_norm", x_btd=X[..., :7]), "x must have axes b t d with d=8; got shape (2, 3, 7)"),
+    "axes": (_case("feed_forward", x_btd=X[0]), "x must have axes b t d with d=8; got shape (3, 8)"),
+    "memory_width": (
+        _case("multi_head_attention", query_btd=X, memory_bsd=X[..., :5]),
+        "memory must have axes b t d with d=8; got shape (2, 3, 5)",
+    ),
+    "vectors_of_length_0": (_case("encoder_layer", x_btd=X[:, :0]), "must have length at least 1; got shape (2, 0, 8)"),
+    "memory_batch": (_case("decoder_layer", x_btd=X, memory_bsd=X[:1]), "batch sizes must be equal; got x 2, memory 1"),
+    "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask must be boolean, True = may attend; got float32"),
+    "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep must be boolean, True = keep; got float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
+    case, message = BAD[name]
+    with pytest.raises(ValueError) as error:
+        answer(case)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("component", "inputs", "shape"),
+    [
+        ("embedding", {"token": IDS[:0]}, (0, 3, 8)),
+        ("softmax", {"logits": X[:0]}, (0, 3, 8)),
+        ("scaled_dot_product_attention", {"query_bthk": Q[:0], "key_bsgk": Q[:0], "value_bsge": Q[:0]}, (0, 3, 4, 5)),
+        ("multi_head_attention", {"query_btd": X[:0], "memory_bsd": X[:0]}, (0, 3, 8)),
+        ("feed_forward", {"x_btd": X[:0]}, (0, 3, 8)),
+        ("layer_norm", {"x_btd": X[:0]}, (0, 3, 8)),
+        ("encoder_layer", {"x_btd": X[:0]}, (0, 3, 8)),
+        ("decoder", {"x_btd": X[:0], "memory_bsd": X[:0]}, (0, 3, 8)),
+        ("logits", {"x_btd": X[:0]}, (0, 3, 11)),
+        ("transformer", {"source": IDS[:0], "target": IDS[:0, :2]}, (0, 2, 11)),
+    ],
+)
+def test_an_empty_batch_gives_an_empty_result(answer: Answer, component: str, inputs: dict[str, Any], shape: tuple[int, ...]) -> None:
+    assert answer(_case(component, **inputs))["output"].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_width": 0}, "model_width must be at least 1; got 0"),
+        ({"heads": 6}, "key heads must divide query heads; got h=6, g=4"),
+        ({"heads": 0}, "heads must be at least 1; got 0"),
+        ({"epsilon": 0.0}, "epsilon must be greater than 0; got 0.0"),
+    ],
+)
+def test_a_bad_config_is_refused_before_any_implementation_sees_it(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        preset("tiny", **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PORTS)
+def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str) -> None:
+    backend = Backend(name)
+    model = backend.build("transformer", CONFIG)
+    run = importlib.import_module(f"impl_{name}.compiled").compiled(model)
+    good, bad = (backend.weights.from_numpy(ids) for ids in (IDS, IDS + 6))
+    assert tuple(run(source=good, target=good).shape) == (2, 3, 11)
+    with pytest.raises(ValueError, match=r"ids must lie in 0 .. 10; got 11"):
+        run(source=good, target=bad)

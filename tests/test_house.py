@@ -1,0 +1,161 @@
+"""The rules of the house: who imports whom, one public surface in four packages, every decision written and tested."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parent.parent
+PORTS = ("impl_torch", "impl_tf", "impl_jax")
+FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
+# what the ports share: declarations and checks, never the truth's math
+SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout"}
+# The truth's files that every port has a twin of.
+TWINS = (
+    "embedding",
+    "positional_encoding",
+    "mask",
+    "softmax",
+    "attention",
+    "feed_forward",
+    "normalization",
+    "dropout",
+    "layers",
+    "transformer",
+)
+# Components with parameters or a mode are classes in the ports; encode and decode are methods of their Transformer.
+CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
+           "layer_norm": "LayerNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
+           "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer"}  # fmt: skip
+METHODS = ("encode", "decode")
+INFERENCE = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT", "INIT")
+
+
+def files(package: str) -> list[Path]:
+    return sorted((HOUSE / package).rglob("*.py"))
+
+
+def imports(path: Path) -> set[tuple[str, str]]:
+    """(module, name) of every import in a file, also within functions; (module, "") of a plain one; relative ones are not listed."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found |= {(str(node.module), alias.name) for alias in node.names}
+    return found
+
+
+def imported_packages(package: str) -> set[str]:
+    return {module.partition(".")[0] for path in files(package) for module, _ in imports(path)}
+
+
+def public(path: Path) -> list[str] | None:
+    """The names in a file's `__all__`, in their order; None where it has none."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return None
+
+
+def test_the_truth_imports_numpy_and_the_standard_library_only() -> None:
+    assert files("reference_numpy")
+    assert imported_packages("reference_numpy") <= sys.stdlib_module_names | {"numpy"}
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_no_port_imports_another_nor_the_judge(package: str) -> None:
+    others = {"rosettaformer", *PORTS} - {package}
+    assert not imported_packages(package) & others
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_ports_take_declarations_and_checks_from_the_truth_and_no_math(package: str) -> None:
+    for path in files(package):
+        for module, name in imports(path):
+            if module.partition(".")[0] == "reference_numpy":
+                first = module.split(".")[1] if "." in module else name
+                assert first in SHARED, f"{path.relative_to(HOUSE)} imports {module} {name}"
+
+
+@pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", *PORTS])
+def test_importing_a_package_loads_no_framework(package: str) -> None:
+    script = f"import sys, {package}; print([name for name in {FRAMEWORKS!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_importing_the_whole_truth_loads_no_framework_and_not_the_judge() -> None:
+    modules = ", ".join(f"reference_numpy.{path.stem}" for path in files("reference_numpy") if path.stem != "__init__")
+    script = f"import sys, {modules}; print([name for name in {(*FRAMEWORKS, 'rosettaformer', *PORTS)!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_command_loads_no_framework() -> None:
+    if importlib.util.find_spec("rosettaformer.cli") is None:
+        pytest.skip("no command yet")
+    script = f"import sys, rosettaformer.cli; print([name for name in {FRAMEWORKS!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("file", TWINS)
+@pytest.mark.parametrize("package", PORTS)
+def test_a_port_has_the_public_names_of_the_truth_in_its_order(package: str, file: str) -> None:
+    truth, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
+    assert port.exists(), f"{package} has no {file}.py"
+    names = [CLASSES.get(name, name) for name in public(truth) or [] if name not in METHODS]
+    assert public(port) == names
+
+
+def test_every_file_of_the_truth_is_a_twin_or_shared() -> None:
+    assert {path.stem for path in files("reference_numpy")} - {"__init__", "arithmetic"} - SHARED <= set(TWINS)
+
+
+@pytest.mark.parametrize("package", ["reference_numpy", *PORTS])
+def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str) -> None:
+    for path in files(package):
+        names = public(path)
+        assert names is not None or path.stem in ("port", "__main__"), f"{path.relative_to(HOUSE)} has no __all__"
+        defined = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                defined |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                defined |= {target.id for target in targets if isinstance(target, ast.Name)}
+        assert set(names or []) <= defined, path.relative_to(HOUSE)
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_encode_and_decode_are_methods_of_the_transformer_of_a_port(package: str) -> None:
+    classes = [n for n in ast.parse((HOUSE / package / "transformer.py").read_text()).body if isinstance(n, ast.ClassDef)]
+    methods = {node.name for part in classes if part.name == "Transformer" for node in part.body if isinstance(node, ast.FunctionDef)}
+    assert methods >= set(METHODS)
+
+
+def decisions() -> set[str]:
+    """The ids that docs/decisions.md gives a line: a line, list item, table row or heading that begins with them."""
+    text = (HOUSE / "docs" / "decisions.md").read_text()
+    return set(re.findall(r"^[-*#|\s`]*([A-Z]{4,})\b", text, flags=re.MULTILINE))
+
+
+def ids_with_a_test() -> set[str]:
+    """The ids that begin a test's name, in any file of the tests."""
+    tests = "\n".join(path.read_text() for path in (HOUSE / "tests").glob("*.py"))
+    return set(re.findall(r"^def test_([A-Z]{4,})_", tests, flags=re.MULTILINE))
+
+
+def test_every_decision_on_inference_has_a_line_in_the_docs() -> None:
+    assert set(INFERENCE) <= decisions()
+
+
+def test_every_decision_in_the_docs_has_a_test_of_its_name() -> None:
+    assert decisions() <= ids_with_a_test()

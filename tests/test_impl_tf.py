@@ -1,0 +1,310 @@
+"""What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+tf = pytest.importorskip("tensorflow")
+
+import reference_numpy.transformer as truth  # noqa: E402
+from impl_tf import weights  # noqa: E402
+from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
+from impl_tf.backend import keras  # noqa: E402
+from impl_tf.compiled import compiled  # noqa: E402
+from impl_tf.dropout import Dropout  # noqa: E402
+from impl_tf.embedding import Embedding  # noqa: E402
+from impl_tf.feed_forward import FeedForward  # noqa: E402
+from impl_tf.normalization import LayerNorm  # noqa: E402
+from impl_tf.positional_encoding import positional_encoding  # noqa: E402
+from impl_tf.softmax import softmax  # noqa: E402
+from impl_tf.transformer import Encoder, Transformer  # noqa: E402
+from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
+
+CONFIG = preset(
+    "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
+    feed_forward_width=19, encoder_layers=1, decoder_layers=1, share_embeddings=False, tie_logits=False, attention_bias=True,
+    output_bias=True, final_norm=True, dropout_rate=0.4, attention_dropout_rate=0.3, hidden_dropout_rate=0.2,
+)  # fmt: skip
+TIED = CONFIG.replace(target_vocabulary=23, share_embeddings=True, tie_logits=True, output_bias=False)
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def tokens(rows: int = 3, source: int = 7, target: int = 5, vocabulary: int = 23) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return rng.integers(1, vocabulary, (rows, source)), rng.integers(1, vocabulary, (rows, target))
+
+
+def random_parameters(config: TransformerConfig, dtype: str = "float64", component: str = "transformer") -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    shapes = parameters.shapes(config, component)
+    return {name: (0.3 * rng.normal(size=shape)).astype(tf.as_dtype(dtype).as_numpy_dtype) for name, shape in shapes.items()}
+
+
+def loaded(config: TransformerConfig, dtype: str = "float64") -> Transformer:
+    model = Transformer(config, dtype=dtype)
+    weights.load(model, random_parameters(config, dtype), config)
+    return model
+
+
+def bits(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+@pytest.mark.parametrize("config", [CONFIG, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
+    model = loaded(config, dtype)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(again, Transformer)
+    assert again.config == config
+    assert again.dtype_policy.name == dtype
+    before, after = weights.export(model, config), weights.export(again, config)
+    assert {name: bits(array) for name, array in before.items()} == {name: bits(array) for name, array in after.items()}
+    assert bits(model(*tokens()).numpy()) == bits(again(*tokens()).numpy())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Embedding(7, 5, True), LayerNorm(5, 1e-6), FeedForward(CONFIG), MultiHeadAttention(CONFIG), Encoder(CONFIG), Dropout(0.25)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_every_layer_is_made_again_from_its_config(layer):
+    again = keras.layers.deserialize(keras.layers.serialize(layer))
+    assert type(again) is type(layer)
+    assert again.get_config() == layer.get_config()
+
+
+def test_a_functional_keras_model_can_hold_the_transformer():
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    model = loaded(CONFIG, "float32")
+    outer = keras.Model([source, target], model(source, target))
+    np.testing.assert_array_equal(outer(tokens()), model(*tokens()))
+
+
+@pytest.mark.slow
+def test_fit_trains_the_model_in_training_mode():
+    model = Transformer(TIED.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0))
+    source, target = keras.Input((7,), dtype="int64"), keras.Input((5,), dtype="int64")
+    outer = keras.Model([source, target], model(source, target))
+    outer.compile(
+        optimizer=keras.optimizers.Adam(1e-2), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
+    losses = outer.fit(list(tokens()), tokens()[1], epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_one_trace_serves_every_batch_and_length():
+    model, traces = loaded(CONFIG), []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64)] * 2, autograph=False)
+    def logits(source, target):
+        traces.append(1)
+        return model(source, target)
+
+    for rows, source, target in ((3, 7, 5), (1, 1, 1), (2, 3, 11)):
+        ids = tokens(rows, source, target)
+        np.testing.assert_allclose(logits(*map(tf.constant, ids)), model(*ids), rtol=0, atol=1e-12)
+    assert len(traces) == 1
+
+
+def test_compiled_traces_the_same_shapes_once():
+    traces = []
+
+    def function(x, causal=False):
+        traces.append(causal)
+        return x + 1 if causal else x
+
+    run = compiled(function)
+    for _ in range(3):
+        run(tf.zeros((2, 3)))
+        run(np.ones((2, 3), np.float32), causal=True)
+    assert traces == [False, True]
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, compiled], ids=["eager", "compiled"])
+def test_ids_outside_the_table_are_refused_before_the_graph(wrap):
+    source, target = tokens()
+    source[1, 2] = 23
+    with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 22; got 23"):
+        wrap(loaded(CONFIG))(source, target)
+
+
+@pytest.mark.slow
+def test_xla_gives_the_same_logits():
+    model = loaded(CONFIG)
+    np.testing.assert_allclose(compiled(model, jit_compile=True)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parameters_come_back_bit_for_bit(dtype):
+    given = random_parameters(TIED, dtype)
+    model = Transformer(TIED, dtype=dtype)
+    weights.load(model, given, TIED)
+    result = weights.export(model, TIED)
+    assert list(result) == list(given)
+    assert all(result[name].dtype == array.dtype and bits(result[name]) == bits(array) for name, array in given.items())
+    assert all(array.flags.c_contiguous for array in result.values())
+
+
+def test_loading_shares_no_memory_with_the_arrays():
+    given = random_parameters(CONFIG, "float32")
+    model = Transformer(CONFIG)
+    weights.load(model, given, CONFIG)
+    before = weights.export(model, CONFIG)
+    for array in given.values():
+        array[:] = 7
+    assert all(bits(array) == bits(before[name]) for name, array in weights.export(model, CONFIG).items())
+
+
+def test_wrong_parameters_are_all_named_and_nothing_changes():
+    model = loaded(CONFIG, "float32")
+    before = weights.export(model, CONFIG)
+    wrong = dict(before)
+    del wrong["logits.bias"]
+    wrong["logits.bais"] = before["logits.bias"]
+    wrong["encoder.final_norm.scale"] = np.ones(3, np.float32)
+    wrong["decoder.final_norm.scale"] = np.ones(15)
+    with pytest.raises(ValueError) as error:
+        weights.load(model, wrong, CONFIG)
+    for part in (
+        "missing logits.bias",
+        "unexpected logits.bais",
+        "encoder.final_norm.scale must have shape",
+        "must be float32; got float64",
+    ):
+        assert part in str(error.value)
+    assert all(bits(array) == bits(before[name]) for name, array in weights.export(model, CONFIG).items())
+
+
+def test_a_variable_that_the_table_misses_is_named():
+    layer = FeedForward(CONFIG)
+    layer.extra = keras.layers.Dense(2)
+    layer.build()
+    layer.extra.build((None, 3))
+    with pytest.raises(ValueError, match=r"extra|dense"):
+        weights.load(layer, random_parameters(CONFIG, "float32", "feed_forward"), CONFIG, "feed_forward")
+
+
+def test_a_foreign_layer_is_loaded_by_its_own_table():
+    class Norm(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.gamma, self.beta = tf.Variable(tf.ones(15)), tf.Variable(tf.zeros(15))
+
+    module, given = Norm(), random_parameters(CONFIG, "float32", "layer_norm")
+    weights.load(module, given, CONFIG, "layer_norm", (("scale", "gamma", "d"), ("offset", "beta", "d")))
+    np.testing.assert_array_equal(module.gamma, given["scale"])
+    stock = keras.layers.LayerNormalization()
+    with pytest.raises(ValueError, match="call it once"):
+        weights.load(stock, given, CONFIG, "layer_norm", (("scale", "gamma", "d"), ("offset", "beta", "d")))
+
+
+def test_fresh_kernels_have_the_fans_of_the_unfused_projection():
+    layer = MultiHeadAttention(CONFIG)
+    layer.build()
+    limit = (6 / (15 + 6 * 7)) ** 0.5
+    assert 0.9 * limit < np.abs(layer.query.kernel).max() <= limit
+
+
+def test_dropout_is_active_in_training_only():
+    model, ids = loaded(CONFIG, "float32"), tokens()
+    evaluated = model(*ids).numpy()
+    np.testing.assert_array_equal(model(*ids, training=False), evaluated)
+    assert not np.allclose(model(*ids, training=True), evaluated)
+    assert not np.allclose(model(*ids, training=True), model(*ids, training=True))
+    memory = model.encode(ids[0])
+    assert not np.allclose(model.encode(ids[0], training=True), memory)
+    assert not np.allclose(model.decode(ids[1], memory, training=True), model.decode(ids[1], memory))
+
+
+@pytest.mark.parametrize("site", ["attention_dropout_rate", "hidden_dropout_rate", "dropout_rate"])
+def test_every_site_drops_in_training(site):
+    rates = dict.fromkeys(("attention_dropout_rate", "hidden_dropout_rate", "dropout_rate"), 0.0)
+    config = CONFIG.replace(**{**rates, site: 0.5})
+    layer, x_bsd = Encoder(config), tf.random.normal((2, 5, 15), seed=1)
+    layer.build()
+    assert not np.allclose(layer(x_bsd, training=True), layer(x_bsd))
+
+
+def test_dropout_keeps_the_expectation():
+    y = Dropout(0.25, seed=2)(tf.ones((100, 100)), training=True).numpy()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert abs(y.mean() - 1) < 0.02
+
+
+def test_keras_masks_neither_enter_nor_leave():
+    layer, x_bsd = Encoder(CONFIG), tf.random.normal((2, 5, 15), seed=1)
+    expected = layer(x_bsd)
+    masked = keras.layers.Masking()(tf.identity(x_bsd))
+    masked._keras_mask = tf.constant([[True, False, False, False, False]] * 2)
+    with pytest.warns(UserWarning, match="does not support masking"):
+        result = layer(masked)
+    np.testing.assert_array_equal(result, expected)
+    assert getattr(result, "_keras_mask", None) is None
+
+
+def test_positions_are_float64_until_the_end():
+    position = tf.constant([[100_003]])
+    exact = positional_encoding(position, 15).numpy()
+    for dtype in DTYPES:
+        result = positional_encoding(position, 15, tf.as_dtype(dtype)).numpy()
+        assert bits(result) == bits(exact.astype(result.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ids_and_masks_are_not_cast(dtype):
+    model = Transformer(CONFIG, dtype=dtype)
+    source, target = tokens()
+    mask = np.ones(source.shape, bool)
+    mask[:, :2] = False
+    assert model(source.astype(np.uint8), target.astype(np.int32), source_mask_bs=mask).dtype.name == dtype
+
+
+def test_mixed_precision_computes_in_the_half_type():
+    model = Transformer(CONFIG, dtype="mixed_bfloat16")
+    assert model(*tokens()).dtype == tf.bfloat16
+    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_empty_row_is_zero_and_passes_zero_gradient(dtype):
+    logits = tf.Variable(tf.cast(tf.random.normal((2, 3), seed=1), dtype))
+    with tf.GradientTape() as tape:
+        p = softmax(logits, tf.constant([[True, False, True], [False] * 3]))
+        loss = tf.reduce_sum(p * p)
+    assert not p[1].numpy().any()
+    assert not tape.gradient(loss, logits)[1].numpy().any()
+
+
+def test_gradients_reach_the_tied_table_from_both_ends():
+    model, (source, target) = loaded(TIED), tokens()
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_sum(tf.square(model(source, target)))
+    gradient = tf.convert_to_tensor(tape.gradient(loss, model.source_embedding.table.value)).numpy()
+    tree, step = random_parameters(TIED), 1e-6
+    row, column = int(source[0, 0]), 3
+
+    def at(change: float) -> float:
+        moved = {**tree, "source_embedding.table": tree["source_embedding.table"].copy()}
+        moved["source_embedding.table"][row, column] += change
+        return float(np.square(truth.transformer(parameters.nest(moved), TIED, source, target)).sum())
+
+    np.testing.assert_allclose(gradient[row, column], (at(step) - at(-step)) / (2 * step), rtol=1e-6)
+
+
+def test_attention_takes_a_causal_flag_under_tracing():
+    query, key = tf.random.normal((2, 3, 6, 7), seed=1), tf.random.normal((2, 5, 2, 7), seed=2)
+    eager = scaled_dot_product_attention(query, key, key, causal=True)
+    np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_another_keras_backend_is_refused():
+    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.backend"
+    run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
+    assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr

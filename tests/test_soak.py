@@ -1,0 +1,16 @@
+"""No false alarm: random valid configurations and inputs conform on every port."""
+
+import pytest
+from random_cases import random_case
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.port import PORTS
+
+
+@pytest.mark.slow
+def test_random_configurations_conform_on_every_port(request: pytest.FixtureRequest) -> None:
+    cases = [random_case(seed) for seed in range(request.config.getoption("--soak"))]
+    results = runner.run(cases, tuple(PORTS), DTYPES)
+    assert [result for result in results if result.status != "pass"] == []
+    assert len(results) == len(cases) * len(PORTS) * len(DTYPES)

@@ -1,0 +1,215 @@
+"""Bad input to the truth: the whole message, which says what is required and then what came; and the batch of 0, which is no error."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import DTYPES, tree
+
+from reference_numpy import (
+    attention,
+    dropout,
+    embedding,
+    feed_forward,
+    layers,
+    mask,
+    normalization,
+    positional_encoding,
+    preset,
+    transformer,
+)
+from reference_numpy.softmax import softmax
+
+CONFIG = preset("tiny", source_vocabulary=7, target_vocabulary=7, model_width=6, heads=4, key_value_heads=2, key_size=3, value_size=5)
+MODEL = tree(CONFIG, 0)
+ENCODER_LAYER, DECODER_LAYER = MODEL["encoder"]["layers"]["0"], MODEL["decoder"]["layers"]["0"]
+MHA, NORM, NETWORK = ENCODER_LAYER["self_attention"], ENCODER_LAYER["feed_forward_norm"], ENCODER_LAYER["feed_forward"]
+
+IDS, X = np.ones((2, 3), int), np.zeros((2, 3, 6))
+QUERY, KEY, VALUE = np.zeros((2, 3, 4, 3)), np.zeros((2, 5, 2, 3)), np.zeros((2, 5, 2, 5))
+
+
+def true(*shape: int) -> np.ndarray:
+    return np.ones(shape, bool)
+
+
+def model(source: np.ndarray = IDS, target: np.ndarray = IDS, *masks: Any) -> np.ndarray:
+    return transformer.transformer(MODEL, CONFIG, source, target, *masks)
+
+
+def attend(query: np.ndarray = QUERY, key: np.ndarray = KEY, value: np.ndarray = VALUE, **arguments: Any) -> Any:
+    return attention.scaled_dot_product_attention(query, key, value, **arguments)
+
+
+def embed(token: np.ndarray) -> np.ndarray:
+    return embedding.embedding(MODEL["source_embedding"], token, True)
+
+
+KINDS = "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got "
+BOOLEAN = "must be boolean, True = may attend; got "
+DROPPED = "dropout rate must be at least 0 and less than 1; got "
+
+BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
+    # ids
+    (lambda: embed(np.array([[0, 7]])), "token ids must lie in 0 .. 6; got 7"),
+    (lambda: embed(np.array([[-1, 3]])), "token ids must lie in 0 .. 6; got -1"),
+    (lambda: embed(np.array([[200]], np.uint8)), "token ids must lie in 0 .. 6; got 200"),
+    (lambda: model(np.array([[1, 7]]), np.array([[1]])), "token ids must lie in 0 .. 6; got 7"),
+    (lambda: model(np.array([[1]]), np.array([[-2, 1]])), "token ids must lie in 0 .. 6; got -2"),
+    (lambda: embed(IDS.astype(np.float32)), KINDS + "float32 of shape (2, 3)"),
+    (lambda: embed(true(2, 3)), KINDS + "bool of shape (2, 3)"),
+    (lambda: embed(np.ones((2, 3, 7), int)), KINDS + "int64 of shape (2, 3, 7)"),
+    (lambda: embed(np.ones(3, int)), KINDS + "int64 of shape (3,)"),
+    (lambda: embed(np.ones((2, 3, 7), complex)), KINDS + "complex128 of shape (2, 3, 7)"),
+    (lambda: model(IDS.astype(float)), KINDS + "float64 of shape (2, 3)"),
+    (lambda: model(IDS, IDS.astype(float)), KINDS + "float64 of shape (2, 3)"),
+    (lambda: embed(np.ones((2, 3, 8))), "token rows must have the vocabulary's size 7; got shape (2, 3, 8)"),
+    # lengths of 0
+    (lambda: embed(IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    (lambda: model(IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    (lambda: model(IDS, IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    (lambda: attend(QUERY[:, :0]), "query must have length at least 1; got shape (2, 0, 4, 3)"),
+    (lambda: attend(QUERY, KEY[:, :0], VALUE[:, :0]), "key must have length at least 1; got shape (2, 0, 2, 3)"),
+    (lambda: attention.multi_head_attention(MHA, X, X[:, :0]), "memory must have length at least 1; got shape (2, 0, 6)"),
+    (lambda: normalization.layer_norm(NORM, X[:, :0], 1e-5), "x must have length at least 1; got shape (2, 0, 6)"),
+    (lambda: feed_forward.feed_forward(NETWORK, X[:, :0], "relu"), "x must have length at least 1; got shape (2, 0, 6)"),
+    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[:, :0]), "x must have length at least 1; got shape (2, 0, 6)"),
+    # masks
+    (lambda: attend(mask_bhts=np.ones((2, 4, 3, 5))), f"mask {BOOLEAN}float64"),
+    (lambda: attend(mask_bhts=np.ones((1, 1, 1, 5), int)), f"mask {BOOLEAN}int64"),
+    (lambda: attend(mask_bhts=true(3, 5)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (3, 5)"),
+    (lambda: attend(mask_bhts=true(2, 4, 5, 3)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 4, 5, 3)"),
+    (lambda: attend(mask_bhts=true(2, 2, 3, 5)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 2, 3, 5)"),
+    (lambda: attend(mask_bhts=true(2, 1, 3, 4), causal=True), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 1, 3, 4)"),
+    (lambda: attend(bias_bhts=np.ones((3, 5))), "bias must broadcast to b h t s = (2, 4, 3, 5); got shape (3, 5)"),
+    (lambda: attend(bias_bhts=np.ones((2, 3, 3, 5))), "bias must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 3, 3, 5)"),
+    (lambda: softmax(np.ones((2, 3)), np.ones((2, 3))), f"mask {BOOLEAN}float64"),
+    (lambda: softmax(np.ones((2, 3)), true(3, 3)), "mask must broadcast to the logits = (2, 3); got shape (3, 3)"),
+    (lambda: softmax(np.ones((2, 3)), true(3)), "mask must broadcast to the logits = (2, 3); got shape (3,)"),
+    (lambda: layers.encoder_layer(ENCODER_LAYER, CONFIG, X, np.ones((2, 1, 1, 3), int)), f"mask {BOOLEAN}int64"),
+    (lambda: layers.encoder_layer(ENCODER_LAYER, CONFIG, X, true(2, 1, 1, 4)),
+     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 1, 4)"),
+    (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, true(2, 1, 3, 4)),
+     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
+    (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, None, true(2, 1, 3, 4)),
+     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
+    (lambda: model(IDS, IDS, np.ones((2, 3))), f"source mask {BOOLEAN}float64"),
+    (lambda: model(IDS, IDS, true(2, 4)), "source mask must broadcast to b t = (2, 3); got shape (2, 4)"),
+    (lambda: model(IDS, IDS, None, np.ones((2, 3), int)), f"target mask {BOOLEAN}int64"),
+    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must broadcast to b t = (2, 3); got shape (2, 1, 1, 3)"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, np.ones((2, 3), int)), f"source mask {BOOLEAN}int64"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask must broadcast to b s = (2, 3); got shape (2, 4)"),
+    # heads and widths
+    (lambda: attend(QUERY[:, :, :3]), "key heads must divide query heads; got h=3, g=2"),
+    (lambda: attend(QUERY[:, :, :1]), "key heads must divide query heads; got h=1, g=2"),
+    (lambda: attend(QUERY[..., :2]), "query and key head sizes must be equal; got 2 and 3"),
+    (lambda: attend(QUERY, KEY[:, :4]), "key and value must have the same positions and heads; got shapes (2, 4, 2, 3) and (2, 5, 2, 5)"),
+    (lambda: attend(QUERY, KEY[:, :, :1]),
+     "key and value must have the same positions and heads; got shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
+    (lambda: attend(QUERY[0]), "query must have four axes (batch, position, heads, head size); got shape (3, 4, 3)"),
+    (lambda: attend(QUERY, KEY, VALUE[0]), "value must have four axes (batch, position, heads, head size); got shape (5, 2, 5)"),
+    (lambda: CONFIG.replace(key_value_heads=3), "key heads must divide query heads; got h=4, g=3"),
+    (lambda: CONFIG.replace(model_width=0), "model_width must be at least 1; got 0"),
+    (lambda: positional_encoding.positional_encoding(IDS, 0), "width must be at least 1; got 0"),
+    (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: attention.multi_head_attention(MHA, X, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: attention.multi_head_attention(MHA, X[0], X), "query must have axes b t d with d=6; got shape (3, 6)"),
+    (lambda: normalization.layer_norm(NORM, X[..., :1], 1e-5), "x must have axes b t d with d=6; got shape (2, 3, 1)"),
+    (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh; got 'gelu'"),
+    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
+    (lambda: transformer.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: transformer.decode(MODEL, CONFIG.replace(decoder_layers=0), IDS, X),
+     "decoding needs at least one decoder layer; got decoder_layers=0"),
+    # batches
+    (lambda: model(IDS, IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[:1]), "batch sizes must be equal; got source 1, target 2"),
+    (lambda: attend(QUERY[:1]), "batch sizes must be equal; got query 1, key 2, value 2"),
+    (lambda: attention.multi_head_attention(MHA, X, X[:1]), "batch sizes must be equal; got query 2, key 1, value 1"),
+    (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X[:1]), "batch sizes must be equal; got x 2, memory 1"),
+    # dropout
+    (lambda: dropout.dropout(X, true(2, 3, 6), 1.0), DROPPED + "1.0"),
+    (lambda: dropout.dropout(X, true(2, 3, 6), -0.5), DROPPED + "-0.5"),
+    (lambda: dropout.dropout(X, np.ones((2, 3, 6)), 0.5), "keep must be boolean, True = keep; got float64"),
+    (lambda: dropout.dropout(X, true(2, 4, 6), 0.5), "keep must broadcast to the input = (2, 3, 6); got shape (2, 4, 6)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), BAD_INPUT, ids=range(len(BAD_INPUT)))
+def test_bad_input_is_refused_with_a_clear_message(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_the_good_input_beside_the_bad_is_accepted() -> None:
+    assert model().shape == (2, 3, 7)
+    assert attend(mask_bhts=true(2, 1, 3, 5), bias_bhts=np.zeros((1, 4, 1, 5)), causal=True).shape == (2, 3, 4, 5)
+    assert embed(IDS.astype(np.uint8)).shape == (2, 3, 6)
+
+
+def zeros(part: Any, *shape: int) -> np.ndarray:
+    """Zeros of the parameters' dtype."""
+    return np.zeros(shape, part["source_embedding"]["table"].dtype)
+
+
+def x(part: Any) -> np.ndarray:
+    """No row of 3 positions."""
+    return zeros(part, 0, 3, 6)
+
+
+def memory(part: Any) -> np.ndarray:
+    """No row of 5 positions."""
+    return zeros(part, 0, 5, 6)
+
+
+def layer(part: Any, stack: str = "encoder") -> Any:
+    return part[stack]["layers"]["0"]
+
+
+EMPTY_BATCH: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "embedding": (lambda p: embedding.embedding(p["source_embedding"], IDS[:0], True), (0, 3, 6)),
+    "soft embedding": (lambda p: embedding.embedding(p["source_embedding"], zeros(p, 0, 3, 7), False), (0, 3, 6)),
+    "positional_encoding": (lambda p: positional_encoding.positional_encoding(IDS[:0], 6, zeros(p).dtype), (0, 3, 6)),
+    "softmax": (lambda p: softmax(zeros(p, 0, 4, 3), true(1, 1, 3)), (0, 4, 3)),
+    "scaled_dot_product_attention": (
+        lambda p: attend(*(zeros(p, 0, *array.shape[1:]) for array in (QUERY, KEY, VALUE)), mask_bhts=true(0, 1, 1, 5), causal=True),
+        (0, 3, 4, 5),
+    ),
+    "multi_head_attention": (lambda p: attention.multi_head_attention(layer(p)["self_attention"], x(p), memory(p)), (0, 3, 6)),
+    "activation": (lambda p: feed_forward.activation(zeros(p, 0, 3, 8), "gelu_erf"), (0, 3, 8)),
+    "feed_forward": (lambda p: feed_forward.feed_forward(layer(p)["feed_forward"], x(p), "gelu_tanh"), (0, 3, 6)),
+    "layer_norm": (lambda p: normalization.layer_norm(layer(p)["feed_forward_norm"], x(p), 1e-5), (0, 3, 6)),
+    "dropout": (lambda p: dropout.dropout(x(p), true(0, 3, 6), 0.5), (0, 3, 6)),
+    "encoder_layer": (lambda p: layers.encoder_layer(layer(p), CONFIG, x(p), true(0, 1, 1, 3)), (0, 3, 6)),
+    "decoder_layer": (
+        lambda p: layers.decoder_layer(layer(p, "decoder"), CONFIG, x(p), memory(p), None, true(0, 1, 1, 5)),
+        (0, 3, 6),
+    ),
+    "encoder": (lambda p: transformer.encoder(p["encoder"], CONFIG, x(p)), (0, 3, 6)),
+    "decoder": (lambda p: transformer.decoder(p["decoder"], CONFIG, x(p), memory(p)), (0, 3, 6)),
+    "logits": (lambda p: embedding.logits({"kernel": p["source_embedding"]["table"].T}, x(p)), (0, 3, 7)),
+    "encode": (lambda p: transformer.encode(p, CONFIG, IDS[:0]), (0, 3, 6)),
+    "decode": (lambda p: transformer.decode(p, CONFIG, IDS[:0], memory(p), true(0, 5)), (0, 3, 7)),
+    "transformer": (lambda p: transformer.transformer(p, CONFIG, np.ones((0, 5), int), IDS[:0]), (0, 3, 7)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("component", EMPTY_BATCH)
+def test_a_batch_of_0_gives_an_empty_result_of_the_right_shape(component: str, dtype: Any) -> None:
+    call, shape = EMPTY_BATCH[component]
+    result = call(tree(CONFIG, 0, dtype=dtype))
+    assert result.shape == shape
+    assert result.dtype == dtype
+
+
+def test_a_batch_of_0_of_masks_and_positions() -> None:
+    assert mask.token_mask(IDS[:0], 0).shape == (0, 3)
+    assert mask.padding_mask(true(0, 3)).shape == (0, 1, 1, 3)
+    assert mask.combine_masks(true(0, 1, 1, 3), mask.causal_mask(2, 3)).shape == (0, 1, 2, 3)  # type: ignore[union-attr]
+    assert positional_encoding.token_positions(true(0, 3)).shape == (0, 3)
+    _, weights = attend(QUERY[:0], KEY[:0], VALUE[:0], return_weights=True)
+    assert weights.shape == (0, 4, 3, 5)

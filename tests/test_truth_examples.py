@@ -1,0 +1,402 @@
+"""Worked examples: numbers done by hand, the paper's counts, presets, validation, parameter declarations and layouts."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import DTYPES, configs, draw_parameters
+
+from reference_numpy import TransformerConfig, attention, feed_forward, layout, parameters, preset
+from reference_numpy.config import PRESETS
+
+seeded = settings(max_examples=30, deadline=None, derandomize=True)
+HAND_WORKED: dict[str, Any] = {"atol": 5e-5, "rtol": 0}  # four decimals
+
+
+def test_attention_by_hand() -> None:
+    query, key = np.array([[1.0, 0, 1], [0, 1, 1]]), np.array([[1.0, 2, 1], [2, 1, 0]])
+    value = np.array([[0.5, 0.8], [0.2, 0.3]])
+    query, key, value = (x[None, :, None] for x in (query, key, value))
+    output, weights = attention.scaled_dot_product_attention(query, key, value, return_weights=True)
+    assert_allclose(weights[0, 0], [[0.5, 0.5], [0.7604, 0.2396]], **HAND_WORKED)
+    assert_allclose(output[0, :, 0], [[0.35, 0.55], [0.4281, 0.6802]], **HAND_WORKED)
+
+
+def test_feed_forward_by_hand() -> None:
+    hidden = {"kernel": np.array([[0.1, 0.2], [-0.1, 0.1], [0.3, -0.2], [0.2, 0.1]]), "bias": np.array([0.01, 0.02])}
+    output = {"kernel": np.array([[1, -0.5, 0.8, 0.2], [0.5, 0.3, -0.2, 0.4]]), "bias": np.array([0.03, -0.01, 0.02, 0.01])}
+    y = feed_forward.feed_forward({"hidden": hidden, "output": output}, np.array([[[0.5, -0.2, 0.1, 0.8]]]), "relu")
+    assert_allclose(y[0, 0], [0.38, -0.097, 0.204, 0.128], rtol=1e-14)
+
+
+def paper_count(d: int = 512, f: int = 2048, h: int = 8, k: int = 64, e: int = 64, layers: int = 6, vocabulary: int = 37000) -> int:
+    """The paper's model, counted without the declarations: no biases in attention, one table for source, target and logits."""
+    attend = 2 * d * h * k + 2 * d * h * e
+    network = d * f + f + f * d + d
+    norm = 2 * d
+    return vocabulary * d + layers * ((attend + network + 2 * norm) + (2 * attend + network + 3 * norm))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("paper_base", {}, paper_count()),
+        ("paper_big", {}, paper_count(d=1024, f=4096, h=16)),
+        ("paper_base", {"encoder_layers": 2, "decoder_layers": 2}, paper_count(layers=2)),
+        ("paper_base", {"key_size": 16}, paper_count(k=16)),
+        ("paper_base", {"value_size": 24}, paper_count(e=24)),
+        ("paper_base", {"feed_forward_width": 1024}, paper_count(f=1024)),
+    ],
+)
+def test_count_is_the_paper_models(name: str, changes: dict[str, int], expected: int) -> None:
+    config = preset(name, **changes)
+    assert parameters.count(config) == expected
+    if not changes and name == "paper_base":
+        assert sum(value.size for value in parameters.initialise(config, 0, np.float32).values()) == expected
+
+
+def test_count_with_37000_tokens_is_near_table_3() -> None:
+    """The paper says "about 37000 tokens" and 65 and 213 million; the exact counts with 37,000 are 3 % below and 0.6 % above.
+
+    No vocabulary gives both: 65 +- 0.5 million needs 39,838 to 41,790 tokens at width 512, 213 +- 0.5 needs 35,371 to 36,346 at 1024.
+    Both differ from 37,000 by less than 13 %, so the table's totals prove no more than this; its differences prove the layers.
+    """
+    base, big = parameters.count(preset("paper_base")), parameters.count(preset("paper_big"))
+    assert (base, big) == (63_045_632, 214_171_648)
+    assert abs(base / 65e6 - 1) < 0.031
+    assert abs(big / 213e6 - 1) < 0.006
+    for total, count, width in ((65e6, base, 512), (213e6, big, 1024)):
+        layers = count - 37000 * width
+        assert abs((total - layers) / width / 37000 - 1) < 0.13
+
+
+# Table 3 of the paper: what the row changes from the base model, in millions of parameters. All have the base's width, hence its table.
+TABLE_3 = [
+    ({"encoder_layers": 2, "decoder_layers": 2}, 36),
+    ({"encoder_layers": 4, "decoder_layers": 4}, 50),
+    ({"encoder_layers": 6, "decoder_layers": 6}, 65),
+    ({"encoder_layers": 8, "decoder_layers": 8}, 80),
+    ({"key_size": 16}, 58),
+    ({"key_size": 32}, 60),
+    ({"feed_forward_width": 1024}, 53),
+    ({"feed_forward_width": 4096}, 90),
+]
+
+
+@pytest.mark.parametrize(("changes", "millions"), TABLE_3)
+def test_count_differs_between_rows_of_table_3_as_printed(changes: dict[str, int], millions: int) -> None:
+    """Each figure is rounded to a million, so a difference of two is off by at most one; it does not depend on the vocabulary."""
+    for other_changes, other_millions in TABLE_3:
+        difference = parameters.count(preset("paper_base", **changes)) - parameters.count(preset("paper_base", **other_changes))
+        assert abs(difference / 1e6 - (millions - other_millions)) <= 1
+
+
+def test_presets_are_the_named_ones() -> None:
+    names = ["paper_base", "paper_big", "tiny", "semillero", "guide", "keras_lab", "sapiens", "ict1022"]
+    assert list(PRESETS) == names
+    assert all(preset(name) == PRESETS[name] for name in names)
+
+
+# share and tie, scaled, attention bias, output bias, final norm, epsilon
+DIALECTS = {
+    "paper_base": (True, True, False, False, False, 1e-6),
+    "paper_big": (True, True, False, False, False, 1e-6),
+    "tiny": (True, True, False, False, False, 1e-6),
+    "semillero": (False, True, True, True, True, 1e-5),
+    "guide": (False, True, True, True, False, 1e-6),
+    "keras_lab": (True, False, False, False, False, 1e-6),
+    "sapiens": (True, True, True, False, False, 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_preset_is_the_dialect(name: str) -> None:
+    c = preset(name)
+    assert c.share_embeddings == c.tie_logits
+    assert (c.tie_logits, c.scale_embedding, c.attention_bias, c.output_bias, c.final_norm, c.epsilon) == DIALECTS[name]
+    assert (c.activation, c.norm_placement, c.attention_dropout_rate) == ("relu", "post", 0.0)
+    assert c.hidden_dropout_rate == (0.1 if name == "sapiens" else 0.0)
+    assert c.dropout_rate == (0.3 if name == "paper_big" else 0.1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_has_the_sizes_of_the_paper(name: str) -> None:
+    c = preset(name)
+    sizes = {"paper_big": (1024, 16, 64, 64, 4096), "tiny": (32, 4, 8, 8, 64)}.get(name, (512, 8, 64, 64, 2048))
+    assert (c.model_width, c.heads, c.key_size, c.value_size, c.feed_forward_width) == sizes
+    assert c.key_value_heads == c.heads
+    assert (c.encoder_layers, c.decoder_layers) == {"tiny": (2, 2), "ict1022": (1, 0)}.get(name, (6, 6))
+    assert c.source_vocabulary == c.target_vocabulary == (101 if name == "tiny" else 37000)
+    assert c.padding_id == (None if name == "ict1022" else 0)
+
+
+def test_preset_ict1022_is_the_encoder_block_alone() -> None:
+    c = preset("ict1022")
+    assert (c.attention_bias, c.final_norm, c.epsilon) == (True, False, 1e-5)
+    assert (c.dropout_rate, c.attention_dropout_rate, c.hidden_dropout_rate) == (0, 0, 0)
+    assert {name.split(".")[0] for name in parameters.axes(c)} == {"source_embedding", "encoder"}
+
+
+BAD_VALUES: list[tuple[str, Any, str]] = [
+    *((name, 0, f"{name} must be at least 1; got 0") for name in ("source_vocabulary", "target_vocabulary", "model_width", "heads",
+      "key_value_heads", "key_size", "value_size", "feed_forward_width", "encoder_layers")),
+    ("decoder_layers", -1, "decoder_layers must be at least 0; got -1"),
+    ("key_value_heads", 3, "key heads must divide query heads; got h=4, g=3"),
+    ("heads", 6, "key heads must divide query heads; got h=6, g=4"),
+    ("activation", "gelu", "activation must be one of relu, gelu_erf, gelu_tanh; got 'gelu'"),
+    ("norm_placement", "middle", "norm_placement must be one of post, pre; got 'middle'"),
+    ("epsilon", 0.0, "epsilon must be greater than 0; got 0.0"),
+    *((name, 1.0, f"{name} must be at least 0 and less than 1; got 1.0") for name in ("dropout_rate", "attention_dropout_rate",
+      "hidden_dropout_rate")),
+    ("dropout_rate", -0.1, "dropout_rate must be at least 0 and less than 1; got -0.1"),
+    ("source_vocabulary", 9, "shared embeddings need equal vocabularies; got source_vocabulary=9, target_vocabulary=101"),
+    ("padding_id", 101, "padding_id must be a token of both vocabularies; got 101"),
+    ("padding_id", -1, "padding_id must be a token of both vocabularies; got -1"),
+    ("model_width", 32.0, "model_width must be an integer; got 32.0"),
+    ("heads", True, "heads must be an integer; got True"),
+    ("epsilon", math.nan, "epsilon must be a finite number; got nan"),
+    ("epsilon", True, "epsilon must be a finite number; got True"),
+    ("epsilon", "1e-6", "epsilon must be a finite number; got '1e-6'"),
+    ("dropout_rate", None, "dropout_rate must be a finite number; got None"),
+    ("final_norm", 1, "final_norm must be True or False; got 1"),
+    ("activation", None, "activation must be a name; got None"),
+    ("padding_id", 0.0, "padding_id must be an integer or None; got 0.0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "message"), BAD_VALUES)
+def test_config_refuses_and_says_what_is_required_then_what_came(field: str, value: Any, message: str) -> None:
+    alone = {} if message.startswith("shared") else {"share_embeddings": False, "padding_id": None}  # so that no other field objects
+    with pytest.raises(ValueError) as caught:
+        preset("tiny", **(alone | {field: value}))
+    assert str(caught.value) == message
+
+
+def test_config_names_all_problems_at_once() -> None:
+    with pytest.raises(ValueError) as caught:
+        preset("tiny", heads=0, decoder_layers=-1, activation="swish", epsilon=-1.0, hidden_dropout_rate=2, padding_id=500)
+    assert str(caught.value) == (
+        "heads must be at least 1; got 0; decoder_layers must be at least 0; got -1; "
+        "activation must be one of relu, gelu_erf, gelu_tanh; got 'swish'; epsilon must be greater than 0; got -1.0; "
+        "hidden_dropout_rate must be at least 0 and less than 1; got 2; padding_id must be a token of both vocabularies; got 500"
+    )
+    with pytest.raises(ValueError) as caught:
+        preset("tiny", heads="four", final_norm="no", padding_id="0")
+    assert str(caught.value) == (
+        "heads must be an integer; got 'four'; final_norm must be True or False; got 'no'; padding_id must be an integer or None; got '0'"
+    )
+
+
+def test_config_refuses_unknown_and_missing_names() -> None:
+    with pytest.raises(ValueError, match=r"^unknown config field 'head', did you mean 'heads'\?; unknown config field 'zzz'$"):
+        preset("tiny", head=4, zzz=1)
+    with pytest.raises(ValueError, match=r"^preset must be one of paper_base, paper_big, tiny, .*; got 'base'$"):
+        preset("base")
+    fields = preset("tiny").to_dict()
+    del fields["heads"], fields["epsilon"]
+    with pytest.raises(ValueError, match=r"^a config needs every field; missing heads, epsilon$"):
+        TransformerConfig.from_dict(fields)
+
+
+@seeded
+@given(configs())
+def test_config_survives_a_dictionary_and_is_frozen(config: TransformerConfig) -> None:
+    assert TransformerConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.heads = 1  # type: ignore[misc]
+
+
+def test_every_config_field_is_without_default() -> None:
+    assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
+
+
+CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=13, share_embeddings=False, tie_logits=False, model_width=10, heads=6,
+                key_value_heads=2, key_size=3, value_size=5, feed_forward_width=7, attention_bias=True, output_bias=True,
+                final_norm=True)  # fmt: skip
+
+
+def test_parameter_names_and_shapes() -> None:
+    shapes = parameters.shapes(CONFIG)
+    assert shapes["source_embedding.table"] == (11, 10)
+    assert shapes["target_embedding.table"] == (13, 10)
+    assert (shapes["logits.kernel"], shapes["logits.bias"]) == ((10, 13), (13,))
+    attend = {"query.kernel": (10, 6, 3), "query.bias": (6, 3), "key.kernel": (10, 2, 3), "key.bias": (2, 3), "value.kernel": (10, 2, 5),
+              "value.bias": (2, 5), "output.kernel": (6, 5, 10), "output.bias": (10,)}  # fmt: skip
+    network = {"hidden.kernel": (10, 7), "hidden.bias": (7,), "output.kernel": (7, 10), "output.bias": (10,)}
+    norm = {"scale": (10,), "offset": (10,)}
+    assert parameters.shapes(CONFIG, "multi_head_attention") == attend
+    assert parameters.shapes(CONFIG, "feed_forward") == network
+    assert parameters.shapes(CONFIG, "layer_norm") == norm
+    parts = {"self_attention": attend, "self_attention_norm": norm, "feed_forward": network, "feed_forward_norm": norm}
+    decoder_parts = parts | {"cross_attention": attend, "cross_attention_norm": norm}
+    for component, expected in (("encoder_layer", parts), ("decoder_layer", decoder_parts)):
+        assert parameters.shapes(CONFIG, component) == parameters.flatten(expected)
+    layers = {f"{stack}.layers.{i}": p for stack, p in (("encoder", parts), ("decoder", decoder_parts)) for i in range(2)}
+    ends = {"encoder.final_norm": norm, "decoder.final_norm": norm}
+    rest = {"source_embedding.table", "target_embedding.table", "logits.kernel", "logits.bias"}
+    assert set(shapes) == set(parameters.flatten(layers | ends)) | rest
+    assert parameters.axes(CONFIG)["decoder.layers.1.cross_attention.output.kernel"] == "h e d"
+
+
+@pytest.mark.parametrize(
+    ("share", "tie", "expected"),
+    [
+        (False, False, {}),
+        (True, False, {"target_embedding.table": "source_embedding.table"}),
+        (False, True, {"logits.kernel": "target_embedding.table"}),
+        (True, True, {"target_embedding.table": "source_embedding.table", "logits.kernel": "source_embedding.table"}),
+    ],
+)
+def test_a_tied_tensor_is_stored_once(share: bool, tie: bool, expected: dict[str, str]) -> None:
+    config = CONFIG.replace(target_vocabulary=11, share_embeddings=share, tie_logits=tie)
+    names = parameters.axes(config)
+    assert parameters.ties(config) == expected
+    assert not names.keys() & expected.keys()
+    assert set(expected.values()) <= names.keys()
+    assert parameters.ties(config.replace(decoder_layers=0)) == {}
+
+
+@seeded
+@given(configs())
+def test_nest_and_flatten_are_inverse(config: TransformerConfig) -> None:
+    flat = draw_parameters(config, 0)
+    nested = parameters.nest(flat)
+    assert nested["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"] is flat["encoder.layers.0.self_attention.query.kernel"]
+    assert parameters.flatten(nested) == flat
+    assert list(parameters.flatten(nested)) == list(flat)
+
+
+def test_match_lists_every_problem_at_once() -> None:
+    expected = {"a.kernel": (2, 3), "b.bias": (3,), "c.scale": (4,)}
+    arrays = {"a.kernel": np.zeros((3, 2)), "b.biass": np.zeros(3), "c.scale": np.zeros(4, np.float32)}
+    with pytest.raises(ValueError) as caught:
+        parameters.match(arrays, expected, "float64")
+    assert str(caught.value).split("\n  ") == [
+        "parameters do not fit:",
+        "missing b.bias of shape (3,) (nearest: b.biass)",
+        "a.kernel must have shape (2, 3); got (3, 2)",
+        "unexpected b.biass (nearest: b.bias)",
+        "c.scale must be float64; got float32",
+    ]
+    parameters.match({name: np.zeros(shape) for name, shape in expected.items()}, expected, "float64")
+    with pytest.raises(ValueError, match=r"^component must be one of embedding, .*; got 'attention'$"):
+        parameters.shapes(CONFIG, "attention")
+
+
+def test_relayout_by_hand() -> None:
+    kernel = np.arange(12).reshape(2, 3, 2)  # d h k
+    sizes = {"d": 2, "h": 3, "k": 2}
+    assert_array_equal(layout.relayout(kernel, "d h k", "(h k) d", sizes), [[0, 6], [1, 7], [2, 8], [3, 9], [4, 10], [5, 11]])
+    assert_array_equal(layout.relayout(kernel, "d h k", "d (k h)", sizes), [[0, 2, 4, 1, 3, 5], [6, 8, 10, 7, 9, 11]])
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[str, str, dict[str, int]]:
+    """Two layouts of the same letters, in any order and with any neighbours in brackets."""
+    letters = draw(st.lists(st.sampled_from("dhgkefv"), min_size=1, max_size=4, unique=True))
+
+    def write() -> str:
+        order, result = list(draw(st.permutations(letters))), []
+        while order:
+            group = [order.pop(0) for _ in range(draw(st.integers(1, len(order))))]
+            result.append(group[0] if len(group) == 1 else f"({' '.join(group)})")
+        return " ".join(result)
+
+    return write(), write(), {letter: draw(st.integers(1, 4)) for letter in letters}
+
+
+@seeded
+@given(layouts(), st.sampled_from(DTYPES))
+def test_relayout_goes_there_and_back(case: tuple[str, str, dict[str, int]], dtype: Any) -> None:
+    first, second, sizes = case
+    letters = [letter for letter in first if letter.isalpha()]
+    shape = [math.prod(sizes[letter] for letter in group if letter.isalpha()) for group in grouped(first)]
+    array = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    there = layout.relayout(array, first, second, sizes)
+    assert there.flags["C_CONTIGUOUS"]
+    assert there.dtype == dtype
+    assert_array_equal(layout.relayout(there, second, first, sizes), array)
+    unfolded = array.reshape([sizes[letter] for letter in letters])
+    index = {letter: sizes[letter] - 1 - (i % sizes[letter]) for i, letter in enumerate(letters)}
+    place = []
+    for group in grouped(second):
+        offset = 0
+        for letter in filter(str.isalpha, group):
+            offset = offset * sizes[letter] + index[letter]
+        place.append(offset)
+    assert there[tuple(place)] == unfolded[tuple(index[letter] for letter in letters)]
+
+
+def grouped(text: str) -> list[str]:
+    """The axes of a layout: letters, and groups without their brackets."""
+    result, inside = [""], False
+    for character in text:
+        inside = (inside or character == "(") and character != ")"
+        if character == " " and not inside:
+            result.append("")
+        else:
+            result[-1] += character
+    return result
+
+
+@pytest.mark.parametrize("target", ["k d h", "h d k", "(k d) h", "d (h k)"])
+def test_relayout_is_contiguous(target: str) -> None:
+    there = layout.relayout(np.arange(24).reshape(2, 3, 4), "d h k", target, {"d": 2, "h": 3, "k": 4})
+    assert there.flags["C_CONTIGUOUS"]
+
+
+def test_relayout_is_strict() -> None:
+    sizes = {"d": 4, "h": 2, "k": 2}
+    with pytest.raises(ValueError, match=r"^axes 'd h k' must have shape \(4, 2, 2\); got \(4, 4\)$"):
+        layout.relayout(np.zeros((4, 4)), "d h k", "(h k) d", sizes)
+    with pytest.raises(ValueError, match=r"^both layouts must have the same axes; got 'd h k' and '\(h e\) d'$"):
+        layout.relayout(np.zeros((4, 2, 2)), "d h k", "(h e) d", sizes)
+
+
+TABLE: layout.Table = (
+    *((f"{side}.kernel", f"{side[0]}_proj.weight", f"({axes}) d") for side, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))),
+    *((f"{side}.bias", f"{side[0]}_proj.bias", f"({axes})") for side, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))),
+    ("output.kernel", "out.weight", "d (h e)"),
+    ("output.kernel", "w2.weight", "d f"),
+    ("hidden.kernel", "w1.weight", "f d"),
+    ("hidden.bias", "w1.bias", "f"),
+    ("output.bias", "out.bias", "d"),
+    ("feed_forward.output.bias", "feed_forward.w2.bias", "d"),
+    ("scale", "weight", "d"),
+    ("offset", "bias", "d"),
+    ("table", "weight", "v d"),
+    ("logits.kernel", "head.weight", "v d"),
+    ("logits.bias", "head.bias", "v"),
+)
+
+
+@seeded
+@given(configs())
+def test_native_layouts_go_there_and_back(config: TransformerConfig) -> None:
+    flat = draw_parameters(config, 1)
+    native = layout.to_native(flat, TABLE, config)
+    assert len(native) == len(flat)
+    back = layout.from_native(native, TABLE, config)
+    assert back.keys() == flat.keys()
+    assert all((back[name] == flat[name]).all() for name in flat)
+    kernel = flat["encoder.layers.0.self_attention.output.kernel"]
+    assert_array_equal(native["encoder.layers.0.self_attention.out.weight"], kernel.reshape(-1, config.model_width).T)
+    assert_array_equal(native["encoder.layers.0.feed_forward.w2.weight"], flat["encoder.layers.0.feed_forward.output.kernel"].T)
+    assert_array_equal(native["encoder.layers.0.feed_forward.w2.bias"], flat["encoder.layers.0.feed_forward.output.bias"])
+
+
+def test_native_layouts_are_strict() -> None:
+    flat = draw_parameters(CONFIG, 2, "feed_forward")
+    with pytest.raises(ValueError, match=r"^parameters do not fit:\n  missing hidden.kernel of shape \(10, 7\)$"):
+        layout.to_native({name: value for name, value in flat.items() if name != "hidden.kernel"}, TABLE, CONFIG, "feed_forward")
+    native = layout.to_native(flat, TABLE, CONFIG, "feed_forward")
+    native["w1.weight"] = native["w1.weight"].T
+    with pytest.raises(ValueError, match=r"^parameters do not fit:\n  w1.weight must have shape \(7, 10\); got \(10, 7\)$"):
+        layout.from_native(native, TABLE, CONFIG, "feed_forward")
+    with pytest.raises(ValueError, match=r"^no row of the weight table fits hidden.kernel with axes 'd f'$"):
+        layout.to_native(flat, TABLE[:6], CONFIG, "feed_forward")

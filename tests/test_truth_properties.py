@@ -1,0 +1,261 @@
+"""What holds for every valid configuration and input, on the truth, with random ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import DTYPES, configs, draw_parameters, draw_tokens, seeds, tree
+
+from reference_numpy import TransformerConfig, attention, layers, parameters, preset, transformer
+
+seeded = settings(max_examples=40, deadline=None, derandomize=True)
+# Sums of another length or batch may add up in another order; the norm of an almost constant row enlarges that by up to 1/sqrt(epsilon).
+SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
+BATCH, TARGET, SOURCE = 3, 4, 5
+
+
+def ragged(rng: np.random.Generator, length: int) -> np.ndarray:
+    """Real tokens True: each row padded on one side, by its own number of tokens, with at least one real token."""
+    real = np.zeros((BATCH, length), bool)
+    for row, left in zip(real, rng.random(BATCH) < 0.5, strict=True):
+        start = int(rng.integers(0, length))
+        row[start if left else 0 : None if left else start + 1] = True
+    return real
+
+
+def draw_batch(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
+    """The inputs of the whole model, ragged on both sides."""
+    return {
+        "source": draw_tokens(rng, config.source_vocabulary, (BATCH, SOURCE), config.padding_id),
+        "target": draw_tokens(rng, config.target_vocabulary, (BATCH, TARGET), config.padding_id),
+        "source_mask_bs": ragged(rng, SOURCE),
+        "target_mask_bt": ragged(rng, TARGET),
+    }
+
+
+def take(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
+    return {name: value[rows] for name, value in batch.items()}
+
+
+@seeded
+@given(configs(), seeds)
+def test_no_position_sees_a_later_one(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed), draw_batch(config, rng)
+    batch["target_mask_bt"] = np.ones((BATCH, TARGET), bool)
+    logits = transformer.transformer(part, config, **batch)
+    first = int(rng.integers(1, TARGET))
+    batch["target"] = batch["target"].copy()
+    batch["target"][:, first:] = draw_tokens(rng, config.target_vocabulary, (BATCH, TARGET - first))
+    changed = transformer.transformer(part, config, **batch)
+    assert_array_equal(changed[:, :first], logits[:, :first])
+
+
+@seeded
+@given(configs(model_width=8), seeds)
+def test_a_position_sees_itself_and_every_earlier_one(config: TransformerConfig, seed: int) -> None:
+    part, rng = tree(config, seed, "decoder"), np.random.default_rng(seed)
+    x, memory = rng.normal(size=(1, TARGET, 8)), rng.normal(size=(1, SOURCE, 8))
+    y = transformer.decoder(part, config, x, memory)
+    for t in range(TARGET):
+        moved = x.copy()
+        moved[:, t] = rng.normal(size=8)
+        difference = np.abs(transformer.decoder(part, config, moved, memory) - y).max(axis=-1)[0]
+        assert (difference[t:] > 0).all()
+        assert (difference[:t] == 0).all()
+
+
+@seeded
+@given(configs(), seeds)
+def test_ids_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed), draw_batch(config, rng)
+    logits, real = transformer.transformer(part, config, **batch), batch["target_mask_bt"]
+    for name, mask, vocabulary in (
+        ("source", "source_mask_bs", config.source_vocabulary),
+        ("target", "target_mask_bt", config.target_vocabulary),
+    ):
+        other = draw_tokens(rng, vocabulary, batch[name].shape)
+        batch[name] = np.where(batch[mask], batch[name], other)
+    assert_allclose(transformer.transformer(part, config, **batch)[real], logits[real], **SAME)
+
+
+@seeded
+@given(configs(), seeds)
+def test_vectors_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, width = tree(config, seed), config.model_width
+    x, y, real_s, real_t = (
+        rng.normal(size=(BATCH, SOURCE, width)),
+        rng.normal(size=(BATCH, TARGET, width)),
+        ragged(rng, SOURCE),
+        ragged(rng, TARGET),
+    )
+    memory = transformer.encoder(part["encoder"], config, x, real_s[:, None, None])
+    output = transformer.decoder(part["decoder"], config, y, memory, real_t[:, None, None], real_s[:, None, None])
+    x[~real_s], y[~real_t] = 1e3, -1e3
+    other = transformer.encoder(part["encoder"], config, x, real_s[:, None, None])
+    assert_allclose(other[real_s], memory[real_s], **SAME)
+    other[~real_s] = 1e3
+    changed = transformer.decoder(part["decoder"], config, y, other, real_t[:, None, None], real_s[:, None, None])
+    assert_allclose(changed[real_t], output[real_t], **SAME)
+
+
+@seeded
+@given(configs(padding_id=0), seeds, st.sampled_from(["left", "right"]), st.integers(1, 6))
+def test_more_padding_changes_nothing_at_real_positions(config: TransformerConfig, seed: int, side: str, more: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed), draw_batch(config, rng)
+    ids: dict[str, Any] = {"source": batch["source"] * batch["source_mask_bs"], "target": batch["target"] * batch["target_mask_bt"]}
+    pad = [(0, 0), (more, 0) if side == "left" else (0, more)]
+    padded: dict[str, Any] = {name: np.pad(value, pad) for name, value in ids.items()}
+    logits, longer = transformer.transformer(part, config, **ids), transformer.transformer(part, config, **padded)
+    assert_allclose(longer[padded["target"] != 0], logits[ids["target"] != 0], **SAME)
+
+
+@seeded
+@given(configs(), seeds)
+def test_permuting_the_batch_permutes_the_output(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch, order = tree(config, seed), draw_batch(config, rng), rng.permutation(BATCH)
+    logits = transformer.transformer(part, config, **batch)
+    assert_allclose(transformer.transformer(part, config, **take(batch, order)), logits[order], **SAME)
+
+
+@seeded
+@given(configs(), seeds)
+def test_rows_of_a_batch_are_independent(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed), draw_batch(config, rng)
+    logits = transformer.transformer(part, config, **batch)
+    for row in range(BATCH):
+        assert_allclose(transformer.transformer(part, config, **take(batch, [row])), logits[[row]], **SAME)
+
+
+@seeded
+@given(configs(final_norm=False, encoder_layers=2, decoder_layers=2), seeds)
+def test_stacks_are_their_own_layers_in_turn(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, real = tree(config, seed), ragged(rng, SOURCE)[:, None, None]
+    x, y = rng.normal(size=(BATCH, SOURCE, config.model_width)), rng.normal(size=(BATCH, TARGET, config.model_width))
+    memory, output = transformer.encoder(part["encoder"], config, x, real), y
+    for layer in ("0", "1"):
+        x = layers.encoder_layer(part["encoder"]["layers"][layer], config, x, real)
+    for layer in ("0", "1"):
+        output = layers.decoder_layer(part["decoder"]["layers"][layer], config, output, x, None, real)
+    assert_array_equal(memory, x)
+    assert_array_equal(transformer.decoder(part["decoder"], config, y, memory, None, real), output)
+
+
+@seeded
+@given(configs(), seeds)
+def test_order_within_an_encoder_without_positions_does_not_matter(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, x, real = tree(config, seed, "encoder"), rng.normal(size=(BATCH, SOURCE, config.model_width)), ragged(rng, SOURCE)
+    order = rng.permutation(SOURCE)
+    y = transformer.encoder(part, config, x, real[:, None, None])
+    assert_allclose(transformer.encoder(part, config, x[:, order], real[:, order][:, None, None]), y[:, order], **SAME)
+
+
+def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> Any:
+    c = config
+    shapes = (
+        (BATCH, TARGET, c.heads, c.key_size),
+        (BATCH, SOURCE, c.key_value_heads, c.key_size),
+        (BATCH, SOURCE, c.key_value_heads, c.value_size),
+    )
+    return tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
+
+
+@seeded
+@given(configs(), seeds, st.sampled_from(DTYPES), st.booleans())
+def test_weights_sum_to_one_and_an_empty_mask_gives_zeros(config: TransformerConfig, seed: int, dtype: Any, causal: bool) -> None:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((BATCH, config.heads, TARGET, SOURCE)) < 0.4
+    query, key, value = draw_heads(config, rng, dtype)
+    output, weights = attention.scaled_dot_product_attention(query, key, value, mask, causal=causal, return_weights=True)
+    weights, output = weights.astype(float), output.astype(float)
+    seen = mask & np.tri(TARGET, SOURCE, SOURCE - TARGET, dtype=bool) if causal else mask
+    assert (weights[~seen] == 0).all()
+    assert_allclose(weights.sum(-1), seen.any(-1), atol=0.03 if dtype not in (np.float64, np.float32) else 1e-6)
+    assert (output.swapaxes(1, 2)[~seen.any(-1)] == 0).all()
+    assert np.isfinite(output).all()
+
+
+@seeded
+@given(configs(), seeds, st.sampled_from(DTYPES))
+def test_every_dtype_returns_its_own(config: TransformerConfig, seed: int, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed, dtype=dtype), draw_batch(config, rng)
+    logits = transformer.transformer(part, config, **batch)
+    assert logits.dtype == dtype
+    assert logits.shape == (BATCH, TARGET, config.target_vocabulary)
+    assert np.isfinite(logits.astype(float)).all()
+    query, key, value = draw_heads(config, rng, dtype)
+    output, weights = attention.scaled_dot_product_attention(query, key, value, return_weights=True)
+    assert (output.dtype, weights.dtype) == (dtype, dtype)
+
+
+@seeded
+@given(configs(), seeds, st.booleans())
+def test_shared_key_heads_equal_repeated_ones(config: TransformerConfig, seed: int, causal: bool) -> None:
+    rng = np.random.default_rng(seed)
+    query, key, value = draw_heads(config, rng)
+    heads = [h * config.key_value_heads // config.heads for h in range(config.heads)]
+    shared = attention.scaled_dot_product_attention(query, key, value, causal=causal)
+    repeated = attention.scaled_dot_product_attention(query, key[:, :, heads], value[:, :, heads], causal=causal)
+    assert_allclose(repeated, shared, **SAME)
+    part, x = draw_parameters(config, seed, "multi_head_attention"), rng.normal(size=(BATCH, TARGET, config.model_width))
+    # the heads' axis stands before the last one of a kernel and of a bias alike
+    full = {name: value[..., heads, :] if name.startswith(("key", "value")) else value for name, value in part.items()}
+    expected = attention.multi_head_attention(parameters.nest(part), x, x)
+    assert_allclose(attention.multi_head_attention(parameters.nest(full), x, x), expected, **SAME)
+
+
+@seeded
+@given(configs(padding_id=None), seeds)
+def test_one_hot_rows_equal_ids(config: TransformerConfig, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, batch = tree(config, seed), draw_batch(config, rng)
+    soft = batch | {
+        "source": np.eye(config.source_vocabulary)[batch["source"]],
+        "target": np.eye(config.target_vocabulary)[batch["target"]],
+    }
+    assert_allclose(transformer.transformer(part, config, **soft), transformer.transformer(part, config, **batch), **SAME)
+
+
+@seeded
+@given(configs(), seeds, st.integers(1, SOURCE - 1))
+def test_a_step_on_cached_keys_equals_the_last_rows_of_the_full_run(config: TransformerConfig, seed: int, steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, x = tree(config, seed, "multi_head_attention"), rng.normal(size=(BATCH, SOURCE, config.model_width))
+    mask = ragged(rng, SOURCE)[:, None, None]
+    full, weights = attention.multi_head_attention(part, x, x, mask, causal=True, return_weights=True)
+    step, step_weights = attention.multi_head_attention(part, x[:, -steps:], x, mask, causal=True, return_weights=True)
+    assert_allclose(step, full[:, -steps:], **SAME)
+    assert_allclose(step_weights, weights[:, :, -steps:], **SAME)
+    seen = mask & np.tri(SOURCE, dtype=bool)
+    assert_allclose(weights.sum(-1), np.broadcast_to(seen.any(-1), weights.shape[:3]), **SAME)
+
+
+@seeded
+@given(configs(), seeds)
+def test_evaluation_is_repeatable_and_leaves_its_inputs_alone(config: TransformerConfig, seed: int) -> None:
+    flat, batch = draw_parameters(config, seed), draw_batch(config, np.random.default_rng(seed))
+    for array in (*flat.values(), *batch.values()):
+        array.flags.writeable = False
+    part = parameters.nest(flat)
+    assert_array_equal(transformer.transformer(part, config, **batch), transformer.transformer(part, config, **batch))
+
+
+@pytest.mark.parametrize("length", [1, 200])
+def test_a_length_of_1_and_of_200(length: int) -> None:
+    config = preset("tiny", source_vocabulary=7, target_vocabulary=7, model_width=5, norm_placement="pre", padding_id=None)
+    part, ids = tree(config, 0), draw_tokens(np.random.default_rng(1), 7, (BATCH, length))
+    logits = transformer.transformer(part, config, ids, ids)
+    assert logits.shape == (BATCH, length, 7)
+    shorter = transformer.transformer(part, config, ids, ids[:, : (length + 1) // 2])
+    assert_allclose(shorter, logits[:, : (length + 1) // 2], **SAME)

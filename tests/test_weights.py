@@ -1,0 +1,114 @@
+"""Weight transfer: the truth to each port and back, and from port to port, bit for bit; strict in both directions."""
+
+import contextlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import PORTS, Backend
+
+from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer.conformance.case import DTYPES, numpy_dtype
+
+CONFIGS = {
+    "untied": preset("tiny", share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True),
+    "tied": preset("tiny", output_bias=True),
+    "grouped": preset("tiny", heads=6, key_value_heads=2, key_size=5, value_size=7, attention_bias=True),
+    "tied_to_target": preset("tiny", share_embeddings=False, target_vocabulary=53),
+    "encoder": preset("ict1022", model_width=24, source_vocabulary=31, target_vocabulary=31),
+}
+
+
+@pytest.fixture(scope="module", params=PORTS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return Backend(request.param)
+
+
+@contextlib.contextmanager
+def _wide(backend: Backend) -> Any:
+    """64-bit types, which JAX has only on request."""
+    if backend.name == "jax":
+        import jax
+
+        with jax.enable_x64(True):
+            yield
+    else:
+        yield
+
+
+def _parameters(config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return {name: rng.standard_normal(shape).astype(numpy_dtype(dtype)) for name, shape in parameters.shapes(config).items()}
+
+
+def _assert_same_bits(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert got.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert got[name].dtype == value.dtype, name
+        assert got[name].shape == value.shape, name
+        assert got[name].flags.c_contiguous, name
+        assert got[name].tobytes() == value.tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_go_in_and_come_out_bit_for_bit(backend: Backend, name: str, dtype: str) -> None:
+    config = CONFIGS[name]
+    wanted = _parameters(config, dtype)
+    with _wide(backend):
+        module = backend.build("transformer", config, dtype)
+        backend.weights.load(module, wanted, config)
+        _assert_same_bits(backend.weights.export(module, config), wanted)
+
+
+@pytest.mark.parametrize("target", PORTS)
+def test_parameters_go_from_port_to_port_bit_for_bit(backend: Backend, target: str) -> None:
+    config, other = CONFIGS["untied"], Backend(target)
+    wanted = _parameters(config, "float32")
+    first, second = backend.build("transformer", config), other.build("transformer", config)
+    backend.weights.load(first, wanted, config)
+    other.weights.load(second, backend.weights.export(first, config), config)
+    _assert_same_bits(other.weights.export(second, config), wanted)
+
+
+def _spoiled(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    spoiled = dict(values)
+    spoiled.pop("encoder.layers.1.feed_forward.hidden.bias")
+    spoiled["encoder.layers.1.feed_forward.hiden.bias"] = values["encoder.layers.1.feed_forward.hidden.bias"]
+    spoiled["logits.kernel"] = np.ascontiguousarray(values["logits.kernel"].T)
+    spoiled["decoder.final_norm.scale"] = values["decoder.final_norm.scale"].astype(np.float64)
+    return spoiled
+
+
+def test_every_problem_is_named_at_once_and_nothing_is_loaded(backend: Backend) -> None:
+    config = CONFIGS["untied"]
+    module, values = backend.build("transformer", config), _parameters(config, "float32")
+    before = backend.weights.export(module, config)
+    with pytest.raises(ValueError) as error:
+        backend.weights.load(module, _spoiled(values), config)
+    message = str(error.value)
+    assert "missing encoder.layers.1.feed_forward.hidden.bias" in message
+    assert "unexpected encoder.layers.1.feed_forward.hiden.bias" in message
+    assert "(nearest: encoder.layers.1.feed_forward.hidden.bias)" in message
+    assert re.search(r"logits.kernel must have shape \(32, 101\); got \(101, 32\)", message)
+    _assert_same_bits(backend.weights.export(module, config), before)
+
+
+def test_another_dtype_is_refused(backend: Backend) -> None:
+    config = CONFIGS["tied"]
+    module, values = backend.build("transformer", config), _parameters(config, "float32")
+    values["encoder.layers.0.feed_forward.output.bias"] = values["encoder.layers.0.feed_forward.output.bias"].astype(np.float64)
+    with pytest.raises(ValueError, match=r"encoder.layers.0.feed_forward.output.bias must be float32; got float64"):
+        backend.weights.load(module, values, config)
+
+
+def test_square_kernels_are_not_transposed(backend: Backend) -> None:
+    """A kernel whose layouts all have the same shape still arrives in the right one: the outputs tell."""
+    from rosettaformer.conformance import tolerance
+    from rosettaformer.conformance.cases import all_cases
+    from rosettaformer.conformance.compare import compare
+
+    case = next(case for case in all_cases() if case.id == "multi_head_attention/square").at("float32")
+    assert len({value.shape for name, value in case.parameters.items() if name.endswith("kernel")}) == 2
+    assert compare(tolerance.expect(case)["output"], backend.adapter.run(case)).excess <= 1
