@@ -32,28 +32,25 @@ def scaled_dot_product_attention(
 
     XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
     mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
-    The r query heads that share a key head are an axis of their own, so keys and values are never repeated.
     weights_dropout: applied to the weights before they meet the values; the weights returned are those before it.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, head_size = query_bthk.shape
-    source, groups = key_bsgk.shape[1:3]
-    scores = (batch, heads, target, source)
+    scores = (batch, heads, target, key_bsgk.shape[1])
+    key_bshk, value_bshe = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key_bsgk, value_bsge))
     wide = jnp.promote_types(query_bthk.dtype, jnp.float32)
-    query_btgrk = query_bthk.reshape(batch, target, groups, heads // groups, head_size)
-    logits_bgrts = jnp.einsum("btgrk,bsgk->bgrts", query_btgrk, key_bsgk, preferred_element_type=wide)
-    logits_bhts = logits_bgrts.reshape(scores) * head_size**-0.5
-    if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, scores)
-        logits_bhts += bias_bhts
+    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=wide) * head_size**-0.5
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
+        logits_bhts += bias_bhts
+        mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
-        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     dropped_bhts = weights_bhts if weights_dropout is None else weights_dropout(weights_bhts)
-    output_btgre = jnp.einsum("bgrts,bsge->btgre", dropped_bhts.reshape(logits_bgrts.shape), value_bsge)
-    output_bthe = output_btgre.reshape(batch, target, heads, value_bsge.shape[3])
+    output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 

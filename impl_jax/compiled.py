@@ -20,7 +20,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
     before the program, which cannot raise.
     """
-    module = function if isinstance(function, nnx.Module) else getattr(function, "__self__", None)
+    owner = function if isinstance(function, nnx.Module) else getattr(function, "__self__", None)
+    module = owner if isinstance(owner, nnx.Module) else None
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature = inspect.signature(function)
     graph, state = nnx.split(module)
@@ -35,7 +36,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         after = [variable.get_raw_value() for variable in _variables(nnx.state(merged))]
         return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
 
-    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = {**signature.bind_partial(*args).arguments, **kwargs}
         if check_ids is not None:

@@ -10,9 +10,10 @@ __all__ = ["Dropout"]
 
 
 class Dropout(nnx.Dropout):
-    """`y = x / (1 - rate)` where keep, otherwise 0.
+    """`y = x / (1 - rate)` where keep, otherwise 0; half types divide in float32.
 
-    Without a keep mask `nnx.Dropout` draws one from its rngs, and is the identity after `model.eval()`.
+    Without a keep mask one is drawn from the module's rngs, and after `model.eval()` the module is the identity. A module with rate 0
+    needs no rngs and holds none.
     """
 
     def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs | None = None) -> None:
@@ -21,6 +22,11 @@ class Dropout(nnx.Dropout):
 
     def __call__(self, x: jax.Array, keep: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
         if keep is None:
-            return super().__call__(x)
+            if self.deterministic or not self.rate:
+                return x
+            if self.rngs is None:
+                raise ValueError("dropout in training needs rngs; got None")
+            keep = jax.random.bernoulli(self.rngs(), 1 - self.rate, x.shape)
         checks.check_keep(keep.shape, str(keep.dtype), x.shape, self.rate)
-        return jnp.where(keep, x / (1 - self.rate), 0)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return jnp.where(keep, wide / (1 - self.rate), 0).astype(x.dtype)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from reference_numpy import checks
+
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
@@ -15,6 +17,7 @@ def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
 
 def padding_mask(mask_bs: jax.Array) -> jax.Array:
     """No query may attend to padding: `b s`, True = real token, with axes of size 1 for heads and queries: `b 1 1 s`."""
+    checks.check_token_mask("mask", mask_bs.shape, str(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
 
+from reference_numpy import checks
+
 __all__ = ["positional_encoding", "token_positions"]
 
 
@@ -13,6 +15,7 @@ def token_positions(mask_bt: jax.Array) -> jax.Array:
 
     The integers are JAX's default: int32, or int64 where jax_enable_x64 is set.
     """
+    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     length = mask_bt.shape[1]
     first_b1 = jnp.where(mask_bt.any(axis=1, keepdims=True), mask_bt.argmax(axis=1, keepdims=True), length)
     return jnp.maximum(jnp.arange(length) - first_b1, 0)

@@ -118,7 +118,7 @@ class Transformer(nnx.Module):
         embedding = self.target_embedding or self.source_embedding
         x_btd, mask_bt = self._embed(embedding, "target", target, target_mask_bt)
         if source_mask_bs is not None:
-            checks.check_mask(source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2], "source mask", "b s")
+            checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder(self.decoder.embedding_dropout(x_btd), memory_bsd, padding_mask(mask_bt), cross_mask_bhts)
         return self.logits(x_btd, embedding.table.T if self.config.tie_logits else None)
@@ -127,7 +127,7 @@ class Transformer(nnx.Module):
         x_btd = embedding(token)
         if mask_bt is None:
             mask_bt = token_mask(token, self.config.padding_id)
-        checks.check_mask(mask_bt.shape, str(mask_bt.dtype), token.shape[:2], f"{name} mask", "b t")
+        checks.check_token_mask(f"{name} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
         # Positions are known only when the program runs, the length already when it is traced: a constant table serves them all.
         table_td = positional_encoding(np.arange(token.shape[1]), self.config.model_width, x_btd.dtype)
         return x_btd + table_td[token_positions(mask_bt)], mask_bt

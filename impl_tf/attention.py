@@ -77,11 +77,13 @@ def _weights(
     logits_bgrts = tf.einsum("btgrk,bsgk->bgrts", scaled_btgrk, widen(key_bsgk))
     logits_bhts = tf.reshape(logits_bgrts, [batch, heads, target, source])
     scores = logits_bhts.shape
-    if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, scores)
-        logits_bhts += widen(bias_bhts)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
+        logits_bhts += widen(bias_bhts)
+        hidden = tf.constant(float("-inf"), bias_bhts.dtype)
+        mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > hidden)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
     return tf.cast(softmax.softmax(logits_bhts, mask_bhts), query_bthk.dtype)

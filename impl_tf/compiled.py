@@ -21,8 +21,8 @@ def compiled(module: Callable[..., Any], jit_compile: bool = False) -> Callable[
         return module(*arguments, **keywords)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if hasattr(module, "check_tokens"):
-            module.check_tokens(*arguments, **keywords)
+        if hasattr(module, "check_ids"):
+            module.check_ids(*arguments, **keywords)
         return graph(*arguments, **keywords)
 
     return call

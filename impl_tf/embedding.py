@@ -27,7 +27,7 @@ class Embedding(keras.layers.Layer):
         normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
         self.table = self.add_weight(shape=(self.vocabulary, self.width), initializer=normal, name="table")
 
-    def check_tokens(self, token: Any, **_: Any) -> None:
+    def check_ids(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
         bounds: tuple[int, ...] = ()
         if not tf.is_symbolic_tensor(token):
@@ -36,7 +36,7 @@ class Embedding(keras.layers.Layer):
         checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *bounds)
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
-        self.check_tokens(token)
+        self.check_ids(token)
         if token.dtype.is_integer:
             x_btd = tf.gather(self.table.value, token if token.dtype in (tf.int32, tf.int64) else tf.cast(token, tf.int64))
         else:

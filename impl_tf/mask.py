@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from reference_numpy import checks
+
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
@@ -14,6 +16,7 @@ def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
 
 def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
     """As the truth."""
+    checks.check_token_mask("mask", mask_bs.shape, mask_bs.dtype.name)
     return mask_bs[:, tf.newaxis, tf.newaxis, :]
 
 

@@ -3,11 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
+from reference_numpy import checks
+
 __all__ = ["positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: tf.Tensor) -> tf.Tensor:
     """As the truth."""
+    checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name)
     length = tf.shape(mask_bt, out_type=tf.int64)[1]
     first_b1 = tf.reduce_min(tf.where(mask_bt, tf.range(length), length), axis=1, keepdims=True)
     return tf.maximum(tf.range(length) - first_b1, 0)

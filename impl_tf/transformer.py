@@ -113,7 +113,7 @@ class Transformer(Configured, keras.Model):
         x_btd, mask_bt = self._embed(self.target_embedding, "target", target, target_mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, training=training)
         if source_mask_bs is not None:
-            checks.check_mask(source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2], "source mask", "b s")
+            checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
         x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, training=training)
         return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
@@ -132,17 +132,17 @@ class Transformer(Configured, keras.Model):
             source_mask_bs = mask.token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, training)
 
-    def check_tokens(self, source: Any, target: Any, *_: Any, **__: Any) -> None:
+    def check_ids(self, source: Any, target: Any, *_: Any, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""
-        self.source_embedding.check_tokens(source)
+        self.source_embedding.check_ids(source)
         if self.config.decoder_layers:
-            self.target_embedding.check_tokens(target)
+            self.target_embedding.check_ids(target)
 
     def _embed(self, embedding: Embedding, name: str, token: tf.Tensor, mask_bt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         x_btd = embedding(token)
         if mask_bt is None:
             mask_bt = mask.token_mask(token, self.config.padding_id)
-        checks.check_mask(mask_bt.shape, mask_bt.dtype.name, token.shape[:2], f"{name} mask", "b t")
+        checks.check_token_mask(f"{name} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
         # No position reaches the length, so the sines of one row serve the whole batch.
         length = keras.ops.shape(token)[1]
         table_td = positional_encoding(tf.range(length), self.config.model_width, x_btd.dtype)

@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     batch, target, heads, _ = query_bthk.shape
     scores = (batch, heads, target, key_bsgk.shape[1])
     if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, scores)
+        checks.check_bias(bias_bhts.shape, dtypes.name(bias_bhts.dtype), scores)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, dtypes.name(mask_bhts.dtype), scores)
     if return_weights or dropout is not None:
@@ -75,6 +75,7 @@ def _explicit(
     logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, dtypes.widen(key_bshk))
     if bias_bhts is not None:
         logits_bhts = logits_bhts + bias_bhts
+        mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > -torch.inf)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device))
     weights_bhts = softmax.softmax(logits_bhts, mask_bhts).to(query_bthk.dtype)

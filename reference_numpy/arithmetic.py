@@ -1,7 +1,7 @@
 """How the truth adds up: contractions, sums, quotients, powers and the precision in which half types compute.
 
-Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a dtype and the
-judge can measure how far another order lies away.
+Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a
+dtype and the judge can measure how far another order lies away.
 """
 
 import numpy as np

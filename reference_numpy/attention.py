@@ -27,9 +27,10 @@ def scaled_dot_product_attention(
 
     Returns the output `b t h e`; with return_weights `(output, weights b h t s)`.
 
-    mask_bhts: boolean, True = may attend; causal also hides later keys (CAUSAL). A query that may attend to nothing returns zeros
-    (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half types hold logits and softmax in float32 and round the weights
-    before they meet the values. keep_bhts: dropout mask of the weights; the weights returned are those before dropout.
+    mask_bhts: boolean, True = may attend; causal also hides later keys (CAUSAL). bias_bhts: added to the logits; -inf hides a key.
+    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half types hold
+    logits and softmax in float32 and round the weights before they meet the values. keep_bhts: dropout mask of the weights; the weights
+    returned are those before dropout.
 
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
@@ -41,7 +42,7 @@ def scaled_dot_product_attention(
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
     logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.widen(key_bshk))
     if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, scores)
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
         logits_bhts = logits_bhts + arithmetic.widen(bias_bhts)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)

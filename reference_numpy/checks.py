@@ -6,7 +6,16 @@ call them too. A size of None is one that a traced program does not know yet; it
 
 from collections.abc import Sequence
 
-__all__ = ["check_attention", "check_bias", "check_features", "check_keep", "check_mask", "check_same_batch", "check_tokens"]
+__all__ = [
+    "check_attention",
+    "check_bias",
+    "check_features",
+    "check_keep",
+    "check_mask",
+    "check_same_batch",
+    "check_token_mask",
+    "check_tokens",
+]
 
 Shape = Sequence[int | None]
 
@@ -37,6 +46,9 @@ def check_features(name: str, shape: Shape, width: int) -> None:
 
 def check_same_batch(**shapes: Shape) -> None:
     """All arguments have the same batch size."""
+    for name, shape in shapes.items():
+        if not len(shape):
+            raise ValueError(f"{name} must have a batch axis; got shape ()")
     sizes = {name: shape[0] for name, shape in shapes.items() if shape[0] is not None}
     if len(set(sizes.values())) > 1:
         raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
@@ -49,6 +61,8 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
             raise ValueError(f"{name} must have four axes (batch, position, heads, head size); got shape {_show(shape)}")
         if shape[1] == 0:
             raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+        if 0 in shape[2:]:
+            raise ValueError(f"{name} must have at least one head, of size at least 1; got shape {_show(shape)}")
     check_same_batch(query=query, key=key, value=value)
     if query[3] != key[3]:
         raise ValueError(f"query and key head sizes must be equal; got {query[3]} and {key[3]}")
@@ -58,15 +72,27 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
 
 
-def check_mask(shape: Shape, dtype: str, scores: Shape, name: str = "mask", axes: str = "b h t s") -> None:
+def check_mask(shape: Shape, dtype: str, scores: Shape, axes: str = "b h t s") -> None:
     """A mask is boolean, True = may attend, and broadcasts to the scores' axes."""
     if dtype != "bool":
-        raise ValueError(f"{name} must be boolean, True = may attend; got {dtype}")
-    _check_broadcast(name, shape, scores, axes)
+        raise ValueError(f"mask must be boolean, True = may attend; got {dtype}")
+    _check_broadcast("mask", shape, scores, axes)
 
 
-def check_bias(shape: Shape, scores: Shape) -> None:
-    """An additive bias broadcasts to `b h t s`."""
+def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None = None) -> None:
+    """A mask of tokens is boolean, True = real, and has exactly the tokens' axes `b t`."""
+    if dtype != "bool":
+        raise ValueError(f"{name} must be boolean, True = real token; got {dtype}")
+    wanted = tokens or (None, None)
+    fits = len(shape) == 2 and all(want in (size, None) or size is None for size, want in zip(shape, wanted, strict=True))
+    if not fits:
+        raise ValueError(f"{name} must have axes b t = {_show(wanted)}; got shape {_show(shape)}")
+
+
+def check_bias(shape: Shape, dtype: str, scores: Shape) -> None:
+    """An additive bias is floating and broadcasts to `b h t s`."""
+    if "float" not in dtype:
+        raise ValueError(f"bias must be floating, added to the logits; got {dtype}")
     _check_broadcast("bias", shape, scores, "b h t s")
 
 

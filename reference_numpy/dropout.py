@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import checks
+from . import arithmetic, checks
 
 __all__ = ["dropout"]
 
@@ -11,9 +11,11 @@ def dropout(x: np.ndarray, keep: np.ndarray | None, rate: float) -> np.ndarray:
     """`y = x / (1 - rate)` where keep, otherwise 0; the identity without a keep mask, which is evaluation.
 
     keep: boolean, True = keep, broadcastable to x; each entry True with probability 1 - rate, so that the expectation of y is x.
+    Half types divide in float32 and round once.
     Raises ValueError on a rate outside [0, 1) and on a mask of another dtype or shape. Source: Srivastava et al. 2014, section 10.
     """
     if keep is None:
         return x
     checks.check_keep(keep.shape, str(keep.dtype), x.shape, rate)
-    return np.where(keep, x / x.dtype.type(1 - rate), x.dtype.type(0))
+    wide = arithmetic.widen(x)
+    return np.where(keep, wide / wide.dtype.type(1 - rate), wide.dtype.type(0)).astype(x.dtype, copy=False)

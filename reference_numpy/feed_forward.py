@@ -24,7 +24,7 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     wide = arithmetic.widen(x)
     number = wide.dtype.type
     if name == "gelu_erf":
-        gate = _erf(wide * number(0.5**0.5)).astype(wide.dtype)
+        gate = np.asarray(_erf(wide * number(0.5**0.5)), dtype=wide.dtype)
     elif name == "gelu_tanh":
         gate = np.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
     else:

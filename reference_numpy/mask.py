@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from . import checks
+
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
@@ -14,6 +16,7 @@ def token_mask(token: np.ndarray, padding_id: int | None) -> np.ndarray:
 
 def padding_mask(mask_bs: np.ndarray) -> np.ndarray:
     """No query may attend to padding: `b s`, True = real token, with axes of size 1 for heads and queries: `b 1 1 s`."""
+    checks.check_token_mask("mask", mask_bs.shape, str(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 

@@ -6,14 +6,14 @@ A component's parameters are a nested mapping whose keys are the parts of the ca
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from .config import TransformerConfig
 
-__all__ = ["axes", "count", "flatten", "initialise", "match", "nest", "shapes", "ties"]
+__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nearest", "nest", "shapes", "ties"]
 
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
@@ -111,23 +111,36 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def match(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> None:
-    """Raises one ValueError that lists every missing, unexpected and misshapen tensor, and with `dtype` every other dtype."""
-    problems = [f"missing {name} of shape {expected[name]}" + _nearest(name, arrays.keys() - expected.keys())
-                for name in expected if name not in arrays]  # fmt: skip
-    for name, array in arrays.items():
-        if name not in expected:
-            problems.append(f"unexpected {name}" + _nearest(name, expected.keys() - arrays.keys()))
-        elif tuple(array.shape) != tuple(expected[name]):
-            problems.append(f"{name} must have shape {tuple(expected[name])}; got {tuple(array.shape)}")
-        elif dtype is not None and str(array.dtype) != dtype:
-            problems.append(f"{name} must be {dtype}; got {array.dtype}")
-    if problems:
+    """Raises one ValueError that lists all `mismatches`."""
+    if problems := [*mismatches(arrays, expected, dtype)]:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
 
 
-def _nearest(name: str, candidates: Any) -> str:
-    nearest = difflib.get_close_matches(name, candidates, n=1)
-    return f" (nearest: {nearest[0]})" if nearest else ""
+def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> Iterator[str]:
+    """Every missing, unexpected, transposed and misshapen tensor, and with `dtype` every other dtype."""
+    missing = [name for name in expected if name not in arrays]
+    unexpected = [name for name in arrays if name not in expected]
+    few = len(missing) * len(unexpected) <= 2500
+    for name in missing:
+        yield f"missing {name} of shape {tuple(expected[name])}{nearest(name, unexpected, few)}"
+    for name, array in arrays.items():
+        shape, wanted = tuple(array.shape), tuple(expected.get(name, ()))
+        if name not in expected:
+            yield f"unexpected {name}{nearest(name, missing, few)}"
+        elif shape != wanted:
+            transposed = f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
+            yield transposed if shape == wanted[::-1] else f"{name} must have shape {wanted}; got {shape}"
+        elif dtype is not None and str(array.dtype) != dtype:
+            yield f"{name} must be {dtype}; got {array.dtype}"
+
+
+def nearest(name: str, candidates: Iterable[str], few: bool = True) -> str:
+    """The most similar candidate, as an addition to a message; of many, only one that differs by a prefix, which is found fast."""
+    candidates = list(candidates)
+    found = [other for other in candidates if f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")][:1]
+    if few and not found:
+        found = difflib.get_close_matches(name, candidates, n=1)
+    return f" (nearest: {found[0]})" if found else ""
 
 
 def _within(prefix: str, names: Names) -> Names:

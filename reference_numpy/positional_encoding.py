@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from . import arithmetic
+from . import arithmetic, checks
 
 __all__ = ["positional_encoding", "token_positions"]
 
@@ -15,6 +15,7 @@ def token_positions(mask_bt: np.ndarray) -> np.ndarray:
     `position = max(t - (number of padding tokens before the first real one), 0)`, so padding a row on the left moves nothing.
     mask_bt: boolean, True = real token. Returns int64 `b t`. A row without a real token is numbered 0, all of it.
     """
+    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     first_b1 = np.where(mask_bt.any(axis=1), mask_bt.argmax(axis=1), mask_bt.shape[1])[:, None]
     return np.maximum(np.arange(mask_bt.shape[1]) - first_b1, 0)
 

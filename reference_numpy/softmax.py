@@ -10,18 +10,17 @@ __all__ = ["softmax"]
 def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, where masked entries count as absent.
 
-    mask: boolean, True = present, broadcastable to logits. A row with no entry present is 0 (EMPTY). Half types compute in float32
-    (SOFTMAX). Raises ValueError on a mask of another dtype or shape.
+    mask: boolean, True = present, broadcastable to logits. A row with no entry present is 0 (EMPTY).
+    Half types compute in float32 (SOFTMAX). Raises ValueError on a mask of another dtype or shape, and on rows of length 0.
     """
+    if logits.shape[-1] == 0:
+        raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
     x = arithmetic.widen(logits)
     if mask is not None:
         checks.check_mask(mask.shape, str(mask.dtype), logits.shape, axes="the logits")
         x = np.where(mask, x, x.dtype.type(-np.inf))
     largest = np.max(x, axis=-1, keepdims=True)
-    if mask is not None:
-        largest = np.where(np.isneginf(largest), x.dtype.type(0), largest)
-    exponential = np.exp(x - largest)
-    denominator = arithmetic.total(exponential, axis=-1)
-    if mask is not None:
-        denominator = np.where(mask.any(axis=-1, keepdims=True), denominator, x.dtype.type(1))
+    empty = np.isneginf(largest)
+    exponential = np.exp(x - np.where(empty, x.dtype.type(0), largest))
+    denominator = np.where(empty, x.dtype.type(1), arithmetic.total(exponential, axis=-1))
     return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)

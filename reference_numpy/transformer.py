@@ -83,7 +83,7 @@ def decode(
     keep = (keep or {}).get("decoder", {})
     x_btd, mask_bt = _embed(table, config, "target", target, target_mask_bt, keep)
     if source_mask_bs is not None:
-        checks.check_mask(source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2], "source mask", "b s")
+        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     x_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep)
     head = dict(parameters.get("logits", {}))
@@ -118,7 +118,7 @@ def _embed(
     x_btd = embedding.embedding(table, token, config.scale_embedding)
     if mask_bt is None:
         mask_bt = mask.token_mask(token, config.padding_id)
-    checks.check_mask(mask_bt.shape, str(mask_bt.dtype), token.shape[:2], f"{name} mask", "b t")
+    checks.check_token_mask(f"{name} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
     position_bt = positional_encoding.token_positions(mask_bt)
     x_btd = x_btd + positional_encoding.positional_encoding(position_bt, config.model_width, x_btd.dtype)
     return dropout.dropout(x_btd, keep.get("embedding_dropout"), config.dropout_rate), mask_bt

@@ -60,16 +60,21 @@ BAD = {
     "batches_differ": (_case("transformer", source=IDS, target=IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
     "source_mask_shape": (
         _case("transformer", source=IDS, target=IDS, source_mask_bs=np.ones((2, 4), bool)),
-        "source mask must broadcast to b t = (2, 3); got shape (2, 4)",
+        "source mask must have axes b t = (2, 3); got shape (2, 4)",
     ),
     "target_mask_dtype": (
         _case("transformer", source=IDS, target=IDS, target_mask_bt=ALL.astype(np.float64)),
-        "target mask must be boolean, True = may attend; got float32",
+        "target mask must be boolean, True = real token; got float32",
     ),
     "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask {WANTED}; got shape (2, 1, 3, 4)"),
     "mask_axes": (_attention(mask_bhts=ALL), f"mask {WANTED}; got shape (2, 3)"),
     "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask must be boolean, True = may attend; got int32"),
     "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias {WANTED}; got shape (2, 5, 3, 3)"),
+    "bias_boolean": (_attention(bias_bhts=np.ones((2, 1, 3, 3), bool)), "bias must be floating, added to the logits; got bool"),
+    "mask_of_one_position": (
+        _case("transformer", source=IDS, target=IDS, source_mask_bs=ALL[:, :1]),
+        "source mask must have axes b t = (2, 3); got shape (2, 1)",
+    ),
     "head_sizes": (_attention(key_bsgk=Q[..., :4]), "query and key head sizes must be equal; got 5 and 4"),
     "heads_do_not_divide": (_attention(key_bsgk=Q[:, :, :3], value_bsge=Q[:, :, :3]), "key heads must divide query heads; got h=4, g=3"),
     "key_value_positions": (

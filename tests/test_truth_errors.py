@@ -48,6 +48,7 @@ def embed(token: np.ndarray) -> np.ndarray:
 
 KINDS = "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got "
 BOOLEAN = "must be boolean, True = may attend; got "
+REAL = "must be boolean, True = real token; got "
 DROPPED = "dropout rate must be at least 0 and less than 1; got "
 
 BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
@@ -94,12 +95,12 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
      "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
     (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, None, true(2, 1, 3, 4)),
      "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
-    (lambda: model(IDS, IDS, np.ones((2, 3))), f"source mask {BOOLEAN}float64"),
-    (lambda: model(IDS, IDS, true(2, 4)), "source mask must broadcast to b t = (2, 3); got shape (2, 4)"),
-    (lambda: model(IDS, IDS, None, np.ones((2, 3), int)), f"target mask {BOOLEAN}int64"),
-    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must broadcast to b t = (2, 3); got shape (2, 1, 1, 3)"),
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, np.ones((2, 3), int)), f"source mask {BOOLEAN}int64"),
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask must broadcast to b s = (2, 3); got shape (2, 4)"),
+    (lambda: model(IDS, IDS, np.ones((2, 3))), f"source mask {REAL}float64"),
+    (lambda: model(IDS, IDS, true(2, 4)), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
+    (lambda: model(IDS, IDS, None, np.ones((2, 3), int)), f"target mask {REAL}int64"),
+    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must have axes b t = (2, 3); got shape (2, 1, 1, 3)"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, np.ones((2, 3), int)), f"source mask {REAL}int64"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
     # heads and widths
     (lambda: attend(QUERY[:, :, :3]), "key heads must divide query heads; got h=3, g=2"),
     (lambda: attend(QUERY[:, :, :1]), "key heads must divide query heads; got h=1, g=2"),

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reference_numpy import TransformerConfig, preset
-
-from .strict import nearest
+from reference_numpy.parameters import nearest
 
 __all__ = ["parse_settings", "resolve"]
 
@@ -41,7 +40,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 def resolve(
     shown: Mapping[str, Any], preset_name: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> tuple[TransformerConfig | None, list[str]]:
-    """The config, and every contradiction between what the shapes show and what the user says.
+    """The config, and every contradiction between what the tensors show and what the user says.
 
     A preset speaks for its choices and not for its sizes, which are the paper's. Its heads count only at its own width: at another they
     would be a guess that no shape refutes.
@@ -51,13 +50,13 @@ def resolve(
     if base.get("model_width") != shown["model_width"]:
         base.pop("heads", None)
     claims = {name: value for name, value in base.items() if name not in (*_SIZES, *_PER_HEAD)} | told
-    problems = [
+    shown, problems = _split_heads(shown, claims)
+    problems += [
         f"{name} is {claims[name]!r} by {'--set' if name in told else f'the preset {preset_name}'}, but the tensors show {value!r}"
         for name, value in shown.items()
         if name in claims and claims[name] != value
     ]
-    fields = claims | dict(shown)
-    problems += _split_heads(fields)
+    fields = claims | shown
     if unknown := [name for name in _FIELDS if name not in fields and name not in _PER_HEAD]:
         problems.append(f"the shapes cannot tell {', '.join(unknown)}: give --set FIELD=VALUE for each, or --preset")
     if unknown or "key_size" not in fields:
@@ -68,23 +67,14 @@ def resolve(
         return None, [*problems, str(error)]
 
 
-def _split_heads(fields: dict[str, Any]) -> list[str]:
-    """Adds what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
-    width, heads = fields["model_width"], fields.get("heads")
-    if "heads" not in fields:
-        return []
-    if type(heads) is not int or heads < 1:
-        return [f"heads must be an integer of at least 1; got {heads!r}"]
-    if width % heads:
-        return [f"heads must divide model_width; got heads={heads}, model_width={width}"]
-    derived = {"key_value_heads": heads, "key_size": width // heads, "value_size": width // heads}
-    problems = [
-        f"{name} is {fields[name]!r}, but torch.nn.Transformer with {heads} heads has {value}"
-        for name, value in derived.items()
-        if fields.get(name, value) != value
-    ]
-    fields |= derived
-    return problems
+def _split_heads(shown: Mapping[str, Any], claims: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is shown, with what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
+    width, heads = shown["model_width"], claims.get("heads")
+    if "heads" not in claims:
+        return dict(shown), []
+    if type(heads) is not int or heads < 1 or width % heads:
+        return dict(shown), [f"heads must be an integer that divides model_width={width}; got {heads!r}"]
+    return {**shown, "key_value_heads": heads, "key_size": width // heads, "value_size": width // heads}, []
 
 
 def _value(text: str) -> Any:

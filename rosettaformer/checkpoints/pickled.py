@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .checkpoint import CheckpointError
@@ -18,7 +17,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a state dict, by name. The file runs no code: it is read with weights_only=True."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    torch = _torch()
+    torch, weights = _torch()
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever bytes in the file make the unpickler raise
@@ -29,8 +28,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
     arrays, problems = {}, []
     for name, tensor in state.items():
         try:
-            arrays[str(name)] = _to_numpy(tensor, torch)
-        except (TypeError, RuntimeError):
+            arrays[str(name)] = weights.to_numpy(tensor)
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, of no NumPy dtype, or sparse
             problems.append(f"must hold a state dict, names to dense tensors; got {name!r}: {_kind(tensor)}")
     if problems:
         raise CheckpointError(path, problems)
@@ -39,8 +38,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a state dict; `path` must be free."""
-    torch = _torch()
-    state = {name: _from_numpy(np.ascontiguousarray(array), torch) for name, array in tensors.items()}
+    torch, weights = _torch()
+    state = {name: weights.from_numpy(array) for name, array in tensors.items()}
     with path.open("xb") as file:  # given a path, torch.save would write its name into the file
         torch.save(state, file)
 
@@ -48,26 +47,13 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 def _torch() -> Any:
     try:
         import torch
+
+        from impl_torch import weights
     except ModuleNotFoundError:
         raise ValueError(
             f"{', '.join(SUFFIXES)} files need PyTorch: pip install 'rosettaformer[torch]'; .safetensors files need nothing"
         ) from None
-    return torch
-
-
-def _to_numpy(tensor: Any, torch: Any) -> np.ndarray:
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:  # NumPy has none: the same bits under another name
-        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
-
-
-def _from_numpy(array: np.ndarray, torch: Any) -> Any:
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    return torch, weights
 
 
 def _kind(value: Any) -> str:

@@ -22,45 +22,11 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
-        _synchronise(temporary)
-        _take_place(temporary, target)
-    finally:
-        _remove(temporary)
-    _synchronise_one(target.parent)
-
-
-def _take_place(temporary: Path, target: Path) -> None:
-    if not (temporary.is_dir() and target.is_dir()):
+        for file in temporary.iterdir() if temporary.is_dir() else (temporary,):
+            with file.open("rb+") as written:  # on the disk before it is named
+                os.fsync(written.fileno())
         os.replace(temporary, target)
-        return
-    retired = temporary.with_suffix(".old")  # a folder cannot be replaced in one step
-    os.replace(target, retired)
-    try:
-        os.replace(temporary, target)
-    except BaseException:
-        os.replace(retired, target)
-        raise
-    _remove(retired)
-
-
-def _synchronise(path: Path) -> None:
-    for child in path.iterdir() if path.is_dir() else ():
-        _synchronise_one(child)
-    _synchronise_one(path)
-
-
-def _synchronise_one(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
-        return  # Windows opens no folders
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)

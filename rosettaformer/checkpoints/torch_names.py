@@ -1,22 +1,23 @@
 """Which tensor of a user's state dict is which of `torch_layout`: the prefix of the nn.Transformer, the names around it."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reference_numpy import TransformerConfig
+import numpy as np
 
-from . import strict, torch_layout
+from reference_numpy import TransformerConfig
+from reference_numpy.parameters import mismatches, nearest
+
+from . import torch_layout
 from .checkpoint import CheckpointError
 from .evidence import contiguous_layers
-from .strict import TensorLike
 
 __all__ = ["Found", "Names"]
 
 _INNER = re.compile(r"(.*\.)?(?:en|de)coder\.layers\.\d+\.(?:self_attn|multihead_attn|linear[12]|norm[123])\.")
-State = Mapping[str, TensorLike]
+State = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Names:
 
     def find(self, name: str, state: State, ignore: Sequence[str]) -> "Found":
         """The tensors by their native names; raises CheckpointError where there is no nn.Transformer or no source embedding."""
-        problems = [f"--ignore {key}: no such tensor{strict.nearest(key, state)}" for key in ignore if key not in state]
+        problems = [f"--ignore {key}: no such tensor{nearest(key, state)}" for key in ignore if key not in state]
         rest = {key: tensor for key, tensor in state.items() if key not in ignore}
         prefix = self.prefix if self.prefix is not None else _find_prefix(name, rest)
         keys = {}
@@ -39,13 +40,13 @@ class Names:
             if key in rest:
                 keys[native] = key
             elif given and not native.endswith(".bias"):
-                problems.append(f"{_option(native)} {given}: no such tensor{strict.nearest(key, rest)}")
+                problems.append(f"{_option(native)} {given}: no such tensor{nearest(key, rest)}")
         outer = set(keys.values())
         for key in rest:
             if key not in outer and key.startswith((f"{prefix}encoder.", f"{prefix}decoder.")):
                 keys[key.removeprefix(prefix)] = key
-        if not any(native.endswith(".linear1.bias") for native in keys):
-            raise CheckpointError(name, [*problems, _no_transformer(prefix, keys)])
+        if not any(native.startswith(("encoder.layers.", "decoder.layers.")) for native in keys):
+            raise CheckpointError(name, [*problems, f"holds no torch.nn.Transformer at the prefix {prefix!r}"])
         return Found(name, prefix, keys, [key for key in rest if key not in set(keys.values())], problems)
 
     def rename(self, natives: Mapping[str, Any], config: TransformerConfig) -> dict[str, Any]:
@@ -86,11 +87,11 @@ class Found:
     def shown(self, natives: State, fresh: bool) -> dict[str, Any]:
         """The fields of the config that the tensors show; the vocabularies of fresh tables cannot be shown."""
         shapes = {native: tuple(tensor.shape) for native, tensor in natives.items()}
-        width = _usual(shapes, r"\.norm\d?\.weight$")
+        width = _length(shapes, r"\.norm\d?\.weight$")
         layers = {f"{stack}_layers": contiguous_layers(natives, stack) for stack in ("encoder", "decoder")}
         result: dict[str, Any] = {
             "model_width": width,
-            "feed_forward_width": _usual(shapes, r"\.linear1\.bias$"),
+            "feed_forward_width": _length(shapes, r"\.linear1\.bias$") or _length(shapes, r"\.linear1\.weight$"),
             **layers,
             "attention_bias": any(native.endswith("in_proj_bias") for native in natives),
             "final_norm": any(native.startswith(("encoder.norm.", "decoder.norm.")) for native in natives),
@@ -98,7 +99,7 @@ class Found:
         if source := _vocabulary(shapes, ("source_embedding.weight",), width):
             result["source_vocabulary"] = source
         elif not fresh:
-            raise CheckpointError(self.name, [*self.problems, self._no_source(natives, width)])
+            raise CheckpointError(self.name, [*self.problems, self._no_source()])
         target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
         if target or not fresh:
             result["target_vocabulary"] = target or source  # none of its own: shared, or missing and reported
@@ -115,9 +116,8 @@ class Found:
             for native, shape in torch_layout.native_shapes(config).items()
             if native not in optional
         }
-        present = {key: state[key] for key in (*self.keys.values(), *self.unused)}
-        reasons = dict.fromkeys(self.unused, ": it belongs to no nn.Transformer; name it, or --ignore it")
-        problems = list(strict.match_problems(present, expected, reasons))
+        problems = [*mismatches({key: state[key] for key in self.keys.values()}, expected)]
+        problems += [f"unexpected {key}: it belongs to no nn.Transformer; name it, or --ignore it" for key in self.unused]
         one_table = self.keys.get("source_embedding.weight") == self.keys.get("target_embedding.weight")
         if one_table and "target_embedding.weight" in self.keys and not config.share_embeddings:
             problems.append("one table is named for source and target, but share_embeddings is False")
@@ -126,7 +126,7 @@ class Found:
     def _missing(self, native: str) -> str:
         return f"{native} (name it with {_option(native)})" if native in torch_layout.OUTER else self.prefix + native
 
-    def _no_source(self, natives: State, width: int) -> str:
+    def _no_source(self) -> str:
         unused = ", ".join(self.unused[:20]) or "none"
         return (
             f"no source embedding: name it with --source-embedding (tensors outside of the nn.Transformer: {unused}); "
@@ -149,16 +149,9 @@ def _find_prefix(name: str, state: State) -> str:
     raise CheckpointError(name, [f"holds several torch.nn.Transformer: choose with --prefix one of {listed}"])
 
 
-def _no_transformer(prefix: str, keys: Mapping[str, str]) -> str:
-    if any(native.endswith(".linear1.weight") for native in keys):
-        return "an nn.Transformer without biases (bias=False) cannot be expressed: feed-forward and norms need them"
-    return f"holds no torch.nn.Transformer at the prefix {prefix!r}"
-
-
-def _usual(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
-    """The most frequent length of the vectors whose name fits: one misshapen vector shall not decide a size."""
-    sizes = Counter(shape[0] for native, shape in shapes.items() if len(shape) == 1 and re.search(pattern, native))
-    return sizes.most_common(1)[0][0] if sizes else 0
+def _length(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
+    """The first size of the first tensor whose name fits; 0 where there is none."""
+    return next((shape[0] for native, shape in shapes.items() if shape and re.search(pattern, native)), 0)
 
 
 def _vocabulary(shapes: Mapping[str, tuple[int, ...]], natives: Sequence[str], width: int) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-from . import choices, container, pickled, sharded, strict, torch_layout
+from . import choices, container, pickled, strict, torch_layout
 from .checkpoint import Checkpoint, CheckpointError
 from .replacing import replacing
 from .torch_names import Names
@@ -24,17 +24,10 @@ def load(path: str | Path, **options: Any) -> Checkpoint:
     path = Path(path)
     if path.suffix in pickled.SUFFIXES:
         return import_state_dict(pickled.read(path), name=str(path), **options)
-    source = sharded.read(path)
-    ignored = options.get("ignore", ())
-    problems = source.problems + [
-        f"{name} must be one of {', '.join(strict.DTYPES)}; got {entry.dtype}"
-        for name, entry in source.tensors.items()
-        if entry.load is None and name not in ignored and not source.problems
-    ]
-    if problems:
-        raise CheckpointError(path, problems)
-    unread = {name: np.empty(0) for name in source.tensors}  # ignored ones need no bytes
-    return import_state_dict(unread | source.arrays(), name=str(path), **options)
+    source = container.read(path)
+    if source.problems:
+        raise CheckpointError(path, source.problems)
+    return import_state_dict(source.tensors, name=str(path), **options)
 
 
 def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], **names: Any) -> None:
@@ -83,7 +76,7 @@ def import_state_dict(
     if config:
         problems += found.match_problems(config, state, fresh_embeddings is not None)
         problems += _tie_problems(config, natives, found.keys)
-    problems += [*strict.dtype_problems(tensors), *strict.value_problems(tensors)]
+    problems += strict.value_problems(tensors)
     if problems or config is None:
         raise CheckpointError(name, problems)
     if fresh_embeddings is not None:
@@ -116,8 +109,7 @@ def export_state_dict(
         )
         if getattr(config, name) != wanted
     ]
-    problems += strict.match_problems(tensors, parameters.shapes(config))
-    problems += [*strict.dtype_problems(tensors), *strict.value_problems(tensors)]
+    problems += strict.problems(tensors, parameters.shapes(config))
     if problems:
         raise CheckpointError("the model", problems)
     names = Names(prefix, source_embedding, target_embedding, logits)

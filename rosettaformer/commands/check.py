@@ -42,7 +42,7 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
 @_option("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
 @_option("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
 @_option("mode", "In these modes: eager, compiled. [default: the port's own]")
-@click.option("--full", is_flag=True, help="Every mode of every port.")
+@click.option("--full", is_flag=True, help="Every case, in every mode.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
     "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
@@ -64,7 +64,8 @@ def check(
     """Put every case to every port and print the matrix: components down, ports across.
 
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
-    dtype. What passes is derived from that error.
+    dtype. What passes is derived from that error. Without options the core cases of every component are put, in every dtype and in each
+    port's default mode; with --component every case of it; with --full every case in every mode.
     """
     _refuse_unknown("component", components, COMPONENTS)
     _refuse_unknown("port", [port for port in ports if port not in PORTS and not _importable(port)], [*PORTS, "an importable module"])
@@ -72,7 +73,10 @@ def check(
     _refuse_unknown("device", devices, DEVICES)
     _refuse_unknown("mode", modes, ("eager", "compiled"))
     cases = checkpoint_cases(checkpoint) if checkpoint else all_cases()
-    cases = [case for case in cases if not components or case.component in components]
+    if components:
+        cases = [case for case in cases if case.component in components]
+    elif not (full or checkpoint):
+        cases = [case for case in cases if case.core]
     results = _run(cases, ports or tuple(PORTS), dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",), limit)
     summary = Summary(results)
     to_stdout = json_file is not None and str(json_file) == "-"

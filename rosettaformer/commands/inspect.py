@@ -1,6 +1,5 @@
 """`rosettaformer inspect`: what a checkpoint holds, and everything that is wrong with it."""
 
-import functools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,8 +12,8 @@ from rich.table import Table
 
 from reference_numpy import parameters
 
-from ..checkpoints import CheckpointError, canonical, pickled, sharded
-from ..checkpoints.container import Container, Entry
+from ..checkpoints import Checkpoint, CheckpointError, canonical, container, pickled
+from ..checkpoints.container import Container
 
 __all__ = ["inspect"]
 
@@ -44,24 +43,15 @@ def inspect(context: click.Context, file: Path, as_json: bool) -> None:
 
 
 def _describe(file: Path) -> dict[str, Any]:
-    source = _read(file)
+    source = Container(pickled.read(file)) if file.suffix in pickled.SUFFIXES else container.read(file)
     if canonical.is_canonical(source):
-        return _canonical(file)
+        return _canonical(file, canonical.validate(source, file))
     if source.problems:
         raise CheckpointError(file, source.problems)
-    rows = [_row(name, entry.dtype, entry.shape, entry.load() if entry.load else None) for name, entry in source.tensors.items()]
-    return {"file": str(file), "format": None, "metadata": source.metadata, "tensors": rows}
+    return {"file": str(file), "format": None, "metadata": source.metadata, "tensors": [_row(*item) for item in source.tensors.items()]}
 
 
-def _read(file: Path) -> Container:
-    if file.suffix not in pickled.SUFFIXES:
-        return sharded.read(file)
-    arrays = pickled.read(file)
-    return Container({name: Entry(str(array.dtype), array.shape, functools.partial(np.asarray, array)) for name, array in arrays.items()})
-
-
-def _canonical(file: Path) -> dict[str, Any]:
-    checkpoint = canonical.load(file)
+def _canonical(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     axes = parameters.axes(checkpoint.config)
     arrays = checkpoint.parameters
     return {
@@ -71,14 +61,14 @@ def _canonical(file: Path) -> dict[str, Any]:
         "parameter_count": parameters.count(checkpoint.config),
         "dtype": str(next(iter(arrays.values())).dtype),
         "ties": parameters.ties(checkpoint.config),
-        "tensors": [_row(name, str(array.dtype), array.shape, array) | {"axes": axes[name]} for name, array in arrays.items()],
+        "tensors": [_row(name, array) | {"axes": axes[name]} for name, array in arrays.items()],
     }
 
 
-def _row(name: str, dtype: str, shape: tuple[int, ...], array: np.ndarray | None) -> dict[str, Any]:
+def _row(name: str, array: np.ndarray) -> dict[str, Any]:
     """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold."""
-    row: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(shape), **dict.fromkeys(_STATISTICS)}
-    if array is not None and array.size:
+    row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
+    if array.size and not np.iscomplexobj(array):
         values = array.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}

@@ -22,6 +22,7 @@ class Case:
     inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`.
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.
+    core: one of the few cases of its component that a quick check puts; a thorough one puts all.
     twice: the port answers two times and must answer the same.
     A case is declared in float64; `at` gives the case that a port runs.
     """
@@ -33,6 +34,7 @@ class Case:
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
     catches: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
+    core: bool = False
     twice: bool = False
     dtype: str = "float64"
     device: str = "cpu"

@@ -13,7 +13,19 @@ from ..case import Case
 __all__ = ["B", "S", "T", "config", "left_padding", "make", "parameters_of", "ragged", "rng"]
 
 B, T, S = 3, 5, 7
-TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")  # cases that are evaluated two times
+# the cases of a quick check
+CORE = """
+    embedding/ids embedding/soft_rows token_positions/left_padding positional_encoding/odd_width positional_encoding/far
+    token_mask/padding_id padding_mask/left_padding causal_mask/cached combine_masks/both softmax/empty_rows softmax/large_masked
+    scaled_dot_product_attention/plain scaled_dot_product_attention/per_head_weights scaled_dot_product_attention/causal_cached
+    scaled_dot_product_attention/grouped_heads_masked scaled_dot_product_attention/large_logits_masked
+    multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
+    feed_forward/relu layer_norm/small_variance_1e_5 layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
+    encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
+    logits/bias transformer/semillero transformer/keras_lab transformer/left_padding
+""".split()  # noqa: SIM905 - a long list of names reads better in lines
+# the names of cases that are evaluated two times
+TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")
 
 
 def config(dialect: str = "semillero", **changes: Any) -> TransformerConfig:
@@ -57,7 +69,10 @@ def make(component: str, name: str, config: TransformerConfig, catches: str = ""
     except ValueError:  # a component without parameters
         values = {}
     active_dropout = component != "dropout" and config.dropout_rate > 0
-    return Case(name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), twice=active_dropout and name in TWICE)
+    twice = active_dropout and name in TWICE
+    return Case(
+        name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), core=f"{component}/{name}" in CORE, twice=twice
+    )
 
 
 def ragged(batch: int, length: int) -> np.ndarray:

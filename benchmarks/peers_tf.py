@@ -1,0 +1,136 @@
+"""impl_tf beside the stock layers of Keras."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+
+from impl_tf import weights
+from impl_tf.backend import keras
+from impl_tf.compiled import compiled
+from impl_tf.transformer import Transformer
+from reference_numpy import TransformerConfig, layout
+from reference_numpy.positional_encoding import positional_encoding
+
+from .measure import Row
+from .problem import LENGTH, PADDING, Problem
+
+__all__ = ["describe", "rows"]
+
+TABLE: layout.Table = (
+    ("table", "embeddings", "v d"),
+    ("query.kernel", "_query_dense.kernel", "d h k"),
+    ("query.bias", "_query_dense.bias", "h k"),
+    ("key.kernel", "_key_dense.kernel", "d g k"),
+    ("key.bias", "_key_dense.bias", "g k"),
+    ("value.kernel", "_value_dense.kernel", "d g e"),
+    ("value.bias", "_value_dense.bias", "g e"),
+    ("output.kernel", "_output_dense.kernel", "h e d"),
+    ("output.bias", "_output_dense.bias", "d"),
+    ("feed_forward.hidden.kernel", "feed_forward.layers.0.kernel", "d f"),
+    ("feed_forward.hidden.bias", "feed_forward.layers.0.bias", "f"),
+    ("feed_forward.output.kernel", "feed_forward.layers.1.kernel", "f d"),
+    ("feed_forward.output.bias", "feed_forward.layers.1.bias", "d"),
+    ("scale", "gamma", "d"),
+    ("offset", "beta", "d"),
+    ("kernel", "kernel", "d v"),
+    ("bias", "bias", "v"),
+)
+
+
+class StockLayer(keras.layers.Layer):
+    def __init__(self, config: TransformerConfig, decoder: bool) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.self_attention, self.self_attention_norm = self._attention(config), self._norm(config)
+        if decoder:
+            self.cross_attention, self.cross_attention_norm = self._attention(config), self._norm(config)
+        self.feed_forward = keras.Sequential(
+            [keras.layers.Dense(config.feed_forward_width, config.activation), keras.layers.Dense(config.model_width)]
+        )
+        self.feed_forward_norm = self._norm(config)
+
+    @staticmethod
+    def _attention(config: TransformerConfig) -> keras.layers.Layer:
+        return keras.layers.MultiHeadAttention(config.heads, config.key_size, config.value_size)
+
+    @staticmethod
+    def _norm(config: TransformerConfig) -> keras.layers.Layer:
+        return keras.layers.LayerNormalization(epsilon=config.epsilon)
+
+    def call(self, x: tf.Tensor, mask: tf.Tensor, memory: tf.Tensor | None = None, memory_mask: tf.Tensor | None = None) -> tf.Tensor:
+        x = self.self_attention_norm(x + self.self_attention(x, x, attention_mask=mask, use_causal_mask=self.decoder))
+        if self.decoder:
+            x = self.cross_attention_norm(x + self.cross_attention(x, memory, attention_mask=memory_mask))
+        return self.feed_forward_norm(x + self.feed_forward(x))
+
+
+class StockStack(keras.layers.Layer):
+    def __init__(self, config: TransformerConfig, count: int, decoder: bool) -> None:
+        super().__init__()
+        self.layers = [StockLayer(config, decoder) for _ in range(count)]
+        self.final_norm = keras.layers.LayerNormalization(epsilon=config.epsilon)
+
+    def call(self, x: tf.Tensor, mask: tf.Tensor, memory: tf.Tensor | None = None, memory_mask: tf.Tensor | None = None) -> tf.Tensor:
+        for layer in self.layers:
+            x = layer(x, mask, memory, memory_mask)
+        return self.final_norm(x)
+
+
+class Stock(keras.Model):
+    """The paper's model from `keras.layers`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = keras.layers.Embedding(config.source_vocabulary, config.model_width)
+        self.target_embedding = keras.layers.Embedding(config.target_vocabulary, config.model_width)
+        self.encoder = StockStack(config, config.encoder_layers, decoder=False)
+        self.decoder = StockStack(config, config.decoder_layers, decoder=True)
+        self.logits = keras.layers.Dense(config.target_vocabulary)
+        self.position = tf.constant(positional_encoding(np.arange(LENGTH), config.model_width, np.float32))
+
+    def call(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        source_mask, target_mask = ((token != PADDING)[:, None, :] for token in (source, target))
+        scale = self.config.model_width**0.5
+        memory = self.encoder(self.source_embedding(source) * scale + self.position, source_mask)
+        y = self.decoder(self.target_embedding(target) * scale + self.position, target_mask, memory, source_mask)
+        return self.logits(y)
+
+
+def rows(problem: Problem, device: str) -> list[Row]:
+    """Eager (ours), as a graph and by XLA. Raises ValueError on another device than the CPU."""
+    if device != "cpu":
+        raise ValueError(f"tf is measured on device cpu; got {device}")
+    ours, stock = Transformer(problem.config), Stock(problem.config)
+    source, target = (weights.from_numpy(token.astype(np.int32), "/CPU:0") for token in (problem.source, problem.target))
+    stock(source, target)  # creates its variables
+    weights.load(ours, problem.tensors, problem.config)
+    weights.load(stock, problem.tensors, problem.config, table=TABLE)
+
+    def row(name: str, model: keras.Model, stock: bool = False, jit_compile: bool | None = None) -> Row:
+        function = model
+        if jit_compile is not None:
+            function = tf.function(model, autograph=False, jit_compile=jit_compile) if stock else compiled(model, jit_compile)
+
+        def call() -> tf.Tensor:
+            with tf.device("/CPU:0"):
+                return function(source, target, training=False)
+
+        return Row("tf", name, call, stock=stock, compiles=jit_compile is not None)
+
+    return [
+        row("impl_tf eager", ours),
+        row("impl_tf compiled", ours, jit_compile=False),
+        row("impl_tf compiled, XLA", ours, jit_compile=True),
+        row("keras.layers compiled", stock, stock=True, jit_compile=False),
+        row("keras.layers compiled, XLA", stock, stock=True, jit_compile=True),
+    ]
+
+
+def describe(device: str) -> str:
+    """The threads."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return f"{threads} threads" if threads else "one thread a core"

@@ -1,0 +1,162 @@
+"""The commands convert and inspect."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoint_models import CONFIG, NAMES, QUERY, TIED, assert_same_bits, damage, random_parameters, write_raw
+from click.testing import CliRunner
+
+from reference_numpy import parameters
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import canonical, container
+from rosettaformer.commands.convert import convert
+from rosettaformer.commands.inspect import inspect
+
+TORCH = ("--from", "torch-transformer", "--to", "canonical")
+FLAGS = ("--source-embedding", "source", "--target-embedding", "target", "--logits", "generator")
+
+
+def run(command: click.Command, *arguments: object) -> str:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_convert_there_and_back(tmp_path: Path) -> None:
+    original = random_parameters(CONFIG)
+    checkpoints.save(tmp_path / "state.safetensors", CONFIG, original, "torch-transformer", **NAMES)
+    output = run(
+        convert, tmp_path / "state.safetensors", tmp_path / "a.safetensors", *TORCH, *FLAGS, "--preset", "semillero", "--set", "heads=3"
+    )
+    assert f"{parameters.count(CONFIG):,} parameters" in output and "float32" in output
+    loaded = canonical.load(tmp_path / "a.safetensors")
+    assert loaded.config == CONFIG
+    assert_same_bits(loaded.parameters, original)
+    back = (tmp_path / "a.safetensors", tmp_path / "back.safetensors", "--from", "canonical", "--to", "torch-transformer")
+    run(convert, *back, *FLAGS, "--prefix", "model.")
+    assert set(container.read(tmp_path / "back.safetensors").tensors) == {
+        key.replace("transformer.", "model.") for key in container.read(tmp_path / "state.safetensors").tensors
+    }
+
+
+def test_convert_options_of_the_config(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "state.safetensors", CONFIG, random_parameters(CONFIG), "torch-transformer")
+    settings = ["heads=3", "padding_id=none", "scale_embedding=false", "epsilon=1e-3", "activation=gelu_tanh", "norm_placement=pre"]
+    flags = [word for text in settings for word in ("--set", text)]
+    run(convert, tmp_path / "state.safetensors", tmp_path / "a.safetensors", *TORCH, "--preset", "semillero", *flags)
+    changes = {"padding_id": None, "scale_embedding": False, "epsilon": 1e-3, "activation": "gelu_tanh", "norm_placement": "pre"}
+    assert canonical.load(tmp_path / "a.safetensors").config == CONFIG.replace(**changes)
+
+
+def test_convert_to_another_dtype_and_to_shards(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG, "float64")
+    arrays[QUERY][0, 0, 0] = 1e5
+    canonical.save(tmp_path / "a.safetensors", CONFIG, arrays)
+    both = ("--from", "canonical", "--to", "canonical")
+    output = run(convert, tmp_path / "a.safetensors", tmp_path / "b", *both, "--dtype", "bfloat16", "--max-shard-bytes", 4000, "--json")
+    assert json.loads(output)["dtype"] == "bfloat16"
+    expected = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
+    assert_same_bits(canonical.load(tmp_path / "b").parameters, expected)
+    with pytest.raises(ValueError, match=f"values are too large for float16 in {QUERY}"):
+        run(convert, tmp_path / "a.safetensors", tmp_path / "c.safetensors", *both, "--dtype", "float16")
+    assert not (tmp_path / "c.safetensors").exists()
+    with pytest.raises(ValueError, match="b is there: shards need a new folder"):
+        run(convert, tmp_path / "a.safetensors", tmp_path / "b", *both, "--max-shard-bytes", 4000, "--force")
+
+
+def test_convert_replaces_only_by_force(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        canonical.save(tmp_path / name, CONFIG, random_parameters(CONFIG, seed=seed))
+    before = (tmp_path / "b").read_bytes()
+    both = (tmp_path / "a", tmp_path / "b", "--from", "canonical", "--to", "canonical")
+    with pytest.raises(ValueError, match="b exists; replace it with --force"):
+        run(convert, *both)
+    assert (tmp_path / "b").read_bytes() == before
+    run(convert, *both, "--force")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes() != before
+    with pytest.raises(ValueError, match=r"the folder .*nowhere does not exist"):
+        run(convert, tmp_path / "a", tmp_path / "nowhere" / "b", *both[2:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*TORCH, "--set", "heads"), "a setting must be FIELD=VALUE; got 'heads'"),
+        ((*TORCH, "--set", "head=3"), "unknown config field 'head' (nearest: heads)"),
+        ((*TORCH, "--set", "heads=3", "--set", "heads=4"), "heads is set twice"),
+        ((*TORCH, "--set", "heads=3", "--preset", "semilero"), "preset must be one of"),
+        ((*TORCH, "--preset", "semillero"), "the shapes cannot tell heads"),
+        (("--from", "torch-transformer", "--to", "torch-transformer"), "one of the two formats must be canonical"),
+        (("--from", "canonical", "--to", "canonical", "--preset", "tiny"), "--preset means nothing from canonical to canonical"),
+        (
+            ("--from", "canonical", "--to", "torch-transformer", "--set", "heads=3"),
+            "--set means nothing from canonical to torch-transformer",
+        ),
+        (("--from", "canonical", "--to", "canonical"), "metadata must hold the config, a JSON object"),
+    ],
+)
+def test_convert_writes_nothing_when_anything_is_wrong(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    checkpoints.save(tmp_path / "state.safetensors", CONFIG, random_parameters(CONFIG), "torch-transformer")
+    with pytest.raises(ValueError) as caught:
+        run(convert, tmp_path / "state.safetensors", tmp_path / "a.safetensors", *arguments)
+    assert message in str(caught.value)
+    assert os.listdir(tmp_path) == ["state.safetensors"]
+
+
+def test_inspect_a_canonical_file(tmp_path: Path) -> None:
+    arrays = random_parameters(TIED, "bfloat16")
+    canonical.save(tmp_path / "a.safetensors", TIED, arrays)
+    output = run(inspect, tmp_path / "a.safetensors")
+    for text in ("bfloat16", f"{parameters.count(TIED):,} parameters", "norm_placement", "logits.kernel", QUERY, "d h k", "12 3 4"):
+        assert text in output
+    found = json.loads(run(inspect, tmp_path / "a.safetensors", "--json"))
+    assert found["config"] == TIED.to_dict() and found["ties"] == parameters.ties(TIED) and found["dtype"] == "bfloat16"
+    assert found["parameter_count"] == parameters.count(TIED)
+    (row,) = (row for row in found["tensors"] if row["name"] == QUERY)
+    values = arrays[QUERY].astype(np.float64)
+    assert row == {
+        "name": QUERY, "axes": "d h k", "dtype": "bfloat16", "shape": [12, 3, 4],
+        "mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_inspect_a_foreign_file(tmp_path: Path, suffix: str) -> None:
+    torch = pytest.importorskip("torch")
+    state = {"[red]w": np.array([[1.0, np.nan]], np.float32), "empty": np.zeros((0, 3), np.float32), "steps": np.array([1, 3])}
+    state["complex"] = np.ones(2, np.complex64)
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".pt":
+        torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
+    else:
+        container.write(path, state, {"format": "pt"})
+    output = run(inspect, path)
+    assert "raw tensors, 4" in output and "[red]w" in output and "int64" in output
+    rows = {row["name"]: row for row in json.loads(run(inspect, path, "--json"))["tensors"]}
+    assert (
+        rows["steps"]["mean"] == 2
+        and rows["[red]w"]["mean"] is None
+        and rows["complex"]["mean"] is None
+        and rows["empty"]["shape"] == [0, 3]
+    )
+
+
+def test_inspect_a_damaged_file_lists_all_problems(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    for name in ("missing", "extra", "nan"):
+        damage(name, arrays)
+    path = write_raw(tmp_path / "a.safetensors", arrays)
+    with pytest.raises(ValueError) as caught:
+        run(inspect, path)
+    result = CliRunner().invoke(inspect, [str(path), "--json"])
+    assert result.exit_code == 2
+    problems = json.loads(result.output)["problems"]
+    assert len(problems) == 3 and all(problem in str(caught.value) for problem in problems)
+    (tmp_path / "empty").touch()
+    with pytest.raises(ValueError, match="is empty"):
+        run(inspect, tmp_path / "empty")

@@ -1,0 +1,425 @@
+"""Canonical files and shards: bit-exact round trips, whole writes, and every way in which a file can be wrong."""
+
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoint_models import CONFIG, DAMAGES, QUERY, SIZES, TIED, assert_same_bits, damage, random_parameters, write_raw
+
+from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import CheckpointError, canonical, container
+from rosettaformer.checkpoints.strict import DTYPES
+
+
+def problems_of(path: Path) -> list[str]:
+    with pytest.raises(CheckpointError) as caught:
+        canonical.load(path)
+    assert str(path) in str(caught.value) and all(problem in str(caught.value) for problem in caught.value.problems)
+    return caught.value.problems
+
+
+# --- the canonical file
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"]
+)
+def test_canonical_round_trip_is_bit_exact(tmp_path: Path, config: TransformerConfig, dtype: str) -> None:
+    arrays = random_parameters(config, dtype)
+    canonical.save(tmp_path / "a.safetensors", config, dict(reversed(arrays.items())))
+    loaded = canonical.load(tmp_path / "a.safetensors")
+    assert loaded.config == config
+    assert_same_bits(loaded.parameters, arrays)
+
+
+def test_special_bits_survive(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG, "bfloat16")
+    patterns = np.array([0x8000, 0x0001, 0x807F, 0x7F7F], np.uint16)  # -0, subnormals, the largest
+    arrays[QUERY].reshape(-1)[:4] = patterns.view(ml_dtypes.bfloat16)
+    canonical.save(tmp_path / "a.safetensors", CONFIG, arrays)
+    assert_same_bits(canonical.load(tmp_path / "a.safetensors").parameters, arrays)
+
+
+def test_other_readers_of_safetensors_agree(tmp_path: Path) -> None:
+    arrays = random_parameters(TIED, "float16")
+    canonical.save(tmp_path / "a.safetensors", TIED, arrays)
+    with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
+        assert file.metadata()["format"] == "rosettaformer" and json.loads(file.metadata()["config"]) == TIED.to_dict()
+        assert json.loads(file.metadata()["ties"]) == parameters.ties(TIED)
+        assert set(file.keys()) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(file.get_tensor(name), array)
+
+
+def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    metadata = {"format": "rosettaformer", "format_version": "1", "config": json.dumps(CONFIG.to_dict()), "ties": "{}"}
+    safetensors.numpy.save_file(arrays, tmp_path / "a.safetensors", metadata)
+    assert_same_bits(canonical.load(tmp_path / "a.safetensors").parameters, arrays)
+
+
+@pytest.mark.parametrize("stride", ["transposed", "sliced", "reversed", "broadcast"])
+def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride: str) -> None:
+    """The safetensors package 0.8.0 writes the memory as it lies, which is another tensor."""
+    arrays = random_parameters(CONFIG)
+    shape = arrays[QUERY].shape
+    values = np.random.default_rng(1).normal(size=[2 * size for size in shape]).astype(np.float32)
+    view = {
+        "transposed": values[tuple(slice(size) for size in shape)].copy().transpose(2, 1, 0).copy().transpose(2, 1, 0),
+        "sliced": values[::2, ::2, ::2],
+        "reversed": values[: shape[0], : shape[1], shape[2] - 1 :: -1],
+        "broadcast": np.broadcast_to(values[0, 0, : shape[2]], shape),
+    }[stride]
+    assert not view.flags.c_contiguous
+    canonical.save(tmp_path / "a.safetensors", CONFIG, arrays | {QUERY: view})
+    np.testing.assert_array_equal(canonical.load(tmp_path / "a.safetensors").parameters[QUERY], view)
+
+
+def test_equal_models_give_equal_files(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    canonical.save(tmp_path / "a", CONFIG, arrays)
+    canonical.save(tmp_path / "b", CONFIG, dict(reversed(arrays.items())))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_save_refuses_what_load_would(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    arrays["logits.bias"] = np.full_like(arrays["logits.bias"], np.nan)
+    arrays[QUERY] = arrays[QUERY].astype(np.float64)
+    arrays["logits.kernal"] = arrays.pop("logits.kernel")
+    with pytest.raises(CheckpointError) as caught:
+        canonical.save(tmp_path / "a.safetensors", CONFIG, arrays)
+    text = str(caught.value)
+    assert "logits.bias must be finite" in text and f"{QUERY} must be float32" in text and "nearest: logits.kernal" in text
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["os.fsync", "os.replace", "rosettaformer.checkpoints.container.write"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    path = tmp_path / "a.safetensors"
+    canonical.save(path, CONFIG, random_parameters(CONFIG))
+    before = path.read_bytes()
+    real_write = container.write
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        if call.endswith("container.write"):
+            real_write(*arguments, **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        canonical.save(path, CONFIG, random_parameters(CONFIG, seed=1))
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_a_saved_file_has_the_users_permissions_and_links_stay(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    canonical.save(tmp_path / "link", CONFIG, random_parameters(CONFIG))
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+# --- shards
+
+
+def saved_shards(folder: Path, config: TransformerConfig = CONFIG) -> dict[str, np.ndarray]:
+    arrays = random_parameters(config)
+    canonical.save(folder, config, arrays, max_shard_bytes=5000)
+    return arrays
+
+
+def edit_index(folder: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    edit(index)
+    path.write_text(json.dumps(index))
+    return path
+
+
+def test_shards_round_trip_by_folder_and_by_index(tmp_path: Path) -> None:
+    arrays = saved_shards(tmp_path / "model", TIED)
+    shards = sorted((tmp_path / "model").glob("*.safetensors"))
+    assert len(shards) > 3 and all(path.stat().st_size < 5000 + 20000 for path in shards)
+    for path in (tmp_path / "model", tmp_path / "model" / "model.safetensors.index.json"):
+        loaded = canonical.load(path)
+        assert loaded.config == TIED
+        assert_same_bits(loaded.parameters, arrays)
+
+
+@pytest.mark.parametrize("where", ["index", "shard"])
+def test_the_metadata_of_shards_may_stand_in_the_index_or_in_one_of_them(tmp_path: Path, where: str) -> None:
+    arrays = random_parameters(CONFIG)
+    names = list(arrays)
+    for number, part in enumerate((names[::2], names[1::2])):
+        own = canonical._metadata(CONFIG) if (where, number) == ("shard", 1) else {}
+        container.write(tmp_path / f"{number}.safetensors", {name: arrays[name] for name in part}, own)
+    metadata = canonical._metadata(CONFIG) if where == "index" else {}
+    weight_map = {name: f"{number % 2}.safetensors" for number, name in enumerate(names)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": metadata | {"total_size": 1}, "weight_map": weight_map}))
+    loaded = canonical.load(tmp_path)
+    assert loaded.config == CONFIG
+    assert_same_bits(loaded.parameters, arrays)
+
+
+@pytest.mark.parametrize("file", ["../a.safetensors", "/etc/passwd", "..\\a.safetensors", "C:\\a", "x/a"])
+def test_a_weight_map_may_not_leave_the_folder(tmp_path: Path, file: str) -> None:
+    saved_shards(tmp_path / "model")
+    path = edit_index(tmp_path / "model", lambda index: index["weight_map"].update({"logits.bias": file}))
+    assert any(problem.startswith(f"weight_map names {file!r}, which leaves") for problem in problems_of(path))
+
+
+def test_all_problems_of_shards_at_once(tmp_path: Path) -> None:
+    saved_shards(tmp_path / "model")
+    shards = sorted((tmp_path / "model").glob("*.safetensors"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+    shards[1].unlink()
+    path = edit_index(tmp_path / "model", lambda index: index["weight_map"].update({"extra.bias": shards[2].name}) or
+                      (index["weight_map"].pop("logits.bias") and index["metadata"].update(config="{}")))  # fmt: skip
+    text = "\n".join(problems_of(path))
+    assert f"{shards[0].name} is empty, damaged or not a safetensors file: " in text
+    assert f"weight_map names '{shards[1].name}', which does not exist" in text
+    assert f"weight_map puts extra.bias into {shards[2].name}, which does not hold it" in text
+    assert f"{shards[-1].name} holds logits.bias, which weight_map does not put there" in text
+    assert "contradicts the other files in its metadata 'config'" in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', "[" * 100000])
+def test_a_broken_index(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(text)
+    assert "index of shards" in problems_of(path)[0]
+
+
+def test_a_folder_without_one_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must hold one .*; got neither"):
+        canonical.load(tmp_path)
+    for name in "ab":
+        canonical.save(tmp_path / f"{name}.safetensors", CONFIG, random_parameters(CONFIG))
+    with pytest.raises(ValueError, match=r"got a.safetensors, b.safetensors"):
+        canonical.load(tmp_path)
+
+
+def test_shards_need_a_new_folder_and_a_failure_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    old = saved_shards(folder)
+    with pytest.raises(ValueError, match="model is there: shards need a new folder"):
+        canonical.save(folder, CONFIG, random_parameters(CONFIG, seed=1), max_shard_bytes=9000)
+    with pytest.raises(ValueError, match="model is a folder"):
+        canonical.save(folder, CONFIG, old)
+    assert_same_bits(canonical.load(folder).parameters, old)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError("interrupted")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="interrupted"):
+        canonical.save(tmp_path / "other", CONFIG, old, max_shard_bytes=9000)
+    assert os.listdir(tmp_path) == ["model"]
+
+
+# --- damaged files
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_tensor_is_named_and_nothing_else(tmp_path: Path, name: str) -> None:
+    arrays = random_parameters(CONFIG)
+    message = damage(name, arrays)
+    found = problems_of(write_raw(tmp_path / "a.safetensors", arrays))
+    assert any(problem.startswith(message) for problem in found), found
+    assert len(found) == (2 if name == "misnamed" else 1), found
+
+
+@pytest.mark.parametrize("rename", ["model.{}", "x.{}_"])
+def test_a_file_under_other_names_is_named_in_seconds(tmp_path: Path, rename: str) -> None:
+    """Hundreds of missing and of unexpected names, without comparing all pairs letter by letter; a prefix is seen through."""
+    config = CONFIG.replace(encoder_layers=12, decoder_layers=12)
+    arrays = {rename.format(name): array for name, array in random_parameters(config).items()}
+    path = write_raw(tmp_path / "a.safetensors", arrays, config)
+    start = time.perf_counter()
+    found = problems_of(path)
+    assert time.perf_counter() - start < 5
+    assert len(found) == 2 * len(arrays)
+    if rename == "model.{}":
+        assert f"missing {QUERY} of shape (12, 3, 4) (nearest: model.{QUERY})" in found
+        assert f"unexpected model.{QUERY} (nearest: {QUERY})" in found
+
+
+def test_more_layers_than_tensors_are_not_enumerated(tmp_path: Path) -> None:
+    claimed = CONFIG.replace(encoder_layers=10**9, decoder_layers=10**9)
+    found = problems_of(write_raw(tmp_path / "a.safetensors", {"w": np.zeros(3, np.float32)}, claimed))
+    assert "config contradicts the tensors: encoder_layers is 1000000000, but the tensors have 0" in found
+    assert "unexpected w" in found
+
+
+def test_sizes_of_no_valid_config_are_listed_one_by_one(tmp_path: Path) -> None:
+    """Three heads are no multiple of two key heads."""
+    arrays = random_parameters(CONFIG)
+    for name in [name for name in arrays if name.endswith(("key.kernel", "value.kernel"))]:
+        arrays[name] = arrays[name][:, :2]
+    for name in [name for name in arrays if name.endswith(("key.bias", "value.bias"))]:
+        arrays[name] = arrays[name][:2]
+    found = problems_of(write_raw(tmp_path / "a.safetensors", arrays))
+    assert len(found) == 16 and all("must have shape" in problem for problem in found)
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    arrays["encoder.layers.0.feed_forward.hidden.kernel"] = arrays["encoder.layers.0.feed_forward.hidden.kernel"].T
+    del arrays["decoder.final_norm.offset"]
+    for name in ("extra", "misnamed", "nan"):
+        damage(name, arrays)
+    arrays["target_embedding.table"] = arrays["target_embedding.table"].astype(np.float64)
+    path = write_raw(tmp_path / "a.safetensors", arrays, format_version="2", ties='{"logits.kernel": "target_embedding.table"}')
+    text = "\n".join(problems_of(path))
+    for message in (
+        "format version must be '1'; got '2'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
+        "missing decoder.final_norm.offset", "unexpected decoder.more", "nearest: " + QUERY, "logits.bias must be finite",
+        "target_embedding.table must be float32 like most tensors; got float64",
+    ):  # fmt: skip
+        assert message in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model_width": 16}, {"feed_forward_width": 21}, {"key_size": 5}, {"value_size": 5}, {"heads": 6}, {"heads": 6, "key_value_heads": 2},
+     {"encoder_layers": 3}, {"encoder_layers": 1}, {"decoder_layers": 2}, {"encoder_layers": 10**9}, {"final_norm": False},
+     {"attention_bias": False}, {"target_vocabulary": 32}, {"model_width": 16, "encoder_layers": 1, "attention_bias": False}],
+    ids=str,
+)  # fmt: skip
+def test_a_config_that_contradicts_the_tensors_is_named_once(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG), CONFIG.replace(**changes))
+    expected = {
+        f"config contradicts the tensors: {name} is {value!r}, but the tensors have {getattr(CONFIG, name)!r}"
+        for name, value in changes.items()
+    }
+    assert set(problems_of(path)) == expected
+
+
+def test_tensors_that_are_wrong_themselves_do_not_speak_against_the_config(tmp_path: Path) -> None:
+    arrays = random_parameters(CONFIG)
+    arrays["source_embedding.table"] = arrays["source_embedding.table"][:-1]  # alone with its vocabulary
+    for name in ("target_embedding.table", "logits.kernel"):  # two of the three with theirs
+        arrays[name] = arrays[name].T
+    assert {problem.split(",")[0] for problem in problems_of(write_raw(tmp_path / "a.safetensors", arrays))} == {
+        "source_embedding.table must have shape (37",
+        "target_embedding.table is transposed: has axes reversed",
+        "logits.kernel is transposed: has axes reversed",
+    }
+
+
+def test_a_layer_that_is_lost_is_missing_and_does_not_speak_against_the_config(tmp_path: Path) -> None:
+    arrays = {name: array for name, array in random_parameters(CONFIG).items() if not name.startswith("encoder.layers.0.")}
+    found = problems_of(write_raw(tmp_path / "a.safetensors", arrays))
+    assert found and all(problem.startswith("missing encoder.layers.0.") for problem in found)
+
+
+def test_a_tie_that_the_file_does_not_keep(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "a.safetensors", random_parameters(TIED.replace(tie_logits=False)), TIED)
+    assert problems_of(path) == ["the config ties logits.kernel to source_embedding.table", "unexpected logits.kernel"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"config": None}, "metadata must hold the config, a JSON object"),
+        ({"config": "no JSON"}, "metadata must hold the config, a JSON object"),
+        ({"config": "[" * 100000}, "metadata must hold the config, a JSON object"),
+        ({"config": "{}"}, "config: a config needs every field; missing source_vocabulary"),
+        ({"config": json.dumps(CONFIG.to_dict() | {"heads": 0})}, "config: heads must be at least 1; got 0"),
+        ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
+        ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head', did you mean 'heads'?"),
+        ({"format": "pt"}, "metadata must name the format 'rosettaformer'; got 'pt'"),
+        ({"format_version": "99"}, "the format version must be '1'; got '99'"),
+        ({"format_version": None}, "the format version must be '1'; got None"),
+        ({"ties": None}, "ties contradict the config, which declares {}; got null"),
+        ({"ties": "no JSON"}, "ties contradict the config, which declares {}; got null"),
+    ],
+)
+def test_wrong_metadata(tmp_path: Path, metadata: dict[str, str | None], message: str) -> None:
+    found = problems_of(write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG), **metadata))
+    assert len(found) == 1 and found[0].startswith(message), found
+
+
+def header(tensors: object, data: bytes = b"\0" * 8) -> bytes:
+    text = json.dumps(tensors).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32", offsets: tuple[int, int] = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+DAMAGED = {
+    "empty": b"",
+    "short": b"abc",
+    "zip": b"PK\x03\x04" + b"x" * 100,
+    "bogus header length": struct.pack("<Q", 2**63) + b"{}",
+    "cut header": struct.pack("<Q", 500) + b"{",
+    "no JSON": struct.pack("<Q", 2) + b"{x",
+    "no UTF-8": struct.pack("<Q", 2) + b"\xff\xfe",
+    "list": header([]),
+    "deep": struct.pack("<Q", 50000) + b"[" * 50000,
+    "no entry": header({"a": 1}),
+    "negative size": header({"a": entry((-2,))}),
+    "overflowing size": header({"a": entry((2**40, 2**40))}),
+    "too many axes": header({"a": entry((2,) + (1,) * 69)}),
+    "too little data": header({"a": entry((2**40,), offsets=(0, 2**42))}),
+    "overlapping": header({"a": entry(), "b": entry()}),
+    "gap": header({"a": entry(offsets=(4, 12))}, b"\0" * 12),
+    "trailing data": header({"a": entry()}, b"\0" * 9),
+    "metadata of numbers": header({"__metadata__": {"format": 1}, "a": entry()}),
+    "dtype unknown to NumPy": header({"a": entry((8,), "F8_E5M2")}),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_container_is_one_problem(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(DAMAGED[name])
+    (problem,) = problems_of(path)
+    assert re.fullmatch("is empty, damaged or not a safetensors file: .+", problem)
+
+
+def test_every_truncation_of_a_file_is_a_clean_error(tmp_path: Path) -> None:
+    """Cut anywhere, the file is refused with a list of problems, never with another exception."""
+    path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG))
+    content = path.read_bytes()
+    for length in range(0, len(content), max(1, len(content) // 97)):
+        path.write_bytes(content[:length])
+        assert problems_of(path)
+
+
+def test_no_random_damage_gives_another_exception(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG))
+    content = path.read_bytes()
+    rng = np.random.default_rng(3)
+    header_end = 8 + int.from_bytes(content[:8], "little")
+    refused = 0
+    for _ in range(300):
+        changed = bytearray(content)
+        for position in rng.integers(0, header_end, 3):
+            changed[position] = rng.integers(256)
+        path.write_bytes(changed)
+        try:
+            canonical.load(path)
+        except CheckpointError:
+            refused += 1
+    assert refused > 250
+
+
+def test_a_missing_file_and_a_wrong_format() -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        canonical.load("no/such.safetensors")
+    with pytest.raises(ValueError, match="format must be one of canonical, torch-transformer; got 'gguf'"):
+        checkpoints.load("x", "gguf")

@@ -1,0 +1,365 @@
+"""State dicts of torch.nn.Transformer: real modules' own logits, bit-exact round trips, and every way in which one can be wrong."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoint_models import (
+    CHOICES,
+    CONFIG,
+    NAMES,
+    QUERY,
+    SIZES,
+    TIED,
+    assert_same_bits,
+    random_parameters,
+    state_of,
+    torch_model,
+)
+from click.testing import CliRunner
+
+from reference_numpy import TransformerConfig, parameters, preset, transformer
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import Checkpoint, CheckpointError, canonical, torch_transformer
+from rosettaformer.checkpoints.strict import DTYPES
+from rosettaformer.commands.convert import convert
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but"),  # nn.Transformer has no way to ask for less
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage"),
+]
+
+
+def to_torch(state: dict[str, np.ndarray]) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    return {
+        name: torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16) if array.dtype == ml_dtypes.bfloat16 else torch.from_numpy(array)
+        for name, array in state.items()
+    }
+
+
+def torch_logits(model: Any, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The module's own output: its embedding times sqrt(d), sinusoidal positions, padding and causal masks."""
+    torch = pytest.importorskip("torch")
+    source_ids, target_ids = torch.from_numpy(source), torch.from_numpy(target)
+    width = model.source.embedding_dim
+    position = torch.arange(50, dtype=torch.float64)[:, None]
+    angle = position / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    table = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+
+    def embed(module: Any, token: Any) -> Any:
+        return module(token) * width**0.5 + table[: token.shape[1]]
+
+    with torch.no_grad():
+        x = model.transformer(
+            embed(model.source, source_ids), embed(model.target, target_ids),
+            tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.float64).bool(),
+            src_key_padding_mask=source_ids == 0, tgt_key_padding_mask=target_ids == 0, memory_key_padding_mask=source_ids == 0,
+        )  # fmt: skip
+        return model.generator(x).numpy()
+
+
+def tokens(vocabularies: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Ragged right padding; no padding inside."""
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(1, vocabularies[0], (3, 11)), rng.integers(1, vocabularies[1], (3, 7))
+    source[1, 6:], source[2, 9:], target[0, 5:] = 0, 0, 0
+    return source, target
+
+
+def assert_same_logits(model: Any, config: TransformerConfig, arrays: Mapping[str, np.ndarray]) -> None:
+    source, target = tokens((config.source_vocabulary, config.target_vocabulary))
+    ours = transformer.transformer(parameters.nest(arrays), config, source, target)
+    theirs = torch_logits(model, source, target)
+    real = target != 0
+    assert np.abs(theirs[real]).max() > 0.1
+    assert np.abs(ours - theirs)[real].max() <= 1e-11 * np.abs(theirs[real]).max()
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_imported_parameters_give_the_modules_own_logits(norm_first: bool, activation: str) -> None:
+    model = torch_model(96, 4, (3, 2), 160, norm_first=norm_first, activation=activation, layer_norm_eps=1e-6).double()
+    choices = {"heads": 4, "epsilon": 1e-6, "norm_placement": "pre" if norm_first else "post"}
+    choices["activation"] = "relu" if activation == "relu" else "gelu_erf"
+    checkpoint = torch_transformer.import_state_dict(state_of(model), settings=CHOICES | choices, ignore=["pe"], **NAMES)
+    config = checkpoint.config
+    assert (config.encoder_layers, config.decoder_layers, config.model_width, config.feed_forward_width) == (3, 2, 96, 160)
+    assert (config.final_norm, config.attention_bias, config.output_bias, config.key_size) == (True, True, True, 24)
+    assert_same_logits(model, config, checkpoint.parameters)
+
+
+def test_the_base_model(tmp_path: Path) -> None:
+    """Real size, through files: saved by torch, converted by the command, equal logits."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Module()
+    model.source, model.target = torch.nn.Embedding(1000, 512), torch.nn.Embedding(1000, 512)
+    model.transformer = torch.nn.Transformer(batch_first=True).eval()
+    model.generator = torch.nn.Linear(512, 1000)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    names = ("--source-embedding", "source", "--target-embedding", "target", "--logits", "generator")
+    arguments = ("--from", "torch-transformer", "--to", "canonical", "--preset", "semillero", *names)
+    result = CliRunner().invoke(convert, [str(tmp_path / "model.pt"), str(tmp_path / "a.safetensors"), *arguments])
+    assert result.exit_code == 0, result.output
+    checkpoint = canonical.load(tmp_path / "a.safetensors")
+    assert checkpoint.config.heads == 8 and checkpoint.config.source_vocabulary == 1000
+    assert_same_logits(model.double(), checkpoint.config, {name: array.astype(np.float64) for name, array in checkpoint.parameters.items()})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tie", [False, True])
+def test_torch_round_trip_is_bit_exact_and_loads_strictly(dtype: str, tie: bool) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch_model(vocabularies=(37, 37), tie=tie).to(getattr(torch, dtype))
+    state = state_of(model)
+    settings = CHOICES | {"share_embeddings": tie, "tie_logits": tie}
+    checkpoint = torch_transformer.import_state_dict(state, settings=settings, ignore=["pe"], **NAMES)
+    exported = torch_transformer.export_state_dict(checkpoint.config, checkpoint.parameters, **NAMES)
+    del state["pe"]
+    assert_same_bits(dict(sorted(exported.items())), dict(sorted(state.items())))
+    fresh = torch_model(vocabularies=(37, 37), tie=tie, seed=1).to(getattr(torch, dtype))
+    fresh.load_state_dict(to_torch(exported) | {"pe": fresh.pe}, strict=True)
+    inner = torch_transformer.export_state_dict(checkpoint.config, checkpoint.parameters, prefix="")
+    fresh.transformer.load_state_dict(to_torch({key: array for key, array in inner.items() if key.startswith(("enc", "dec"))}), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True))
+    again = torch_transformer.import_state_dict(exported, settings=settings, **NAMES)
+    assert again.config == checkpoint.config
+    assert_same_bits(again.parameters, checkpoint.parameters)
+
+
+def test_the_packed_projection_is_query_key_value_and_outputs_come_first() -> None:
+    state = state_of(torch_model())
+    arrays = torch_transformer.import_state_dict(state, settings=CHOICES, ignore=["pe"], **NAMES).parameters
+    packed = state["transformer.decoder.layers.0.multihead_attn.in_proj_weight"]
+    value = arrays["decoder.layers.0.cross_attention.value.kernel"]
+    assert value[5, 2, 1] == packed[2 * 12 + 2 * 4 + 1, 5]
+    assert (
+        arrays["decoder.layers.0.cross_attention.key.bias"][1, 3]
+        == state["transformer.decoder.layers.0.multihead_attn.in_proj_bias"][12 + 4 + 3]
+    )
+    output = arrays["encoder.layers.1.self_attention.output.kernel"]
+    assert output[2, 3, 7] == state["transformer.encoder.layers.1.self_attn.out_proj.weight"][7, 2 * 4 + 3]
+
+
+def imported(state: Mapping[str, Any], settings: dict[str, Any] = CHOICES, ignore: Sequence[str] = ("pe",), **options: Any) -> Checkpoint:
+    return torch_transformer.import_state_dict(state, settings=settings, ignore=ignore, **(NAMES | options))
+
+
+def import_problems(state: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        imported(state, *arguments, **options)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer.", "module.model.transformer."])
+def test_the_prefix_is_found(prefix: str) -> None:
+    state = state_of(torch_model())
+    moved = {key.replace("transformer.", prefix, 1) if key.startswith("transformer.") else key: array for key, array in state.items()}
+    expected = imported(state)
+    for given in (None, prefix):
+        found = imported(moved, prefix=given)
+        assert found.config == expected.config
+        assert_same_bits(found.parameters, expected.parameters)
+    assert f"holds no torch.nn.Transformer at the prefix '{prefix}x.'" in import_problems(moved, prefix=f"{prefix}x.")
+
+
+def test_two_transformers_need_a_prefix() -> None:
+    state = state_of(torch_model())
+    twin = {key.replace("transformer.", "other."): array for key, array in state.items() if key.startswith("transformer.")}
+    assert "holds several torch.nn.Transformer: choose with --prefix one of 'other.', 'transformer.'" in import_problems(state | twin)
+    assert imported(state | twin, prefix="transformer.", ignore=["pe", *twin]).config.encoder_layers == 2
+
+
+@pytest.mark.parametrize("name", ["missing", "extra", "transposed", "transposed table", "shape", "dtype", "nan", "tied"])
+def test_a_damaged_state_dict(name: str) -> None:
+    state = {key: array.copy() for key, array in state_of(torch_model(vocabularies=(37, 37), tie=name == "tied")).items()}
+    key = "transformer.encoder.layers.1.linear2.weight"
+    settings = CHOICES
+    if name == "missing":
+        del state[key]
+        message = f"missing {key} of shape (12, 20)"
+    elif name == "extra":
+        state["adapter.weight"] = np.zeros(3, np.float32)
+        message = "unexpected adapter.weight: it belongs to no nn.Transformer; name it, or --ignore it"
+    elif name == "transposed":
+        state[key] = state[key].T
+        message = f"{key} is transposed: has axes reversed, shape (20, 12); must have shape (12, 20)"
+    elif name == "transposed table":
+        state["source.weight"] = state["source.weight"].T
+        message = "source.weight is transposed: has axes reversed, shape (12, 37); must have shape (37, 12)"
+    elif name == "shape":
+        key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
+        state[key] = state[key][:-1]
+        message = f"{key} must have shape (36, 12); got (35, 12)"
+    elif name == "dtype":
+        state[key] = state[key].astype(np.float64)
+        message = f"{key} must be float32 like most tensors; got float64"
+    elif name == "nan":
+        state[key][0, 0] = np.nan
+        message = f"{key} must be finite; got 1 NaN"
+    else:
+        state["generator.weight"][3, 3] += 1
+        settings = CHOICES | {"share_embeddings": True, "tie_logits": True}
+        message = "generator.weight must equal source.weight, to which the config ties it"
+    text = import_problems(state, settings)
+    assert text.startswith(message) and "\n" not in text, text
+
+
+def test_what_the_shapes_cannot_tell_must_be_told() -> None:
+    state = state_of(torch_model())
+    text = import_problems(state, {})
+    assert "the shapes cannot tell heads, activation, norm_placement, epsilon, scale_embedding" in text
+    assert "dropout_rate" in text and "feed_forward_width" not in text
+    # the preset's eight heads are those of width 512: at width 12 they would be a guess
+    text = import_problems(state, {}, preset="semillero")
+    assert "the shapes cannot tell heads:" in text and "\n" not in text
+    assert imported(state, {"heads": 3}, preset="semillero").config == CONFIG
+
+
+def test_contradictions_are_listed_at_once() -> None:
+    state = state_of(torch_model())
+    settings = {"heads": 3, "model_width": 16, "encoder_layers": 5, "key_size": 7, "output_bias": False}
+    text = import_problems(state, settings, preset="paper_base")
+    for message in (
+        "model_width is 16 by --set, but the tensors show 12",
+        "encoder_layers is 5 by --set, but the tensors show 2",
+        "output_bias is False by --set, but the tensors show True",
+        "final_norm is False by the preset paper_base, but the tensors show True",
+        "attention_bias is False by the preset paper_base, but the tensors show True",
+        "key_size is 7 by --set, but the tensors show 4",
+    ):
+        assert message in text
+    for heads in (5, 0, "three"):
+        message = f"heads must be an integer that divides model_width=12; got {heads!r}"
+        assert message in import_problems(state, CHOICES | {"heads": heads})
+    assert "activation must be one of" in import_problems(state, CHOICES | {"activation": "swish"})
+    text = import_problems(state, CHOICES | {"share_embeddings": True})
+    assert "shared embeddings need equal vocabularies" in text
+
+
+def test_layouts_that_cannot_be_expressed() -> None:
+    state = state_of(torch_model(bias=False))
+    assert "missing transformer.encoder.layers.0.linear1.bias of shape (20,)" in import_problems(state)
+    state = state_of(torch_model())
+    assert "missing transformer.decoder.norm.weight" in import_problems(
+        {key: array for key, array in state.items() if not key.startswith("transformer.decoder.norm")}
+    )
+    no_norms = {key: array for key, array in state.items() if "coder.norm" not in key}
+    assert imported(no_norms).config.final_norm is False
+    grouped = preset("paper_base", **SIZES | {"key_value_heads": 1, "key_size": 5, "target_vocabulary": 37})
+    with pytest.raises(CheckpointError) as caught:
+        torch_transformer.export_state_dict(grouped, random_parameters(grouped))
+    assert [problem.partition(";")[0] for problem in caught.value.problems] == [
+        "torch.nn.Transformer needs key_value_heads=3",
+        "torch.nn.Transformer needs key_size=4",
+        "torch.nn.Transformer needs attention_bias=1",
+    ]
+    with pytest.raises(ValueError, match=r"cannot both be named same\.weight"):
+        torch_transformer.export_state_dict(CONFIG, random_parameters(CONFIG), source_embedding="same", target_embedding="same")
+
+
+def test_names_around_the_transformer() -> None:
+    state = state_of(torch_model())
+    text = import_problems(state, source_embedding="sauce", ignore=["pe", "pes"])
+    assert "--source-embedding sauce: no such tensor" in text and "--ignore pes: no such tensor (nearest: pe)" in text
+    assert "unexpected pe: it belongs to no nn.Transformer" in import_problems(state, ignore=())
+    text = import_problems(state, source_embedding=None)
+    assert "no source embedding: name it with --source-embedding (tensors outside of the nn.Transformer: source.weight)" in text
+    text = import_problems(state, logits=None)
+    assert "missing logits.weight (name it with --logits) of shape (31, 12)" in text and "unexpected generator.weight" in text
+    text = import_problems(state, target_embedding="source")
+    assert "one table is named for source and target, but share_embeddings is False" in text
+    tied = state_of(torch_model(vocabularies=(37, 37), tie=True))
+    settings = CHOICES | {"share_embeddings": True, "tie_logits": True}
+    once = {key: array for key, array in tied.items() if key not in ("target.weight", "generator.weight", "generator.bias")}
+    found = imported(once, settings, target_embedding=None, logits=None)
+    assert found.config.output_bias is False and set(found.parameters) == set(parameters.axes(found.config))
+
+
+def test_a_transformer_alone() -> None:
+    state = {key: array for key, array in state_of(torch_model()).items() if key.startswith("transformer.")}
+    nameless = dict.fromkeys(NAMES)
+    assert "--fresh-embeddings SEED" in import_problems(state, ignore=(), **nameless)
+    assert "the shapes cannot tell source_vocabulary, target_vocabulary, output_bias" in import_problems(
+        state, ignore=(), fresh_embeddings=4, **nameless
+    )
+    settings = CHOICES | {"source_vocabulary": 37, "target_vocabulary": 31, "output_bias": True}
+    found = imported(state, settings, ignore=(), fresh_embeddings=4, **nameless)
+    fresh = parameters.initialise(found.config, 4, np.float32)
+    for name in ("source_embedding.table", "target_embedding.table", "logits.kernel", "logits.bias"):
+        np.testing.assert_array_equal(found.parameters[name], fresh[name])
+    assert found.parameters[QUERY].dtype == np.float32 and not np.array_equal(found.parameters[QUERY], fresh[QUERY])
+
+
+def test_an_encoder_alone() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Module()
+    model.source = torch.nn.Embedding(37, 12)
+    model.encoder = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(12, 3, 20, batch_first=True), 2, enable_nested_tensor=False
+    )
+    found = imported(state_of(model), ignore=(), target_embedding=None, logits=None, settings=CHOICES | {"output_bias": False})
+    assert found.config.decoder_layers == 0 and found.config.final_norm is False and found.config.encoder_layers == 2
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".safetensors"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_state_dict_files(tmp_path: Path, suffix: str, dtype: str) -> None:
+    pytest.importorskip("torch")
+    arrays = random_parameters(TIED, dtype)
+    path = tmp_path / f"state{suffix}"
+    checkpoints.save(path, TIED, arrays, "torch-transformer", **NAMES)
+    loaded = checkpoints.load(
+        path, "torch-transformer", preset="sapiens", settings={"heads": 3}, **NAMES | {"logits": None}, ignore=["generator.weight"]
+    )
+    assert loaded.config == TIED and os.listdir(tmp_path) == [path.name]
+    assert_same_bits(loaded.parameters, arrays)
+
+
+def test_a_damaged_safetensors_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    checkpoints.save(path, CONFIG, random_parameters(CONFIG), "torch-transformer")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError) as caught:
+        torch_transformer.load(path)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["is empty, damaged or not a safetensors file"]
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("evil",))
+
+
+@pytest.mark.parametrize("content", ["code", "garbage", "empty", "list", "nested"])
+def test_a_bad_pickle_runs_nothing_and_is_a_clean_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.pt"
+    if content in ("garbage", "empty"):
+        path.write_bytes(b"garbage" * 9 if content == "garbage" else b"")
+    else:
+        state = {key: torch.from_numpy(array) for key, array in state_of(torch_model()).items()}
+        torch.save({"code": {"a": Evil()}, "list": [1, 2], "nested": {"epoch": 1, "model": state}}[content], path)
+    with pytest.raises(CheckpointError) as caught:
+        torch_transformer.load(path)
+    wanted = {"list": "must hold a state dict, names to tensors; got list", "nested": "got 'model': a "}
+    assert wanted.get(content, "cannot be read as tensors alone (weights_only=True)") in str(caught.value)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "a.pt").touch()
+    with pytest.raises(ValueError, match=r"files need PyTorch: pip install 'rosettaformer\[torch\]'"):
+        torch_transformer.load(tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"files need PyTorch"):
+        torch_transformer.save(tmp_path / "b.pt", CONFIG, random_parameters(CONFIG))
+    assert os.listdir(tmp_path) == ["a.pt"]
+    path = tmp_path / "a.safetensors"
+    torch_transformer.save(path, CONFIG, random_parameters(CONFIG))
+    assert torch_transformer.load(path, preset="semillero", settings={"heads": 3}).config == CONFIG

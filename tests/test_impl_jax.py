@@ -1,0 +1,259 @@
+"""What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+nnx = pytest.importorskip("flax.nnx")
+
+import jax.numpy as jnp  # noqa: E402
+import ml_dtypes  # noqa: E402
+
+from impl_jax import port, weights  # noqa: E402
+from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
+from impl_jax.compiled import compiled  # noqa: E402
+from impl_jax.dropout import Dropout  # noqa: E402
+from impl_jax.embedding import Embedding  # noqa: E402
+from impl_jax.feed_forward import FeedForward  # noqa: E402
+from impl_jax.normalization import LayerNorm  # noqa: E402
+from impl_jax.positional_encoding import positional_encoding  # noqa: E402
+from impl_jax.softmax import softmax  # noqa: E402
+from impl_jax.transformer import Transformer  # noqa: E402
+from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
+from reference_numpy import positional_encoding as truth_positions  # noqa: E402
+from reference_numpy import transformer as truth  # noqa: E402
+from rosettaformer.conformance.adapters.jax import Adapter  # noqa: E402
+from rosettaformer.conformance.case import Case  # noqa: E402
+
+
+def small(**changes: Any) -> TransformerConfig:
+    sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "heads": 2, "key_value_heads": 1, "key_size": 3,
+             "value_size": 4, "feed_forward_width": 7, "encoder_layers": 1, "decoder_layers": 1}  # fmt: skip
+    return preset("tiny", **(sizes | changes))
+
+
+def loaded(config: TransformerConfig) -> tuple[Transformer, dict[str, np.ndarray]]:
+    model = port.components["transformer"](config, jnp.float32)
+    arrays = parameters.initialise(config, 1, np.float32)
+    weights.load(model, arrays, config)
+    model.eval()
+    return model, arrays
+
+
+SOURCE, TARGET = np.array([[0, 3, 4, 5, 6], [1, 2, 0, 0, 0]]), np.array([[7, 8, 9], [0, 0, 0]])
+
+
+def test_a_compiled_model_equals_the_truth_and_is_traced_once(monkeypatch: pytest.MonkeyPatch):
+    config = small()
+    model, arrays = loaded(config)
+    call, traces, original = compiled(model), [], Transformer.__call__
+    monkeypatch.setattr(Transformer, "__call__", lambda self, **arguments: (traces.append(1), original(self, **arguments))[1])
+    y = call(SOURCE, TARGET)
+    call(source=jnp.asarray(SOURCE), target=TARGET + 1)
+    np.testing.assert_allclose(y, truth.transformer(parameters.nest(arrays), config, SOURCE, TARGET), atol=1e-5)
+    assert len(traces) == 1
+
+
+def test_a_compiled_model_reads_its_variables_at_every_call():
+    layer = LayerNorm(4, 1e-6)
+    call = compiled(layer)
+    x = jnp.ones((1, 1, 4))
+    before = call(x)
+    layer.offset.set_value(jnp.full(4, 2.0))
+    np.testing.assert_array_equal(call(x), before + 2)
+
+
+def test_compiled_methods_and_functions():
+    config = small()
+    model, arrays = loaded(config)
+    memory = compiled(model.encode)(SOURCE)
+    np.testing.assert_allclose(memory, truth.encode(parameters.nest(arrays), config, SOURCE), atol=1e-5)
+    query = np.ones((1, 2, 2, 3), np.float32)
+    output, attention = compiled(scaled_dot_product_attention)(query, query, query, causal=True, return_weights=True)
+    np.testing.assert_allclose(attention[0, 0], [[1, 0], [0.5, 0.5]], atol=1e-7)
+    assert output.shape == query.shape
+
+
+def test_nnx_jit_takes_the_modules_as_they_are():
+    model = MultiHeadAttention(small(), rngs=nnx.Rngs(0))
+    x = jnp.ones((2, 3, 6))
+    np.testing.assert_allclose(nnx.jit(lambda module, x: module(x, x))(model, x), model(x, x), atol=1e-6)
+
+
+def test_gradients_are_zero_where_a_query_may_attend_to_nothing():
+    q, k, v = (jnp.asarray(np.random.default_rng(i).standard_normal((1, 2, 2, 3)), jnp.float32) for i in range(3))
+    mask = jnp.array([[False, False], [True, False]])[None, None]
+
+    def loss(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return (scaled_dot_product_attention(q, k, v, mask, bias) ** 2).sum()
+
+    with jax.debug_nans(True):
+        dq, dk, dv, dbias = jax.grad(loss, argnums=(0, 1, 2, 3))(q, k, v, jnp.zeros((1, 2, 2, 2)))
+        absent = jax.grad(lambda x: (softmax(x) ** 2).sum())(jnp.full((1, 3), -jnp.inf))
+    assert not np.any(dq[0, 0])
+    assert not np.any(dbias[..., 0, :])
+    assert not np.any(dk[0, 1])
+    assert np.any(dv[0, 0])
+    assert not np.any(absent)
+
+
+def test_a_tied_table_collects_the_gradients_of_all_its_uses():
+    config = small()
+    model, arrays = loaded(config)
+    gradient = nnx.jit(nnx.grad(lambda model: (model(SOURCE, TARGET) ** 2).sum()))(model)
+    table = gradient["source_embedding"]["table"].get_value()
+    assert not np.isnan(table).any()
+    name, step = "source_embedding.table", np.zeros((13, 6))
+    step[5, 2] = 1e-5
+    wide = {key: value.astype(np.float64) for key, value in arrays.items()}
+
+    def loss(table: np.ndarray) -> float:
+        return float((truth.transformer(parameters.nest(wide | {name: table}), config, SOURCE, TARGET) ** 2).sum())
+
+    np.testing.assert_allclose(table[5, 2], (loss(wide[name] + step) - loss(wide[name] - step)) / 2e-5, rtol=1e-3)
+
+
+def test_vmap_over_another_batch_axis():
+    layer = port.components["encoder_layer"](small(), jnp.float32)
+    layer.feed_forward_norm.offset.set_value(jnp.arange(6.0))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 4, 6)), jnp.float32)
+    mask = jnp.ones((2, 1, 1, 4), bool)
+    layer.eval()
+    y = jax.jit(jax.vmap(layer, in_axes=(0, None)))(x, mask)
+    np.testing.assert_allclose(y[1], compiled(layer)(x[1], mask), atol=1e-6)
+
+
+def test_training_draws_dropout_from_its_rngs_and_evaluation_does_not():
+    layer = FeedForward(small(hidden_dropout_rate=0.5), rngs=nnx.Rngs(0))
+    x = jnp.ones((1, 4, 6))
+    assert np.any(layer(x) != layer(x))
+    call = compiled(layer)
+    assert np.any(call(x) != call(x))
+    layer.eval()
+    np.testing.assert_array_equal(layer(x), layer(x))
+
+
+def test_dropout_keeps_what_it_should_and_its_expectation():
+    y = np.asarray(Dropout(0.25, rngs=nnx.Rngs(3))(jnp.ones(20000)))
+    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
+    assert abs(y.mean() - 1) < 0.02
+    np.testing.assert_allclose(Dropout(0.5)(jnp.ones(2), keep=jnp.array([True, False])), [2, 0])
+    with pytest.raises(ValueError, match="dropout in training needs rngs"):
+        Dropout(0.5)(jnp.ones(2))
+    with pytest.raises(ValueError, match="dropout rate must be at least 0 and less than 1; got 1"):
+        Dropout(1.0)
+
+
+def test_dropout_of_the_attention_weights():
+    attention = MultiHeadAttention(small(attention_dropout_rate=0.9), rngs=nnx.Rngs(0))
+    x = jnp.ones((1, 5, 6))
+    assert np.any(attention(x, x) != attention(x, x))
+
+
+def test_fresh_parameters_have_the_fans_of_the_unfused_projection():
+    config = small(model_width=64, heads=4, key_value_heads=4, key_size=32, value_size=16)
+    attention = MultiHeadAttention(config, rngs=nnx.Rngs(0))
+    for kernel, limit in ((attention.query, (6 / (64 + 128)) ** 0.5), (attention.output, (6 / (64 + 64)) ** 0.5)):
+        assert 0.97 * limit < float(jnp.abs(kernel.kernel[...]).max()) <= limit
+    assert 0.9 < float(Embedding(999, 64, True, rngs=nnx.Rngs(1)).table[...].std()) * 8 < 1.1
+
+
+def test_weights_go_in_and_out_bit_by_bit():
+    config = small()
+    for dtype in (np.float32, ml_dtypes.bfloat16, np.float16):
+        model = port.components["transformer"](config, dtype)
+        arrays = parameters.initialise(config, 1, dtype)
+        weights.load(model, arrays, config)
+        for name, array in weights.export(model, config).items():
+            assert array.dtype == dtype
+            assert array.flags.c_contiguous
+            assert array.tobytes() == arrays[name].tobytes()
+
+
+def test_loaded_weights_do_not_share_memory_with_the_arrays():
+    layer, array = LayerNorm(4096, 1e-6), np.ones(4096, np.float32)
+    weights.load(layer, {"scale": array, "offset": np.zeros_like(array)}, small(model_width=4096), "layer_norm")
+    array[:] = 5
+    np.testing.assert_array_equal(layer.scale[...], 1)
+
+
+def test_strict_weights_list_every_problem_and_change_nothing():
+    config = small()
+    layer = LayerNorm(6, 1e-6)
+    layer.surplus = nnx.Param(jnp.ones(1))
+    arrays = {"scale": np.zeros(6), "ofset": np.zeros(6, np.float32)}
+    with pytest.raises(ValueError, match="parameters do not fit") as caught:
+        weights.load(layer, arrays, config, "layer_norm")
+    for words in ("missing offset", "unexpected ofset", "scale must be float32; got float64", "the module's surplus"):
+        assert words in str(caught.value)
+    np.testing.assert_array_equal(layer.scale[...], 1)
+    with pytest.raises(ValueError, match="the module has no variable gain for scale"):
+        weights.load(layer, arrays, config, "layer_norm", (("scale", "gain", "d"), ("offset", "offset", "d")))
+
+
+def test_no_array_is_rounded_silently():
+    with pytest.raises(ValueError, match="float64 needs jax_enable_x64"):
+        weights.from_numpy(np.ones(2))
+    with pytest.raises(ValueError, match="int64 needs jax_enable_x64"):
+        weights.from_numpy(np.array([2**40]))
+    assert weights.from_numpy(np.arange(3)).dtype == jnp.int32
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_far_positions_are_right_without_x64(traced: bool):
+    position = np.array([[0, 1, 9999, 123_457, 2**31 - 1]])
+    encode = jax.jit(positional_encoding, static_argnums=(1, 2)) if traced else positional_encoding
+    for dtype in (jnp.float32, jnp.bfloat16):
+        got = encode(position, 7, dtype)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, truth_positions.positional_encoding(position, 7, dtype))
+    assert not jax.config.jax_enable_x64
+
+
+def test_ids_out_of_range_are_refused_where_they_are_concrete():
+    model, _ = loaded(small())
+    for call in (model, compiled(model)):
+        with pytest.raises(ValueError, match=r"token ids must lie in 0 .. 12; got 99"):
+            call(np.where(SOURCE == 6, 99, SOURCE), TARGET)
+
+
+def test_mixed_precision_computes_in_dtype_and_keeps_the_parameters():
+    def run(rngs: nnx.Rngs) -> tuple[jax.Array, jax.Array]:
+        model = Transformer(small(), dtype=jnp.bfloat16, rngs=rngs)
+        return model.source_embedding.table[...], model(jnp.asarray(SOURCE), jnp.asarray(TARGET))
+
+    table, logits = nnx.eval_shape(lambda: run(nnx.Rngs(0)))
+    assert table.dtype == jnp.float32
+    assert logits.dtype == jnp.bfloat16
+
+
+def test_the_adapter_runs_a_users_module_by_his_table_and_restores_the_settings():
+    config = small()
+    table = (("scale", "norm.scale", "d"), ("offset", "norm.bias", "d"))
+
+    class Wrapped(nnx.Module):
+        def __init__(self) -> None:
+            self.norm = nnx.LayerNorm(6, epsilon=config.epsilon, use_fast_variance=False, dtype=jnp.float64, rngs=nnx.Rngs(0),
+                                      param_dtype=jnp.float64)  # fmt: skip
+
+        def __call__(self, x_btd: Any) -> Any:
+            return self.norm(x_btd)
+
+    adapter = Adapter(SimpleNamespace(components={"layer_norm": lambda config, dtype: Wrapped()}, weights=table, modes=("eager",)))
+    arrays = {"scale": np.full(6, 2.0), "offset": np.ones(6)}
+    y = adapter.run(Case("one", "layer_norm", config, {"x_btd": np.arange(6.0)[None, None]}, arrays))
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y.mean(), 1)
+    assert not jax.config.jax_enable_x64
+    with pytest.raises(ValueError, match="mode must be one of eager; got 'compiled'"):
+        adapter.run(Case("one", "layer_norm", config, {}, arrays, mode="compiled"))
+
+
+def test_importing_the_package_imports_no_framework():
+    code = "import sys, impl_jax; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
