@@ -58,7 +58,7 @@ def load(
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
     for name, variable in variables.items():
-        variable.assign(from_numpy(arrays[name], "/CPU:0"))
+        variable.assign(from_numpy(arrays[name]))
 
 
 def export(module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, np.ndarray]:
@@ -73,7 +73,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return np.array(tf.convert_to_tensor(tensor).numpy())
 
 
-def from_numpy(array: np.ndarray, device: str) -> tf.Tensor:
+def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
     """A tensor on that device, bit for bit."""
     with tf.device(device):
         return tf.constant(np.array(array))  # of a copy, since TensorFlow may share the memory of an array

@@ -27,7 +27,9 @@ class Backend:
         """The framework's dtype of that name."""
         if self.name == "torch":
             return getattr(importlib.import_module("torch"), name)
-        return name if self.name == "tf" else np.dtype(getattr(ml_dtypes, name, name))
+        if self.name == "tf":
+            return importlib.import_module("tensorflow").as_dtype(name)
+        return np.dtype(getattr(ml_dtypes, name, name))
 
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
         """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""

@@ -52,7 +52,7 @@ BAD = {
         _case("embedding", token=IDS.astype(float)),
         "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got float32 of shape (2, 3)",
     ),
-    "ids_one_axis": (_case("embedding", token=IDS[0]), "got int64 of shape (3,)"),
+    "ids_one_axis": (_case("embedding", token=IDS[0]), "floating one-hot rows of axes b t v; got int"),
     "ids_boolean": (_case("embedding", token=ALL), "got bool of shape (2, 3)"),
     "soft_rows_width": (_case("embedding", token=np.ones((2, 3, 7))), "token rows must have the vocabulary's size 11; got shape (2, 3, 7)"),
     "length_0": (_case("transformer", source=IDS[:, :0], target=IDS), "must have length at least 1; got shape (2, 0)"),

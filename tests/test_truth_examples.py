@@ -279,7 +279,7 @@ def test_match_lists_every_problem_at_once() -> None:
     assert str(caught.value).split("\n  ") == [
         "parameters do not fit:",
         "missing b.bias of shape (3,) (nearest: b.biass)",
-        "a.kernel must have shape (2, 3); got (3, 2)",
+        "a.kernel is transposed: has axes reversed, shape (3, 2); must have shape (2, 3)",
         "unexpected b.biass (nearest: b.bias)",
         "c.scale must be float64; got float32",
     ]
@@ -396,7 +396,10 @@ def test_native_layouts_are_strict() -> None:
         layout.to_native({name: value for name, value in flat.items() if name != "hidden.kernel"}, TABLE, CONFIG, "feed_forward")
     native = layout.to_native(flat, TABLE, CONFIG, "feed_forward")
     native["w1.weight"] = native["w1.weight"].T
-    with pytest.raises(ValueError, match=r"^parameters do not fit:\n  w1.weight must have shape \(7, 10\); got \(10, 7\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^parameters do not fit:\n  w1.weight is transposed: has axes reversed, shape \(10, 7\); must have shape \(7, 10\)$",
+    ):
         layout.from_native(native, TABLE, CONFIG, "feed_forward")
     with pytest.raises(ValueError, match=r"^no row of the weight table fits hidden.kernel with axes 'd f'$"):
         layout.to_native(flat, TABLE[:6], CONFIG, "feed_forward")

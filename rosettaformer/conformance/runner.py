@@ -79,7 +79,12 @@ class Worker:
 
     def _receive(self, limit: float) -> tuple[str, Any]:
         expired = threading.Event()
-        timer = threading.Timer(limit, lambda: (expired.set(), self._process.kill()))
+
+        def expire() -> None:
+            expired.set()
+            self._process.kill()
+
+        timer = threading.Timer(limit, expire)
         timer.start()
         try:
             return receive(self._process.stdout)  # type: ignore[arg-type]
@@ -156,7 +161,14 @@ def _run_port(
     results, deaths = [], 0
     for mode in _chosen(modes, about["modes"]):
         for case, dtype, device in ((c, t, d) for d in devices for c in cases for t in dtypes if t in c.dtypes):
-            row = {"case": case.id, "component": case.component, "port": port, "dtype": dtype, "device": device, "mode": mode}
+            row: dict[str, Any] = {
+                "case": case.id,
+                "component": case.component,
+                "port": port,
+                "dtype": dtype,
+                "device": device,
+                "mode": mode,
+            }
             if reason := _unable(device, about, deaths):
                 results.append(report(Result(**row, status="skipped", message=reason)))
                 continue
@@ -185,7 +197,7 @@ def _unable(device: str, about: dict[str, Any], deaths: int) -> str:
     return f"the port's process had ended {deaths} times" if deaths > RESTARTS else ""
 
 
-def _judge(row: dict[str, str], kind: str, answer: Any, expectation: Future) -> Result:
+def _judge(row: dict[str, Any], kind: str, answer: Any, expectation: Future) -> Result:
     if kind != "outputs":
         return Result(**row, status=kind, message=str(answer))
     expected = expectation.result()

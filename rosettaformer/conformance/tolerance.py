@@ -108,7 +108,7 @@ def _contracted(subscripts: str) -> tuple[list[str], str]:
 def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     """The contraction from its last term to its first."""
     axes, summed = _contracted(subscripts)
-    flipped = [np.flip(x, [a.index(letter) for letter in summed]) for a, x in zip(axes, operands, strict=True)]
+    flipped = [np.flip(x, tuple(a.index(letter) for letter in summed)) for a, x in zip(axes, operands, strict=True)]
     return _einsum(subscripts, *map(np.ascontiguousarray, flipped))
 
 

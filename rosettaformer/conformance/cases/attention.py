@@ -61,8 +61,14 @@ def _dot_product_cases() -> Iterator[Case]:
     yield _dot_product("long", "", batch=1, t=200, s=200, causal=True)
     yield _dot_product("batch_0", batch=0)
     generator = rng("attention large")
-    large = {"query_bthk": 230 * generator.standard_normal((B, T, 3, 5)), "key_bsgk": 230 * generator.standard_normal((B, S, 3, 5))}
-    negative = {"query_bthk": 60 * generator.random((B, T, 3, 5)) + 200, "key_bsgk": -60 * generator.random((B, S, 3, 5)) - 200}
+    large: dict[str, Any] = {
+        "query_bthk": 230 * generator.standard_normal((B, T, 3, 5)),
+        "key_bsgk": 230 * generator.standard_normal((B, S, 3, 5)),
+    }
+    negative: dict[str, Any] = {
+        "query_bthk": 60 * generator.random((B, T, 3, 5)) + 200,
+        "key_bsgk": -60 * generator.random((B, S, 3, 5)) - 200,
+    }
     yield _dot_product("large_logits", **large)
     yield _dot_product("large_logits_masked", "ATT12", mask_bhts=ragged(B, S)[:, None, None], **negative)
 

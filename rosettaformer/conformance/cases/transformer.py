@@ -13,7 +13,7 @@ from .build import B, S, T, config, left_padding, make, ragged, rng
 __all__ = ["cases"]
 
 # The stacks have two layers in their own cases and in two of the whole model's; one is enough for what the others ask.
-ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
+ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 
 
 def cases() -> Iterator[Case]:
@@ -27,15 +27,15 @@ def cases() -> Iterator[Case]:
     yield _model("gelu_grouped_heads", config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER), "MHA10")
     even = config(model_width=12, **ONE_LAYER)
     yield _model("ragged", even, "ATT16", source=_ids("source", 29, ragged(B, S)), target=_ids("target", 23, ragged(B, T)))
-    left = {"source": _ids("source", 29, left_padding(B, S)), "target": _ids("target", 23, left_padding(B, T))}
+    left: dict[str, Any] = {"source": _ids("source", 29, left_padding(B, S)), "target": _ids("target", 23, left_padding(B, T))}
     yield _model("left_padding", even, "PE11 ATT13", **left)
     yield _model("same_length", even, "ATT17", source=_ids("a", 29, ragged(B, S)), target=_ids("b", 23, ragged(B, S)[::-1]))
-    masks = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
+    masks: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
     yield _model("explicit_masks", config(padding_id=None, **ONE_LAYER), "ATT16", **masks)
     soft = rng("transformer soft").dirichlet(np.ones(29), (B, S))
     yield _model("soft_rows", config("keras_lab", **ONE_LAYER), source=soft, target=np.eye(29)[_ids("target", 29, np.ones((B, T), bool))])
     yield _model("one_token", config(), "PE10", source=_ids("source", 29, np.ones((B, 1), bool))[:1], target=np.array([[1]]))
-    long = {"source": _ids("source", 29, ragged(2, 200)), "target": _ids("target", 29, ragged(2, 199))}
+    long: dict[str, Any] = {"source": _ids("source", 29, ragged(2, 200)), "target": _ids("target", 29, ragged(2, 199))}
     yield _model("long", config("paper_base", **ONE_LAYER), **long)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,10 +33,8 @@ def render(console: Console, summary: Summary) -> None:
 
 
 def _table(summary: Summary) -> Table:
-    table = Table(
-        title="Error ratio: 1.0 = as accurate as plain NumPy in that dtype; noise = plain NumPy's own largest error",
-        title_justify="left",
-    )
+    title = "noise: the largest error of plain NumPy in the dtype; ratio: the port's, 1.00 = the same"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("component", no_wrap=True)
     table.add_column("dtype")
     table.add_column("noise", justify="right")
@@ -45,8 +44,6 @@ def _table(summary: Summary) -> Table:
     previous = ""
     for row in summary.rows:
         component, dtype = row
-        if previous and previous != component:
-            table.add_section()
         cells = [_show(summary.cell(row, column)) for column in summary.columns]
         table.add_row(component if component != previous else "", SHORT[dtype], f"{summary.noise(row):.1e}", *cells)
         previous = component

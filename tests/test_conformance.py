@@ -1,0 +1,37 @@
+"""The shared output-equivalence tests: every case, in every dtype, on every port; and the other mode of each port on its core."""
+
+import pytest
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.port import PORTS
+
+CASES = all_cases()
+OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
+OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("port", PORTS)
+def test_every_case_conforms(port: str, dtype: str) -> None:
+    results = runner.run(CASES, [port], [dtype])
+    assert [result for result in results if result.status != "pass"] == []
+    assert len(results) == sum(dtype in case.dtypes for case in CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("port", PORTS)
+def test_the_other_mode_conforms(port: str) -> None:
+    cases = [case for case in CASES if case.id in OTHER_MODE_CASES]
+    results = runner.run(cases, [port], ["float32", "bfloat16"], modes=[OTHER_MODE[port]], limit=300)
+    assert [result for result in results if result.status != "pass"] == []
+    assert len(results) == 2 * len(OTHER_MODE_CASES)
+
+
+def test_every_component_has_core_cases_and_ids_are_unique() -> None:
+    from rosettaformer.conformance.truth import COMPONENTS
+
+    assert {case.component for case in CASES if case.core} == set(COMPONENTS)
+    assert len({case.id for case in CASES}) == len(CASES)
