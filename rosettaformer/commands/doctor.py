@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..conformance.port import PORTS
@@ -31,5 +32,9 @@ def doctor(as_json: bool) -> None:
             versions = ", ".join(f"{package} {number}" for package, number in about["version"].items())
             table.add_row(name, versions, ", ".join(about["devices"]), about["precision"], ", ".join(about["modes"]))
         else:
-            table.add_row(name, f"[red]{kind}[/]: {about}".replace("[tf-cpu]", r"\[tf-cpu]").replace("[torch]", r"\[torch]"))
-    Console().print(table)
+            table.add_row(name, f"[red]{kind}[/]")
+    console = Console()
+    console.print(table)
+    for name, (kind, about) in ports.items():
+        if kind != "ready":
+            console.print(f"{name} is {kind}: {escape(about)}", highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ CORE = """
     multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
     feed_forward/relu layer_norm/small_variance_1e_5 layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
     encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
-    logits/bias transformer/semillero transformer/keras_lab transformer/left_padding
+    logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")

@@ -33,8 +33,8 @@ def render(console: Console, summary: Summary) -> None:
 
 
 def _table(summary: Summary) -> Table:
-    title = "noise: the largest error of plain NumPy in the dtype; ratio: the port's, 1.00 = the same"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    title = "noise: plain NumPy's largest error in the dtype; the ports' in units of it"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("component", no_wrap=True)
     table.add_column("dtype")
     table.add_column("noise", justify="right")
