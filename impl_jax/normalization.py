@@ -26,5 +26,5 @@ class LayerNorm(nnx.Module):
         wide_btd = x_btd.astype(jnp.promote_types(x_btd.dtype, jnp.float32))
         centred_btd = wide_btd - wide_btd.mean(axis=-1, keepdims=True)
         variance_bt1 = jnp.square(centred_btd).mean(axis=-1, keepdims=True)
-        normalised_btd = centred_btd * jax.lax.rsqrt(variance_bt1 + self.epsilon)
-        return (normalised_btd * self.scale[...] + self.offset[...]).astype(x_btd.dtype)
+        factor_btd = jax.lax.rsqrt(variance_bt1 + self.epsilon) * self.scale[...]
+        return (centred_btd * factor_btd + self.offset[...]).astype(x_btd.dtype)
