@@ -135,7 +135,7 @@ def test_ids_outside_the_table_are_refused_before_the_graph(wrap):
 
 
 @pytest.mark.slow
-def test_xla_gives_the_same_logits():
+def test_the_graph_without_xla_gives_the_same_logits():
     model = loaded(CONFIG)
     np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
 
