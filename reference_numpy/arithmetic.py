@@ -1,12 +1,14 @@
-"""How the truth adds up: contractions, sums, quotients, powers and the precision in which half types compute.
+"""How the truth adds up: contractions, sums, quotients, elementary functions and the precision in which half types compute.
 
 Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a
 dtype and the judge can measure how far another order lies away.
 """
 
+import math
+
 import numpy as np
 
-__all__ = ["divide", "einsum", "is_half", "mean", "power", "total", "widen"]
+__all__ = ["divide", "einsum", "erf", "exp", "is_half", "mean", "power", "tanh", "total", "widen"]
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -46,3 +48,18 @@ def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def power(base: float, exponent: np.ndarray) -> np.ndarray:
     """base ** exponent, elementwise, in the exponent's dtype."""
     return base**exponent
+
+
+def exp(x: np.ndarray) -> np.ndarray:
+    """The exponential, elementwise."""
+    return np.exp(x)
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """The hyperbolic tangent, elementwise."""
+    return np.tanh(x)
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function, elementwise, in float64 and rounded to x's dtype."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), dtype=x.dtype)

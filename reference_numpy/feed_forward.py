@@ -9,8 +9,6 @@ from . import arithmetic, checks, dropout
 
 __all__ = ["activation", "feed_forward"]
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-
 
 def activation(x: np.ndarray, name: str) -> np.ndarray:
     """Elementwise, by name; half types compute in float32.
@@ -24,9 +22,9 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     wide = arithmetic.widen(x)
     number = wide.dtype.type
     if name == "gelu_erf":
-        gate = np.asarray(_erf(wide * number(0.5**0.5)), dtype=wide.dtype)
+        gate = arithmetic.erf(wide * number(0.5**0.5))
     elif name == "gelu_tanh":
-        gate = np.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
+        gate = arithmetic.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
     else:
         raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)

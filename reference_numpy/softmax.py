@@ -21,6 +21,6 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         x = np.where(mask, x, x.dtype.type(-np.inf))
     largest = np.max(x, axis=-1, keepdims=True)
     empty = np.isneginf(largest)
-    exponential = np.exp(x - np.where(empty, x.dtype.type(0), largest))
+    exponential = arithmetic.exp(x - np.where(empty, x.dtype.type(0), largest))
     denominator = np.where(empty, x.dtype.type(1), arithmetic.total(exponential, axis=-1))
     return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)

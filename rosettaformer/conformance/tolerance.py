@@ -5,6 +5,7 @@ order. What the c_i lie away from r is what plain arithmetic of that dtype costs
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +164,18 @@ def _power_by_logarithm(base: float, exponent: np.ndarray) -> np.ndarray:
     return np.exp(exponent * np.log(base))
 
 
+def _exp_by_square(x: np.ndarray) -> np.ndarray:
+    return np.square(np.exp(x / 2))
+
+
+def _tanh_by_exponential(x: np.ndarray) -> np.ndarray:
+    return 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1)  # beyond 80 the result is 1 in every dtype
+
+
+def _erf_by_complement(x: np.ndarray) -> np.ndarray:
+    return (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype)
+
+
 def _einsum_tf32(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return _einsum(subscripts, *(_to_tf32(x) for x in operands))
 
@@ -178,7 +191,17 @@ def _to_tf32(array: np.ndarray) -> np.ndarray:
 ORDERS: dict[str, dict[str, Callable]] = {
     "plain": {},
     "backwards": {"einsum": _einsum_backwards, "total": _total_backwards, "mean": _mean_by_reciprocal, "power": _power_by_logarithm},
-    "alternating": {"einsum": _einsum_in_two(_alternating), "total": _total_one_by_one, "divide": _divide_by_reciprocal},
-    "two halves": {"einsum": _einsum_in_two(_in_the_middle), "total": _total_in_two(_alternating)},
+    "alternating": {
+        "einsum": _einsum_in_two(_alternating),
+        "total": _total_one_by_one,
+        "divide": _divide_by_reciprocal,
+        "exp": _exp_by_square,
+    },
+    "two halves": {
+        "einsum": _einsum_in_two(_in_the_middle),
+        "total": _total_in_two(_alternating),
+        "tanh": _tanh_by_exponential,
+        "erf": _erf_by_complement,
+    },
 }
 TF32_ORDERS: dict[str, dict[str, Callable]] = {"tf32": {"einsum": _einsum_tf32}}
