@@ -45,7 +45,7 @@ def render(console: Console, title: str, stamp: Mapping[str, str], results: Sequ
 
 def markdown(title: str, command: str, stamp: Mapping[str, str], results: Sequence[Result]) -> str:
     """The table with the command that makes it."""
-    lines = [f"{title}, by `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * 4])]
+    lines = ["# Performance", "", f"{title}, by `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * 4])]
     lines += [_line(_cells(result)) for result in results]
     lines += ["", NOTE, "", *(f"- {text}" for text in _remarks(results)), *(f"- {name}: {text}" for name, text in stamp.items())]
     return "\n".join(lines) + "\n"
