@@ -8,20 +8,22 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ..case import Case
-from .build import B, S, T, config, left_padding, make, ragged, rng
+from .build import B, Builder, S, T, left_padding, ragged, rng
 
 __all__ = ["cases"]
 
+GROUPED: dict[str, Any] = {"heads": 6, "key_value_heads": 2}
 
-def cases() -> Iterator[Case]:
+
+def cases(build: Builder) -> Iterator[Case]:
     """Every kind of mask, with the weights asked for and not; S != T, k != e, grouped heads, one position and 200."""
-    yield from _dot_product_cases()
-    yield from _multi_head_cases()
+    yield from _dot_product_cases(build)
+    yield from _multi_head_cases(build)
 
 
-def _masks() -> dict[str, np.ndarray]:
-    full = rng("attention mask").random((B, 3, T, S)) < 0.6
-    full[1, 2, 3] = False
+def _masks(heads: int) -> dict[str, np.ndarray]:
+    full = rng("attention mask").random((B, heads, T, S)) < 0.6
+    full[1, -1, 3] = False
     return {
         "ragged": ragged(B, S)[:, None, None],
         "left_padding": left_padding(B, S)[:, None, None],
@@ -30,67 +32,77 @@ def _masks() -> dict[str, np.ndarray]:
     }
 
 
-def _dot_product(name: str, catches: str = "", batch: int = B, t: int = T, s: int = S, h: int = 3, g: int = 3, **inputs: Any) -> Case:
-    shapes = {"query_bthk": (batch, t, h, 5), "key_bsgk": (batch, s, g, 5), "value_bsge": (batch, s, g, 11)}
-    case_config = config(heads=h, key_value_heads=g)
-    return make("scaled_dot_product_attention", name, case_config, catches, **(shapes | inputs))
+def _dot_product(
+    build: Builder,
+    name: str,
+    catches: str = "",
+    batch: int = B,
+    t: int = T,
+    s: int = S,
+    heads: dict[str, Any] | None = None,
+    **inputs: Any,
+) -> Case:
+    case_config = build.config(**(heads or {}))
+    shapes = {"query_bthk": f"{batch} {t} h k", "key_bsgk": f"{batch} {s} g k", "value_bsge": f"{batch} {s} g e"}
+    return build.make("scaled_dot_product_attention", name, case_config, catches, **(shapes | inputs))
 
 
-def _dot_product_cases() -> Iterator[Case]:
+def _dot_product_cases(build: Builder) -> Iterator[Case]:
     scale = "ATT1 ATT2 ATT3 ATT4"
-    yield _dot_product("plain", scale)
-    yield _dot_product("plain_weights", scale, return_weights=True)
-    for name, mask in _masks().items():
+    yield _dot_product(build, "plain", scale)
+    yield _dot_product(build, "plain_weights", scale, return_weights=True)
+    for name, mask in _masks(build.config().heads).items():
         catches = {"left_padding": "ATT7 ATT13", "per_head": "ATT5 ATT6 ATT7 ATT13 ATT15"}.get(name, "ATT5 ATT6 ATT7")
-        yield _dot_product(name, catches, mask_bhts=mask)
-        yield _dot_product(f"{name}_weights", catches, mask_bhts=mask, return_weights=True)
+        yield _dot_product(build, name, catches, mask_bhts=mask)
+        yield _dot_product(build, f"{name}_weights", catches, mask_bhts=mask, return_weights=True)
     for name, t, s in (("causal", T, T), ("causal_cached", T, S), ("causal_more_queries", S, T), ("causal_step", 1, S)):
         catches = {"causal": "CAU1 CAU2", "causal_step": "CAU3"}.get(name, "CAU1 CAU2 CAU3")
-        yield _dot_product(name, catches, t=t, s=s, causal=True)
-        yield _dot_product(f"{name}_weights", catches, t=t, s=s, causal=True, return_weights=True)
-    yield _dot_product("causal_left_padding", "CAU1 CAU2 ATT13", t=S, causal=True, mask_bhts=left_padding(B, S)[:, None, None])
-    yield _dot_product("bias", bias_bhts=(1, 3, T, S))
-    yield _dot_product("bias_ragged_causal", "CAU3", bias_bhts=(B, 1, T, S), mask_bhts=ragged(B, S)[:, None, None], causal=True)
+        yield _dot_product(build, name, catches, t=t, s=s, causal=True)
+        yield _dot_product(build, f"{name}_weights", catches, t=t, s=s, causal=True, return_weights=True)
+    yield _dot_product(build, "causal_left_padding", "CAU1 CAU2 ATT13", t=S, causal=True, mask_bhts=left_padding(B, S)[:, None, None])
+    yield _dot_product(build, "bias", bias_bhts="1 h t s")
+    yield _dot_product(build, "bias_ragged_causal", "CAU3", bias_bhts="b 1 t s", mask_bhts=ragged(B, S)[:, None, None], causal=True)
     infinite = np.where(left_padding(B, S)[:, None, None], 0.5, -np.inf)
-    yield _dot_product("bias_minus_infinity", bias_bhts=infinite)
-    yield _dot_product("bias_minus_infinity_weights", bias_bhts=infinite, return_weights=True)
-    yield _dot_product("bias_minus_infinity_masked", bias_bhts=infinite, mask_bhts=ragged(B, S)[::-1, None, None])
-    yield _dot_product("grouped_heads", "MHA10", h=6, g=2)
-    yield _dot_product("grouped_heads_masked", "MHA10", h=6, g=2, mask_bhts=ragged(B, S)[:, None, None], return_weights=True)
-    yield _dot_product("one_position", t=1, s=1)
-    yield _dot_product("long", "", batch=1, t=200, s=200, causal=True)
-    yield _dot_product("batch_0", batch=0)
+    yield _dot_product(build, "bias_minus_infinity", bias_bhts=infinite)
+    yield _dot_product(build, "bias_minus_infinity_weights", bias_bhts=infinite, return_weights=True)
+    yield _dot_product(build, "bias_minus_infinity_masked", bias_bhts=infinite, mask_bhts=ragged(B, S)[::-1, None, None])
+    yield _dot_product(build, "grouped_heads", "MHA10", heads=GROUPED)
+    yield _dot_product(build, "grouped_heads_masked", "MHA10", heads=GROUPED, mask_bhts=ragged(B, S)[:, None, None], return_weights=True)
+    yield _dot_product(build, "one_position", t=1, s=1)
+    yield _dot_product(build, "long", "", batch=1, t=200, s=200, causal=True)
+    yield _dot_product(build, "batch_0", batch=0)
+    heads, size = build.config().heads, build.config().key_size
     generator = rng("attention large")
     large: dict[str, Any] = {
-        "query_bthk": 230 * generator.standard_normal((B, T, 3, 5)),
-        "key_bsgk": 230 * generator.standard_normal((B, S, 3, 5)),
+        "query_bthk": 230 * generator.standard_normal((B, T, heads, size)),
+        "key_bsgk": 230 * generator.standard_normal((B, S, heads, size)),
     }
     negative: dict[str, Any] = {
-        "query_bthk": 60 * generator.random((B, T, 3, 5)) + 200,
-        "key_bsgk": -60 * generator.random((B, S, 3, 5)) - 200,
+        "query_bthk": 60 * generator.random((B, T, heads, size)) + 200,
+        "key_bsgk": -60 * generator.random((B, S, heads, size)) - 200,
     }
-    yield _dot_product("large_logits", **large)
-    yield _dot_product("large_logits_masked", "ATT12", mask_bhts=ragged(B, S)[:, None, None], **negative)
+    yield _dot_product(build, "large_logits", **large)
+    yield _dot_product(build, "large_logits_masked", "ATT12", mask_bhts=ragged(B, S)[:, None, None], **negative)
 
 
-def _multi_head(name: str, catches: str = "", case_config: TransformerConfig | None = None, **inputs: Any) -> Case:
-    shapes = {"query_btd": (B, T, 13), "memory_bsd": (B, S, 13)}
-    return make("multi_head_attention", name, case_config or config(), catches, **(shapes | inputs))
+def _multi_head(build: Builder, name: str, catches: str = "", case_config: TransformerConfig | None = None, **inputs: Any) -> Case:
+    shapes = {"query_btd": "b t d", "memory_bsd": "b s d"}
+    return build.make("multi_head_attention", name, case_config or build.config(), catches, **(shapes | inputs))
 
 
-def _multi_head_cases() -> Iterator[Case]:
+def _multi_head_cases(build: Builder) -> Iterator[Case]:
     heads = "ATT1 ATT2 MHA1 MHA2 MHA8 MHA9"
-    yield _multi_head("cross", heads)
-    yield _multi_head("cross_weights", "ATT1 ATT2 MHA1", return_weights=True)
-    yield _multi_head("ragged", "ATT5 ATT6 ATT7", mask_bhts=ragged(B, S)[:, None, None])
-    yield _multi_head("left_padding", "ATT7 ATT13", mask_bhts=left_padding(B, S)[:, None, None])
-    yield _multi_head("per_head_weights", "ATT5 ATT6 ATT15", mask_bhts=_masks()["per_head"], return_weights=True)
-    yield _multi_head("no_bias", "MHA1 MHA2", config("keras_lab"))
-    yield _multi_head("causal", "CAU1 CAU2", memory_bsd=(B, T, 13), causal=True)
-    yield _multi_head("causal_cached", "CAU1 CAU2 CAU3", causal=True)
-    yield _multi_head("grouped_heads", "MHA10", config(heads=6, key_value_heads=2))
-    yield _multi_head("one_head", "", config(heads=1, key_value_heads=1))
-    square = config(model_width=12, heads=3, key_size=4, value_size=4)
-    yield _multi_head("square", "MHA1 MHA2 MHA5 MHA6", square, query_btd=(B, T, 12), memory_bsd=(B, S, 12))
-    yield _multi_head("batch_2", "MHA1 MHA2 MHA7", query_btd=(2, T, 13), memory_bsd=(2, S, 13))
-    yield _multi_head("one_position", "", query_btd=(B, 1, 13), memory_bsd=(B, 1, 13))
+    yield _multi_head(build, "cross", heads)
+    yield _multi_head(build, "cross_weights", "ATT1 ATT2 MHA1", return_weights=True)
+    yield _multi_head(build, "ragged", "ATT5 ATT6 ATT7", mask_bhts=ragged(B, S)[:, None, None])
+    yield _multi_head(build, "left_padding", "ATT7 ATT13", mask_bhts=left_padding(B, S)[:, None, None])
+    yield _multi_head(build, "per_head_weights", "ATT5 ATT6 ATT15", mask_bhts=_masks(build.config().heads)["per_head"], return_weights=True)
+    yield _multi_head(build, "no_bias", "MHA1 MHA2", build.config("keras_lab"))
+    yield _multi_head(build, "causal", "CAU1 CAU2", memory_bsd="b t d", causal=True)
+    yield _multi_head(build, "causal_cached", "CAU1 CAU2 CAU3", causal=True)
+    yield _multi_head(build, "grouped_heads", "MHA10", build.config(**GROUPED))
+    yield _multi_head(build, "one_head", "", build.config(heads=1, key_value_heads=1))
+    square = build.config(model_width=12, key_size=4, value_size=4)
+    yield _multi_head(build, "square", "MHA1 MHA2 MHA5 MHA6", square)
+    yield _multi_head(build, "batch_2", "MHA1 MHA2 MHA7", query_btd="2 t d", memory_bsd="2 s d")
+    yield _multi_head(build, "one_position", "", query_btd="b 1 d", memory_bsd="b 1 d")

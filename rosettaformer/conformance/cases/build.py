@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ from reference_numpy import TransformerConfig, parameters, preset
 
 from ..case import Case
 
-__all__ = ["B", "S", "T", "config", "left_padding", "make", "parameters_of", "ragged", "rng"]
+__all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
 
 B, T, S = 3, 5, 7
+SIZES = {
+    "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,
+    "encoder_layers": 2, "decoder_layers": 2,
+}  # fmt: skip
 # the cases of a quick check
 CORE = """
     embedding/ids embedding/soft_rows token_positions/left_padding positional_encoding/odd_width positional_encoding/far
@@ -20,7 +25,7 @@ CORE = """
     scaled_dot_product_attention/plain scaled_dot_product_attention/per_head_weights scaled_dot_product_attention/causal_cached
     scaled_dot_product_attention/grouped_heads_masked scaled_dot_product_attention/large_logits_masked
     multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
-    feed_forward/relu layer_norm/small_variance_1e_5 layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
+    feed_forward/relu layer_norm/small_variance layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
     encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
     logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
@@ -28,17 +33,53 @@ CORE = """
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")
 
 
-def config(dialect: str = "semillero", **changes: Any) -> TransformerConfig:
-    """A dialect at sizes that are all different, so that no two axes can be confused."""
-    sizes: dict[str, Any] = {
-        "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "heads": 3, "key_value_heads": 3, "key_size": 5,
-        "value_size": 11, "feed_forward_width": 19, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 2,
-    }  # fmt: skip
-    if preset(dialect).share_embeddings:
-        sizes["target_vocabulary"] = sizes["source_vocabulary"]
-    for name in ("encoder_layers", "decoder_layers"):
-        sizes[name] = min(sizes[name], getattr(preset(dialect), name))
-    return preset(dialect, **(sizes | changes))
+class Builder:
+    """Makes configs and cases, in which the config fields that a port fixes have the port's values.
+
+    fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field is declared
+    with its own value, and `all_cases` excludes it with the reason.
+    """
+
+    def __init__(self, fixed: Mapping[str, Any]) -> None:
+        self.fixed = dict(fixed)
+
+    def config(self, dialect: str = "semillero", **changes: Any) -> TransformerConfig:
+        """A dialect at sizes that are all different, so that no two axes can be confused."""
+        soft = {name: value for name, value in changes.items() if name in SIZES}
+        hard = {name: value for name, value in changes.items() if name not in SIZES}
+        merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | self.fixed | hard
+        if "key_value_heads" not in hard and "key_value_heads" not in self.fixed:
+            merged["key_value_heads"] = merged["heads"]
+        if merged["share_embeddings"] and "target_vocabulary" not in self.fixed:
+            merged["target_vocabulary"] = merged["source_vocabulary"]
+        for name in ("encoder_layers", "decoder_layers"):
+            if name not in soft and name not in self.fixed:
+                merged[name] = min(merged[name], getattr(preset(dialect), name))
+        return TransformerConfig.from_dict(merged)
+
+    def make(self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, **inputs: Any) -> Case:
+        """A case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs stand as they are.
+
+        fixed: parameters that are not drawn, by canonical name.
+        """
+        generator = rng(f"{component}/{name}")
+        sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
+        shapes = {
+            key: tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in value.split())
+            for key, value in inputs.items()
+            if isinstance(value, str)
+        }
+        shapes |= {key: value for key, value in inputs.items() if isinstance(value, tuple)}
+        drawn = {key: generator.standard_normal(shapes[key]) if key in shapes else value for key, value in inputs.items()}
+        try:
+            values = parameters_of(config, component, generator)
+        except ValueError:  # a component without parameters
+            values = {}
+        active_dropout = component != "dropout" and config.dropout_rate > 0
+        twice = active_dropout and name in TWICE
+        return Case(
+            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), core=f"{component}/{name}" in CORE, twice=twice
+        )
 
 
 def rng(case_id: str) -> np.random.Generator:
@@ -55,24 +96,6 @@ def parameters_of(config: TransformerConfig, component: str, generator: np.rando
             value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)
         values[name] = {"scale": 1 + 0.4 * value, "bias": 0.5 * value, "offset": 0.5 * value}.get(kind, value)
     return values
-
-
-def make(component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, **inputs: Any) -> Case:
-    """A case whose floating inputs are given as shapes (tuples) and drawn standard normal; other inputs stand as they are.
-
-    fixed: parameters that are not drawn, by canonical name.
-    """
-    generator = rng(f"{component}/{name}")
-    drawn = {key: generator.standard_normal(value) if isinstance(value, tuple) else value for key, value in inputs.items()}
-    try:
-        values = parameters_of(config, component, generator)
-    except ValueError:  # a component without parameters
-        values = {}
-    active_dropout = component != "dropout" and config.dropout_rate > 0
-    twice = active_dropout and name in TWICE
-    return Case(
-        name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), core=f"{component}/{name}" in CORE, twice=twice
-    )
 
 
 def ragged(batch: int, length: int) -> np.ndarray:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..case import Case
-from .build import B, T, config, make, rng
+from .build import B, Builder, T, rng
 
 __all__ = ["cases"]
 
 
-def cases() -> Iterator[Case]:
+def cases(build: Builder) -> Iterator[Case]:
     """A mixed mask, a broadcast one, everything kept at rate 0, everything dropped; evaluation."""
-    keep = rng("dropout keep").random((B, T, 13)) < 0.7
-    yield make("dropout", "mixed", config(dropout_rate=0.3), "DRP4", x=(B, T, 13), keep=keep)
-    yield make("dropout", "broadcast", config(dropout_rate=0.3), "DRP4", x=(B, T, 13), keep=keep[:, :1])
-    yield make("dropout", "rate_0", config(dropout_rate=0.0), x=(B, T, 13), keep=np.ones_like(keep))
-    yield make("dropout", "all_dropped", config(dropout_rate=0.9), x=(B, T, 13), keep=np.zeros_like(keep))
-    yield make("dropout", "evaluation", config(dropout_rate=0.3), x=(B, T, 13), keep=None)
+    keep = rng("dropout keep").random((B, T, build.config().model_width)) < 0.7
+    yield build.make("dropout", "mixed", build.config(dropout_rate=0.3), "DRP4", x="b t d", keep=keep)
+    yield build.make("dropout", "broadcast", build.config(dropout_rate=0.3), "DRP4", x="b t d", keep=keep[:, :1])
+    yield build.make("dropout", "rate_0", build.config(dropout_rate=0.0), x="b t d", keep=np.ones_like(keep))
+    yield build.make("dropout", "all_dropped", build.config(dropout_rate=0.9), x="b t d", keep=np.zeros_like(keep))
+    yield build.make("dropout", "evaluation", build.config(dropout_rate=0.3), x="b t d", keep=None)

@@ -7,17 +7,17 @@ import numpy as np
 from reference_numpy.config import ACTIVATIONS
 
 from ..case import Case
-from .build import B, T, config, make
+from .build import Builder
 
 __all__ = ["cases"]
 
 
-def cases() -> Iterator[Case]:
+def cases(build: Builder) -> Iterator[Case]:
     """Every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         catches = "" if name == "relu" else "FFN1 FFN2"
-        yield make("activation", name, config(activation=name), catches, x=sweep)
-        yield make("feed_forward", name, config(activation=name), catches, x_btd=(B, T, 13))
-    yield make("feed_forward", "one_position", config(), x_btd=(1, 1, 13))
-    yield make("feed_forward", "hidden_dropout", config("sapiens"), x_btd=(B, T, 13))
+        yield build.make("activation", name, build.config(activation=name), catches, x=sweep)
+        yield build.make("feed_forward", name, build.config(activation=name), catches, x_btd="b t d")
+    yield build.make("feed_forward", "one_position", build.config(), x_btd="1 1 d")
+    yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")

@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ..case import Case
-from .build import B, S, T, config, left_padding, make, ragged, rng
+from .build import B, Builder, S, T, left_padding, ragged, rng
 
 __all__ = ["cases"]
 
@@ -16,51 +16,67 @@ __all__ = ["cases"]
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 
 
-def cases() -> Iterator[Case]:
+def cases(build: Builder) -> Iterator[Case]:
     """Every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
-    yield from _stack_cases()
+    yield from _stack_cases(build)
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         catches = "EMB1 NRM8 NRM10" if dialect == "semillero" else "NRM8"
         layers = {} if dialect == "semillero" else ONE_LAYER
-        yield _model(dialect, config(dialect, **layers), catches)
-    yield _model("pre_norm", config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10")
-    yield _model("gelu_grouped_heads", config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER), "MHA10")
-    even = config(model_width=12, **ONE_LAYER)
-    yield _model("ragged", even, "ATT16", source=_ids("source", 29, ragged(B, S)), target=_ids("target", 23, ragged(B, T)))
-    left: dict[str, Any] = {"source": _ids("source", 29, left_padding(B, S)), "target": _ids("target", 23, left_padding(B, T))}
-    yield _model("left_padding", even, "PE11 ATT13", **left)
-    yield _model("same_length", even, "ATT17", source=_ids("a", 29, ragged(B, S)), target=_ids("b", 23, ragged(B, S)[::-1]))
+        yield _model(build, dialect, build.config(dialect, **layers), catches)
+    yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10")
+    yield _model(
+        build, "gelu_grouped_heads", build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER), "MHA10"
+    )
+    even = build.config(model_width=12, **ONE_LAYER)
+    yield _model(build, "ragged", even, "ATT16", ragged(B, S), ragged(B, T))
+    yield _model(build, "left_padding", even, "PE11 ATT13", left_padding(B, S), left_padding(B, T))
+    yield _model(build, "same_length", even, "ATT17", ragged(B, S), ragged(B, S)[::-1])
+    square = build.config(model_width=12, key_size=4, value_size=4, **ONE_LAYER)
+    yield _model(build, "square", square, "MHA1 MHA2 MHA5 MHA6", ragged(B, S), ragged(B, T))
     masks: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
-    yield _model("explicit_masks", config(padding_id=None, **ONE_LAYER), "ATT16", **masks)
-    soft = rng("transformer soft").dirichlet(np.ones(29), (B, S))
-    yield _model("soft_rows", config("keras_lab", **ONE_LAYER), source=soft, target=np.eye(29)[_ids("target", 29, np.ones((B, T), bool))])
-    yield _model("one_token", config(), "PE10", source=_ids("source", 29, np.ones((B, 1), bool))[:1], target=np.array([[1]]))
-    long: dict[str, Any] = {"source": _ids("source", 29, ragged(2, 200)), "target": _ids("target", 29, ragged(2, 199))}
-    yield _model("long", config("paper_base", **ONE_LAYER), **long)
+    yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), "ATT16", **masks)
+    mixed = build.config("keras_lab", **ONE_LAYER)
+    soft = rng("transformer soft").dirichlet(np.ones(mixed.source_vocabulary), (B, S))
+    hard = rng("transformer hard").integers(0, mixed.target_vocabulary, (B, T))
+    yield _model(build, "soft_rows", mixed, source=soft, target=np.eye(mixed.target_vocabulary)[hard])
+    yield _model(build, "one_token", build.config(), "PE10", np.ones((1, 1), bool), np.ones((1, 1), bool))
+    yield _model(build, "long", build.config("paper_base", **ONE_LAYER), "", ragged(2, 200), ragged(2, 199))
 
 
-def _model(name: str, case_config: TransformerConfig, catches: str = "", **inputs: Any) -> Case:
-    source = _ids(f"{name} source", case_config.source_vocabulary, np.ones((B, S), bool))
-    target = _ids(f"{name} target", case_config.target_vocabulary, np.ones((B, T), bool))
-    return make("transformer", name, case_config, catches, **({"source": source, "target": target} | inputs))
-
-
-def _ids(name: str, vocabulary: int, mask: np.ndarray) -> np.ndarray:
-    """Random ids, among them a 0, and the padding id 2 exactly where the mask is False."""
-    ids = rng(f"transformer {name}").integers(3, vocabulary, mask.shape)
-    ids[:, 1::3] = 0
-    return np.where(mask, ids, 2)
-
-
-def _stack_cases() -> Iterator[Case]:
-    for name, case_config in (
-        ("final_norm", config()),
-        ("no_final_norm", config("guide")),
-        ("pre_norm", config(norm_placement="pre")),
-        ("pre_norm_no_final_norm", config("guide", norm_placement="pre")),
+def _model(
+    build: Builder, name: str, case_config: TransformerConfig, catches: str = "",
+    source_mask: np.ndarray | None = None, target_mask: np.ndarray | None = None, **inputs: Any,
+) -> Case:  # fmt: skip
+    """A case of the whole model with random ids; the masks say where padding stands."""
+    full = {"source": np.ones((B, S), bool), "target": np.ones((B, T), bool)}
+    drawn = {}
+    for kind, mask, vocabulary in (
+        ("source", source_mask, case_config.source_vocabulary),
+        ("target", target_mask, case_config.target_vocabulary),
     ):
-        x = {"x_bsd": (B, S, 13), "mask_bhts": ragged(B, S)[:, None, None]}
-        yield make("encoder", name, case_config, "NRM8 NRM10", **x)
-        x = {"x_btd": (B, T, 13), "memory_bsd": (B, S, 13), "self_mask_bhts": left_padding(B, T)[:, None, None]}
-        yield make("decoder", name, case_config, "NRM8 NRM10 MHA11", **x, cross_mask_bhts=ragged(B, S)[:, None, None])
-    yield make("encoder", "ict1022", config("ict1022"), "NRM10", x_bsd=(B, S, 13))
+        key = kind if mask is not None else f"{name} {kind}"
+        drawn[kind] = _ids(key, vocabulary, case_config.padding_id, full[kind] if mask is None else mask)
+    return build.make("transformer", name, case_config, catches, **(drawn | inputs))
+
+
+def _ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
+    """Random ids, among them 0 or 1, and the padding id, where there is one, exactly where the mask is False."""
+    ids = rng(f"transformer {name}").integers(3, vocabulary, mask.shape)
+    ids[:, 1::3] = 0 if padding_id != 0 else 1
+    if padding_id is None:
+        return ids
+    return np.where(mask, np.where(ids == padding_id, vocabulary - 1 if padding_id != vocabulary - 1 else 0, ids), padding_id)
+
+
+def _stack_cases(build: Builder) -> Iterator[Case]:
+    for name, case_config in (
+        ("final_norm", build.config()),
+        ("no_final_norm", build.config("guide")),
+        ("pre_norm", build.config(norm_placement="pre")),
+        ("pre_norm_no_final_norm", build.config("guide", norm_placement="pre")),
+    ):
+        x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
+        yield build.make("encoder", name, case_config, "NRM8 NRM10", **x)
+        x = {"x_btd": "b t d", "memory_bsd": "b s d", "self_mask_bhts": left_padding(B, T)[:, None, None]}
+        yield build.make("decoder", name, case_config, "NRM8 NRM10 MHA11", **x, cross_mask_bhts=ragged(B, S)[:, None, None])
+    yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")
