@@ -3,14 +3,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help check test lint soak bench clean
+.PHONY: help check test lint soak mutation bench clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all-cpu,dev]'
+# keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only these two.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex tokenizers
 	touch $(INSTALLED)
 
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
@@ -26,6 +28,9 @@ lint: $(INSTALLED)  ## ruff and mypy
 
 soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 	$(BIN)/python -m pytest tests/test_soak.py --soak 200
+
+mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
+	$(BIN)/python tests/mutation.py docs/mutation.md
 
 bench: $(INSTALLED)  ## ours beside the stock layers, interleaved
 	$(BIN)/python -m benchmarks

@@ -11,6 +11,10 @@ __all__ = ["main"]
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
     "check": "Check ports against the truth and print the matrix.",
+    "diagnose": "Say what is wrong with a port, and how to mend it.",
+    "explain": "Explain a defect of the catalogue, and measure its error.",
+    "new-port": "Write a port that runs at once, to put your own code in.",
+    "vectors": "Export golden vectors, or verify them.",
     "convert": "Convert a checkpoint from one format to another.",
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
 }
@@ -26,7 +30,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f"rosettaformer.commands.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        return getattr(importlib.import_module(f"rosettaformer.commands.{name}"), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -4,8 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from rosettaformer.conformance.case import SUITE_VERSION
+
+HERE = Path(__file__).parent
 
 
 def _run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -21,7 +26,7 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
 
 def test_check_prints_the_matrix_and_writes_json(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    result = _run("check", "--port", "torch", "--component", "layer_norm,softmax", "--dtype", "float32", "--json", str(file))
+    result = _run("check", "torch", "--component", "layer_norm,softmax", "--dtype", "float32", "--json", str(file))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "layer_norm" in result.stdout
     assert "all conform" in result.stdout
@@ -34,7 +39,7 @@ def test_check_prints_the_matrix_and_writes_json(tmp_path: Path) -> None:
 
 
 def test_check_of_a_wrong_port_exits_1_and_names_the_worst_element() -> None:
-    result = _run("check", "--port", "wrong_port", "--dtype", "float64", cwd=Path(__file__).parent)
+    result = _run("check", "wrong_port", "--dtype", "float64", cwd=HERE)
     assert result.returncode == 1
     assert "FAIL" in result.stdout
     assert "differs wrong_port layer_norm/large_mean float64" in result.stdout
@@ -42,20 +47,80 @@ def test_check_of_a_wrong_port_exits_1_and_names_the_worst_element() -> None:
 
 
 def test_a_run_that_compared_nothing_fails() -> None:
-    result = _run("check", "--port", "wrong_port", "--component", "softmax", cwd=Path(__file__).parent)
+    result = _run("check", "wrong_port", "--component", "softmax", cwd=HERE)
     assert result.returncode == 1
     assert "nothing was compared" in result.stdout
-    result = _run("check", "--port", "torch", "--component", "softmax", "--device", "cuda", "--json", "-")
+    result = _run("check", "torch", "--component", "softmax", "--device", "cuda", "--json", "-")
     report = json.loads(result.stdout)
     if report["compared"] == 0:
         assert result.returncode == 1
         assert report["not_compared"][0]["reason"] == "no cuda device"
 
 
+def test_every_report_of_a_run_is_written(tmp_path: Path) -> None:
+    names = {"--json": "results.json", "--junit": "results.xml", "--html": "report.html"}
+    options = [text for option, name in names.items() for text in (option, str(tmp_path / name))]
+    result = _run("check", str(HERE / "wrong_port.py"), "--component", "layer_norm", "--dtype", "float64", *options)
+    assert result.returncode == 1, result.stderr
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert (report["suite"], report["min_version"], report["verdict"]) == (SUITE_VERSION, SUITE_VERSION, "differs")
+    failures = [row for row in report["results"] if row["status"] == "differs"]
+    assert all(row["heat"] and row["allowed"] < row["error"] and row["worst"] for row in failures)
+    junit = ElementTree.parse(tmp_path / "results.xml").getroot()
+    assert int(junit.attrib["failures"]) == report["failed"] == len(failures) > 0
+    assert "<title>rosettaformer: differs</title>" in (tmp_path / "report.html").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
+    assert f"differs (suite version {SUITE_VERSION})" in result.stdout
+
+
+def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> None:
+    port, file = str(HERE / "wrong_port.py"), tmp_path / "deviations.toml"
+
+    def check(case: str) -> subprocess.CompletedProcess[str]:
+        entry = {"case": case, "port": port, "dtype": "float64", "reason": "another formula", "link": "https://example.org/1"}
+        file.write_text("[[deviation]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry.items()))
+        return _run("check", port, "--component", "layer_norm", "--dtype", "float64", "--deviations", str(file))
+
+    declared = check("layer_norm/*")
+    assert declared.returncode == 0, declared.stdout + declared.stderr
+    assert "another formula (https://example.org/1): output: error" in declared.stdout
+    assert "declared, 0 not compared: all conform" in declared.stdout
+    stale = check("layer_norm/batch_0")
+    assert stale.returncode == 1
+    assert "stale" in stale.stdout
+    unknown = check("layer_norm/batch_9")
+    assert unknown.returncode == 2
+    assert "the nearest is 'layer_norm/batch_0'" in unknown.stderr
+
+
+def test_too_few_comparisons_fail() -> None:
+    arguments = ("check", "torch", "--component", "dropout", "--dtype", "float64")
+    assert _run(*arguments, "--min-cases", "1").returncode == 0
+    result = _run(*arguments, "--min-cases", "1000")
+    assert result.returncode == 1
+    assert "at least 1000 cases must be compared; got" in result.stdout
+
+
+def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    script = "import sys; sys.modules['jinja2'] = None; from rosettaformer.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", script, "check", "--html", str(report)], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3
+    assert result.stderr == "Error: --html needs Jinja2: pip install 'rosettaformer[report]'\n"
+    assert not report.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--port", "pytroch"), "port must be one of torch, tf, jax, an importable module; got pytroch"),
+        (("torch", "pytroch"), "port must be one of torch, tf, jax, an installed port, a Python file, an importable module; got pytroch"),
+        (("no_such_file.py",), "got no_such_file.py"),
+        (("torch", "--results", "."), "--results judges outputs that exist; it takes no port, got torch"),
+        (("--results", ".", "--mode", "eager"), "--results judges outputs that exist; it takes no --mode"),
+        (("--min-version", "0"), "--min-version"),
+        (("--min-version", str(SUITE_VERSION + 1)), "--min-version"),
+        (("--deviations", "no_such_file.toml"), "no_such_file.toml"),
+        (("--html", "no_such_folder/report.html"), "the folder no_such_folder does not exist"),
         (("--component", "attention"), "component must be one of embedding,"),
         (("--dtype", "float8"), "dtype must be one of float64, float32, bfloat16, float16; got float8"),
         (("--device", "tpu"), "device must be one of cpu, cuda, cuda-tf32; got tpu"),
@@ -98,7 +163,7 @@ def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_pa
     assert {port["state"] for port in json.loads(doctor.stdout)["ports"].values()} == {"missing"}
     assert "pip install 'rosettaformer[jax]'" in doctor.stdout
     assert "pip install 'rosettaformer[torch]'" in run("doctor").stdout
-    check = run("check", "--port", "torch")
+    check = run("check", "torch")
     assert check.returncode == 3
     assert "torch: missing pip install 'rosettaformer[torch]'" in check.stdout
     assert run("check").returncode == 3

@@ -1,12 +1,16 @@
 """The runner: whatever a port does is a row, and the run goes on."""
 
+import contextlib
 import dataclasses
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.heat import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
 PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
@@ -14,7 +18,14 @@ PORT = "misbehaving_port"
 
 
 def _cases(*names: str, **changes: object) -> list[Case]:
-    return [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
+    """The plain case under other names. The second of the two that share a buffer has other values than the first."""
+    cases = [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
+    other = {"x_btd": 2 * PLAIN.inputs["x_btd"] ** 2}
+    return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else _own(case) for case in cases]
+
+
+def _own(case: Case) -> Case:
+    return dataclasses.replace(case, inputs={name: value.copy() for name, value in case.inputs.items()})
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +44,16 @@ def rows() -> dict[str, runner.Result]:
         "unsupported",
         "garbage",
         "random",
+        "three",
+        "pair",
+        "objects",
+        "unpicklable",
+        "input_changed",
+        "parameter_changed",
+        "numpy_random",
+        "python_random",
+        "buffer_first",
+        "buffer_second",
         "last",
     )
     results = runner.run(_cases(*names), [PORT], ["float64"], limit=3)
@@ -51,11 +72,21 @@ def rows() -> dict[str, runner.Result]:
         ("shape", "differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
         ("dtype", "differs", "must be float64; got float32"),
         ("raise", "error", "RuntimeError: no such thing (misbehaving_port.py:"),
-        ("nothing", "differs", "must be an array; got NoneType"),
+        ("nothing", "differs", "output: must be a NumPy array of numbers; got NoneType"),
         ("wrong", "differs", "allowed"),
         ("unsupported", "unsupported", "aten::made_up"),
         ("garbage", "pass", ""),
         ("random", "error", "two evaluations of the same input differ"),
+        ("three", "differs", "must return an array, or the pair output and weights; got a tuple of 3"),
+        ("pair", "differs", "must return output; got output, weights"),
+        ("objects", "differs", "must be a NumPy array of numbers; got an array of object"),
+        ("unpicklable", "differs", "must be a NumPy array of numbers; got generator"),
+        ("input_changed", "error", "the port changed its input x_btd in place"),
+        ("parameter_changed", "error", "the port changed its parameter scale in place"),
+        ("numpy_random", "error", "the port changed NumPy's global random state"),
+        ("python_random", "error", "the port changed Python's global random state"),
+        ("buffer_first", "pass", ""),
+        ("buffer_second", "error", "the port changed the array output of layer_norm/buffer_first after it had returned it"),
         ("last", "pass", ""),
     ],
 )
@@ -66,10 +97,57 @@ def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str, 
 
 def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict[str, runner.Result]) -> None:
     summary = Summary(list(rows.values()))
-    assert summary.compared == 13
-    assert len(summary.failed) == 10
+    assert summary.compared == 23
+    assert len(summary.failed) == 19
     assert dict(summary.not_compared) == {(PORT, "unsupported", "aten::made_up"): 1}
     assert not summary.conforms
+
+
+def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back() -> None:
+    for framework in ("torch", "keras", "jax"):
+        pytest.importorskip(framework)
+    changes = ("torch_seed", "torch_dtype", "keras_floatx", "keras_policy", "jax_x64")
+    names = ("frameworks", "torch_draw", *changes, *changes, "last")  # only what was put back can be changed again
+    results = runner.run(_cases(*names), [PORT], ["float64"])
+    assert [result.status for result in results] == ["pass", "pass", *["error"] * 10, "pass"]
+    for result, message in zip(
+        results[2:-1],
+        2
+        * (
+            "the port changed the seed of torch's global random state from ",
+            "the port changed torch's default dtype from torch.float32 to torch.float64",
+            "the port changed Keras's floatx from float32 to float64",
+            "the port changed Keras's dtype policy from float32 to mixed_bfloat16",
+            "the port changed jax_enable_x64 from False to True",
+        ),
+        strict=True,
+    ):
+        assert message in result.message
+
+
+def test_a_failure_shows_where_and_by_how_much(rows: dict[str, runner.Result]) -> None:
+    wrong = rows["wrong"]
+    assert (wrong.output, wrong.since, len(wrong.worst)) == ("output", 1, 3)
+    assert 1 < wrong.error / wrong.allowed <= wrong.excess
+    assert wrong.heat is not None
+    assert (len(wrong.heat), len(wrong.heat[0])) == (5, 13)
+    assert max(map(max, wrong.heat)) == wrong.heat[wrong.worst[1]][wrong.worst[2]] == pytest.approx(wrong.error / wrong.allowed, rel=1e-2)
+    assert max(map(max, rows["nan"].heat or [])) == 1e18
+    assert rows["nan"].worst
+    for name in ("good", "shape", "dtype", "raise"):
+        assert (rows[name].heat is None) == (name != "dtype")
+    assert rows["good"].allowed > 0
+    assert rows["good"].output == ""
+
+
+def test_a_heat_map_of_a_large_slice_keeps_its_largest_elements() -> None:
+    error = np.zeros((2, 200, 50))
+    error[1, 199, 49], error[1, 0, 20] = 7.0, 3.0
+    heat = heat_map(error, (1, 199, 49))
+    assert (len(heat), len(heat[0])) == (48, 48)
+    assert heat[47][47] == 7.0
+    assert sorted(value for row in heat for value in row if value) == [3.0, 7.0]
+    assert heat_map(np.array(2.0), ()) == [[2.0]]
 
 
 def test_a_component_that_the_port_lacks_is_not_covered_and_nothing_conforms() -> None:
@@ -98,3 +176,97 @@ def test_a_device_that_is_not_there_is_skipped_with_the_reason() -> None:
 
 def test_nothing_at_all_does_not_conform() -> None:
     assert not Summary([]).conforms
+
+
+def _port(folder: Path, text: str, name: str = "own_port.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+CORRECT = """
+from neighbour import layer_norm_of
+
+def layer_norm(case):
+    return layer_norm_of(case)
+"""
+NEIGHBOUR = """
+from reference_numpy import normalization
+
+def layer_norm_of(case):
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+"""
+
+
+def test_a_file_is_a_port_and_its_folder_is_importable(tmp_path: Path) -> None:
+    _port(tmp_path, NEIGHBOUR, "neighbour.py")
+    results = runner.run(_cases("good"), [_port(tmp_path, CORRECT)], ["float64"])
+    assert [result.status for result in results] == ["pass"]
+
+
+def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _port(tmp_path, NEIGHBOUR + "class Port:\n    layer_norm = staticmethod(layer_norm_of)\n", "installed_package.py")
+    (tmp_path / "installed-1.dist-info").mkdir()
+    (tmp_path / "installed-1.dist-info" / "METADATA").write_text("Name: installed\nVersion: 1\n")
+    (tmp_path / "installed-1.dist-info" / "entry_points.txt").write_text("[rosettaformer.ports]\nmy-name = installed_package:Port\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    results = runner.run(_cases("good"), ["my-name"], ["float64"])
+    assert [(result.port, result.status) for result in results] == [("my-name", "pass")]
+
+
+def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> None:
+    port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
+    plain = [case for case in all_cases() if case.id in ("layer_norm/plain", "softmax/plain")]
+    foreign = dataclasses.replace(PLAIN, name="foreign")
+    results = runner.run([*plain, foreign], [port], ["float32", "float64"])
+    rows = {(result.case, result.dtype): (result.status, result.message) for result in results}
+    assert rows["layer_norm/plain", "float64"][0] == "differs"  # the only one that the port was asked
+    assert rows["layer_norm/plain", "float32"] == ("not covered", "the port does not support float32")
+    assert rows["softmax/plain", "float64"] == ("not covered", "the port does not define softmax")
+    assert rows["layer_norm/foreign", "float64"] == ("not covered", "the port fixes model_width=12")
+    assert len(rows) == 6
+
+
+def test_ports_with_different_configs_are_judged_by_different_truths(tmp_path: Path) -> None:
+    text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
+    ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]
+    results = runner.run(_cases("plain"), [*ports, _port(tmp_path, f"{text}WIDTH = 13\n")], ["float32"])
+    assert [result.status for result in results] == ["pass"] * 3, results
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("config = {'model_widht': 12}", "the port's config does not fit: unknown config field 'model_widht', did you mean 'model_width'?"),
+        ("config = {'model_width': -1}", "the port's config does not fit: model_width must be"),
+        ("config = 12", "ValueError: config must map names of config fields to the values that the port fixes; got 12"),
+        ("dtypes = ('float31',)", "ValueError: dtypes must be of float64, float32, bfloat16, float16; got float31 (nearest: float32)"),
+        ("framework = 'mxnet'", "ValueError: framework must be of torch, tf, jax; got mxnet"),
+        ("del layer_norm", "ValueError: a port must define at least one component, by a function of its name: embedding, "),
+        ("1 / 0", "ZeroDivisionError: division by zero (own_port.py:2)"),
+        ("def f(:", "SyntaxError: "),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (own_port.py:2)"),
+    ],
+)
+def test_a_port_that_is_none_is_one_error_row(tmp_path: Path, text: str, message: str) -> None:
+    port = _port(tmp_path, f"def layer_norm(case): return case.inputs['x_btd']\n{text}\n")
+    results = runner.run(_cases("good", "last"), [port], ["float64"])
+    assert [result.status for result in results] == ["error"]
+    assert message in results[0].message
+
+
+def test_a_file_that_is_not_there_or_hides_a_module_is_one_error_row(tmp_path: Path) -> None:
+    results = runner.run(_cases("good"), ["no/such_file.py", _port(tmp_path, "", "numpy.py")], ["float64"])
+    assert [result.message for result in results] == [
+        "ValueError: there is no file no/such_file.py",
+        "ValueError: a port's file must not have the name of a module that Python already has: numpy.py",
+    ]
+
+
+def test_a_worker_answers_again_after_a_crash_and_calls_other_methods() -> None:
+    crash, good = _cases("crash", "good")
+    with contextlib.closing(runner.open_worker(PORT, 1)) as worker:
+        assert worker.greeting[1]["components"] == ("layer_norm",)
+        assert worker.ask(crash, 60)[0] == "crash"
+        assert worker.ask(good, 60)[0] == "outputs"
+        assert worker.call("taps", good, None) == ("not covered", "the port gives functions, and only modules of a framework can be tapped")
+        assert worker.call("describe")[1]["dtypes"] == DTYPES

@@ -1,9 +1,9 @@
 """`rosettaformer check`."""
 
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..cli import MISSING
-from ..conformance import runner
-from ..conformance.case import DTYPES, Case
+from ..conformance import deviations, runner
+from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases
 from ..conformance.checkpoint import checkpoint_cases
-from ..conformance.port import PORTS
-from ..conformance.report import matrix
+from ..conformance.diagnosis import Diagnosis
+from ..conformance.port import ENTRY_POINTS, PORTS
+from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.truth import COMPONENTS
 
@@ -25,6 +26,8 @@ __all__ = ["check"]
 
 Names = tuple[str, ...]
 DEVICES = ("cpu", "cuda", "cuda-tf32")
+KINDS = "an installed port, a Python file, an importable module"
+IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, dir_okay=False)
 
 
 def _choices(ctx: click.Context, option: click.Parameter, values: Names) -> Names:
@@ -37,8 +40,10 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
 
 
 @click.command()
+@click.argument("ports", nargs=-1, metavar="[PORT]...")
+@click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command.")
+@click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors.")
 @_option("component", "Only these components.")
-@_option("port", f"Only these ports: {', '.join(PORTS)}, or an importable module.")
 @_option("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
 @_option("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
 @_option("mode", "In these modes: eager, compiled. [default: the port's own]")
@@ -47,52 +52,79 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
 @click.option(
     "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
 )
+@click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML).")
+@click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared.")
 @click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write every result to this file; - prints it instead."
-)
+    "--min-version", type=click.IntRange(1, SUITE_VERSION), default=SUITE_VERSION, metavar="N",
+    help=f"Conform to this version of the suite: newer cases are put, but do not fail. [default: {SUITE_VERSION}]",
+)  # fmt: skip
+@click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
+@click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
+@click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file.")
 def check(
-    components: Names,
     ports: Names,
-    dtypes: Names,
-    devices: Names,
-    modes: Names,
-    full: bool,
-    checkpoint: Path | None,
-    limit: float,
+    commands: Names,
+    results: Path | None,
+    declared: Path | None,
+    min_cases: int,
+    min_version: int,
     json_file: Path | None,
+    junit_file: Path | None,
+    html_file: Path | None,
+    limit: float,
+    **selection: Any,
 ) -> None:
-    """Put every case to every port and print the matrix: components down, ports across.
+    """Put every case to every PORT and print the matrix: components down, ports across.
 
+    A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
-    dtype. What passes is derived from that error. Without options the core cases of every component are put, in every dtype and in each
-    port's default mode; with --component every case of it; with --full every case in every mode.
+    dtype. What passes is derived from that error. Without options every case is put in every dtype and in the port's default mode, but to
+    torch, tf and jax the core cases of every component; with --component every case of it; with --full every case in every mode.
     """
-    _refuse_unknown("component", components, COMPONENTS)
-    _refuse_unknown("port", [port for port in ports if port not in PORTS and not _importable(port)], [*PORTS, "an importable module"])
-    _refuse_unknown("dtype", dtypes, DTYPES)
-    _refuse_unknown("device", devices, DEVICES)
-    _refuse_unknown("mode", modes, ("eager", "compiled"))
-    cases = checkpoint_cases(checkpoint) if checkpoint else all_cases()
-    if components:
-        cases = [case for case in cases if case.component in components]
-    elif not (full or checkpoint):
-        cases = [case for case in cases if case.core]
-    results = _run(cases, ports or tuple(PORTS), dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",), limit)
-    summary = Summary(results)
-    to_stdout = json_file is not None and str(json_file) == "-"
-    if json_file is not None:
-        _write_json(json_file, summary)
-    if not to_stdout:
-        matrix.render(Console(), summary)
-    missing = [result for result in results if result.status == "missing"]
-    if missing and (ports or not summary.compared):
+    files.require([path for path in (json_file, junit_file, html_file) if path])
+    if html_file and not _importable("jinja2"):
+        click.echo("Error: --html needs Jinja2: pip install 'rosettaformer[report]'", err=True)
         sys.exit(MISSING)
-    sys.exit(0 if summary.conforms else 1)
+    named = (*ports, *(f"command:{line}" for line in commands))
+    if results:
+        _refuse_for_results(named, selection)
+    _refuse_unknown("port", [port for port in ports if not _findable(port)], [*PORTS, KINDS])
+    core = not results and all(port in PORTS for port in named)
+    cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint")})
+    entries = deviations.read(declared, [*cases, *all_cases()]) if declared else []
+    rows = _judge(results, cases, selection["dtypes"] or DTYPES) if results else _run(cases, named or tuple(PORTS), limit, **selection)
+    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version)
+    diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
+    files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
+    if str(json_file) != "-":
+        matrix.render(Console(), summary)
+    missing = any(result.status == "missing" for result in summary.results)
+    sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
-def _importable(port: str) -> bool:
+def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: float) -> dict[str, Diagnosis]:
+    """What is wrong with the ports that fail, for the report."""
+    from . import diagnose
+
+    failing: dict[str, dict[str, None]] = {}
+    for result in summary.failed:
+        if result.component:
+            failing.setdefault(result.port, {})[result.component] = None
+    return {port: diagnose.run(port, tuple(components), entries, limit=limit) for port, components in failing.items()}
+
+
+def _findable(port: str) -> bool:
+    """Whether a port of that name can be looked for; what is wrong within it is a result."""
+    if port in PORTS or entry_points(group=ENTRY_POINTS, name=port) or port.startswith("command:"):
+        return True
+    if port.endswith(".py"):
+        return Path(port).is_file()
+    return _importable(port)
+
+
+def _importable(module: str) -> bool:
     try:
-        return importlib.util.find_spec(port) is not None
+        return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):
         return False
 
@@ -103,19 +135,40 @@ def _refuse_unknown(what: str, names: Sequence[str], known: Iterable[str]) -> No
         raise ValueError(f"{what} must be one of {', '.join(known)}; got {', '.join(unknown)}")
 
 
-def _run(cases: list[Case], ports: Names, dtypes: Names, devices: Names, modes: Names, limit: float) -> list[runner.Result]:
+def _cases(core: bool, components: Names, full: bool, checkpoint: Path | None) -> list[Case]:
+    """The cases that are put: those of the components, of the checkpoint, every one, or the core where that is enough."""
+    _refuse_unknown("component", components, COMPONENTS)
+    cases = checkpoint_cases(checkpoint) if checkpoint else all_cases()
+    if components:
+        return [case for case in cases if case.component in components]
+    return [case for case in cases if case.core] if core and not (full or checkpoint) else cases
+
+
+def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
+    """Raises ValueError on what means nothing where nothing is run."""
+    if ports:
+        raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(ports)}")
+    for name in ("devices", "modes", "checkpoint"):
+        if selection[name]:
+            raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('s')}")
+
+
+def _judge(directory: Path, cases: list[Case], dtypes: Names) -> list[runner.Result]:
+    from ..conformance.vectors import judge_results
+
+    return judge_results(directory, cases, dtypes)
+
+
+def _run(
+    cases: list[Case], ports: Names, limit: float, dtypes: Names, devices: Names, modes: Names, full: bool, **selection: Any
+) -> list[runner.Result]:
+    """Runs the ports, with progress on a terminal."""
+    _refuse_unknown("dtype", dtypes, DTYPES)
+    _refuse_unknown("device", devices, DEVICES)
+    _refuse_unknown("mode", modes, ("eager", "compiled"))
+    dtypes, devices, modes = dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",)
     count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(ports) * len(devices)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("checking", total=count if modes != ("all",) else 2 * count)
         return runner.run(cases, ports, dtypes, devices, modes, limit, lambda result: progress.advance(task))
-
-
-def _write_json(path: Path, summary: Summary) -> None:
-    text = json.dumps(summary.to_dict(), indent=1)
-    if str(path) == "-":
-        click.echo(text)
-        return
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text + "\n")
-    temporary.replace(path)

@@ -10,9 +10,10 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["DTYPES", "Case", "numpy_dtype"]
+__all__ = ["DTYPES", "SUITE_VERSION", "Case", "numpy_dtype"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+SUITE_VERSION = 1  # grows whenever cases are added; a case says since which version it stands
 
 
 @dataclass(frozen=True)

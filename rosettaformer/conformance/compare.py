@@ -73,7 +73,7 @@ def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
         excess=excess,
         error=largest,
         noise=expectation.noise,
-        ulps=largest / ulp(float(reference[worst]), expectation.dtype),
+        ulps=largest / ulp(float(np.nan_to_num(reference[worst])), expectation.dtype),
         worst=tuple(int(i) for i in worst),
         message=message,
     )

@@ -1,12 +1,19 @@
 """Ports: how the judge finds one and puts a case to it."""
 
+import difflib
 import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .case import Case
+from .case import DTYPES, Case
+from .truth import COMPONENTS
 
-__all__ = ["PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported"]
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "known"]
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -14,6 +21,9 @@ PORTS = {
     "tf": ("impl_tf.port", "tensorflow", "pip install 'rosettaformer[tf-cpu]'  (or [tf] on a GPU)"),
     "jax": ("impl_jax.port", "jax", "pip install 'rosettaformer[jax]'"),
 }
+ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
+FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
+COMPANIONS = {"keras": "tf", "flax": "jax"}  # packages that come with a framework
 
 
 class Unsupported(Exception):
@@ -21,7 +31,7 @@ class Unsupported(Exception):
 
 
 class NotCovered(Exception):
-    """The port does not define the component."""
+    """The port does not define the component, or cannot express the case; the message is the reason."""
 
 
 class MissingBackend(Exception):
@@ -29,39 +39,122 @@ class MissingBackend(Exception):
 
 
 class Port:
-    """A port, loaded by its name in `PORTS` or as an importable module: answers cases, by its own functions or through an adapter.
+    """A port, loaded by its name: answers cases, by its own functions or through an adapter.
 
-    A port is a module that defines functions named after components, each taking a case and returning arrays; or one that names its
-    `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
-    axes. Raises MissingBackend where its framework is not installed.
+    name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
+    What is loaded defines functions named after components, each taking a case and returning arrays; or it names its `framework` and
+    gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and axes. Optional
+    are `modes`, `config` (the config fields that the port fixes), `dtypes` (those that it supports) and `taps`.
+    Raises MissingBackend where a framework is not installed, and ValueError where the port is none.
     """
 
     def __init__(self, name: str) -> None:
-        module_name, framework, install = PORTS.get(name, (name, "", ""))
         self.name = name
         try:
-            self.module: ModuleType = importlib.import_module(module_name)
+            self.module = _load(name)
+            self.adapter = _adapter(self.module)
         except ModuleNotFoundError as error:
-            if install and error.name and error.name.partition(".")[0] in (framework, "keras", "flax"):
+            if install := _how_to_install(error.name or ""):
                 raise MissingBackend(install) from None
             raise
-        self.adapter: Any = None
-        if hasattr(self.module, "framework"):
-            self.adapter = importlib.import_module(f".adapters.{self.module.framework}", __package__).Adapter(self.module)
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """The modes that the port can run in; the first is its default."""
-        return getattr(self.module, "modes", ("eager",))
+        self.components = _components(self.module)
+        self.modes = _names(getattr(self.module, "modes", ("eager",)))
+        self.dtypes = known("dtypes", _names(getattr(self.module, "dtypes", DTYPES)), DTYPES)
+        self.config: Mapping[str, Any] = getattr(self.module, "config", {})
+        if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
+            raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
 
     def describe(self) -> dict[str, Any]:
-        """Versions, devices and matmul precision, as the framework's adapter reports them."""
-        return self.adapter.describe() if self.adapter is not None else {}
+        """What the port covers; and versions, devices and matmul precision, as the framework's adapter reports them."""
+        framework = getattr(self.module, "framework", "")
+        own = {
+            "framework": framework,
+            "modes": self.modes,
+            "config": dict(self.config),
+            "dtypes": self.dtypes,
+            "components": self.components,
+        }
+        return own | (self.adapter.describe() if self.adapter is not None else {})
 
     def answer(self, case: Case) -> Any:
         """The port's outputs for the case; raises NotCovered where it does not define the component."""
-        if self.adapter is not None and case.component in self.module.components:
-            return self.adapter.run(case)
-        if self.adapter is None and hasattr(self.module, case.component):
-            return getattr(self.module, case.component)(case)
-        raise NotCovered(f"the port does not define {case.component}")
+        if case.component not in self.components:
+            raise NotCovered(f"the port does not define {case.component}")
+        return self.adapter.run(case) if self.adapter is not None else getattr(self.module, case.component)(case)
+
+    def taps(self, case: Case, forces: Any = (None,)) -> Any:
+        """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.
+
+        Raises NotCovered where the port is functions, which show nothing of their inside.
+        """
+        if self.adapter is None:
+            raise NotCovered("the port gives functions, and only modules of a framework can be tapped")
+        if case.component not in self.components:
+            raise NotCovered(f"the port does not define {case.component}")
+        return self.adapter.taps(case, forces)
+
+
+def _load(name: str) -> Any:
+    if name in PORTS:
+        return importlib.import_module(PORTS[name][0])
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        return point.load()
+    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+
+
+def _load_file(path: Path) -> Any:
+    """The file as a module of its own name, with its folder importable, as when it is run."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    loaded = getattr(sys.modules.get(path.stem), "__file__", None)
+    if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
+        raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
+    code = compile(path.read_bytes(), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
+    sys.path.insert(0, str(path.resolve().parent))
+    module = ModuleType(path.stem)
+    module.__file__ = str(path.resolve())
+    sys.modules[path.stem] = module
+    exec(code, module.__dict__)
+    return module
+
+
+def _adapter(module: Any) -> Any:
+    """The adapter of the framework that the port names, or None."""
+    if not hasattr(module, "framework"):
+        return None
+    (framework,) = known("framework", (module.framework,), FRAMEWORKS)
+    if not isinstance(getattr(module, "components", None), Mapping):
+        raise ValueError("a port that names its framework must give components, a mapping from component to build(config, dtype)")
+    return importlib.import_module(f".adapters.{framework}", __package__).Adapter(module)
+
+
+def _components(module: Any) -> tuple[str, ...]:
+    """The components that the port defines, in the order of the report."""
+    if hasattr(module, "framework"):
+        known("components", module.components, COMPONENTS)
+        found = tuple(name for name in COMPONENTS if name in module.components)
+    else:
+        found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
+    if not found:
+        raise ValueError(f"a port must define at least one component, by a function of its name: {', '.join(COMPONENTS)}")
+    return found
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def known(what: str, names: Iterable[str], words: Iterable[str]) -> tuple[str, ...]:
+    """The names, which must be of these words. Raises ValueError naming the first that is not, and its nearest word."""
+    words, names = list(words), tuple(names)
+    for name in names:
+        if name not in words:
+            nearest = difflib.get_close_matches(str(name), words, n=1)
+            raise ValueError(f"{what} must be of {', '.join(words)}; got {name}" + (f" (nearest: {nearest[0]})" if nearest else ""))
+    return names
+
+
+def _how_to_install(module: str) -> str:
+    """The install line of the framework that a missing module belongs to, or nothing."""
+    package = module.partition(".")[0]
+    return next((line for port, (_, needs, line) in PORTS.items() if needs == package or COMPANIONS.get(package) == port), "")

@@ -3,109 +3,22 @@
 The truth's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
 """
 
+import contextlib
 import os
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from . import tolerance
 from .case import Case
-from .compare import compare
-from .worker import receive, send
+from .cases import fitted
+from .command import PREFIX, Command
+from .process import Process, Worker
+from .result import FAILURES, Expected, Result, judge
 
-__all__ = ["FAILURES", "Result", "Worker", "describe_ports", "run"]
-
-FAILURES = ("differs", "error", "crash", "hang")
-RESTARTS = 3
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row: what became of a case with a port.
-
-    status: pass; differs (values, shape, dtype or NaN); error (an exception); crash; hang; unsupported (the framework has no kernel);
-    not covered; missing (the framework is not installed); skipped (the port had crashed too often).
-    """
-
-    case: str
-    component: str
-    port: str
-    dtype: str
-    device: str
-    mode: str
-    status: str
-    message: str = ""
-    ratio: float = float("nan")
-    excess: float = float("nan")
-    error: float = float("nan")
-    noise: float = float("nan")
-    ulps: float = float("nan")
-
-
-class Worker:
-    """The process of a port. `ask` puts a case to it and waits at most so many seconds for the answer."""
-
-    def __init__(self, port: str, threads: int, start_limit: float = 120.0) -> None:
-        self.port, self._threads = port, threads
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._start()
-        self.greeting = self._receive(start_limit)
-
-    def _start(self) -> None:
-        environment = os.environ | {
-            name: str(self._threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-        }
-        command = [sys.executable, "-m", f"{__package__}.worker", self.port]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-
-    def ask(self, case: Case, limit: float) -> tuple[str, Any]:
-        """The kind of the answer and the answer; ("hang", ...) and ("crash", ...) end the process."""
-        try:
-            send(self._process.stdin, case)  # type: ignore[arg-type]
-        except OSError:
-            return self._dead()
-        return self._receive(limit)
-
-    def _receive(self, limit: float) -> tuple[str, Any]:
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            self._process.kill()
-
-        timer = threading.Timer(limit, expire)
-        timer.start()
-        try:
-            return receive(self._process.stdout)  # type: ignore[arg-type]
-        except (EOFError, OSError):
-            return ("hang", f"no answer within {limit:g} s") if expired.is_set() else self._dead()
-        finally:
-            timer.cancel()
-
-    def _dead(self) -> tuple[str, str]:
-        code = self._process.wait()
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 4000))
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        cause = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return "crash", f"the port's process ended with {cause}" + (f": {lines[-1]}" if lines else "")
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
+__all__ = ["FAILURES", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
 
 def run(
@@ -131,55 +44,97 @@ def run(
         return result
 
     with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool:
-        expectations = _expectations(truth, cases, dtypes, devices)
-        jobs = [pool.submit(_run_port, port, cases, dtypes, devices, modes, limit, threads, expectations, report) for port in ports]
+        plan = _Plan(cases, dtypes, devices, modes, truth)
+        jobs = [pool.submit(_run_port, port, plan, limit, threads, report) for port in ports]
         return [result for job in jobs for result in job.result()]
 
 
-Expectations = dict[tuple[str, str, str], Future]
+@dataclass(frozen=True)
+class _Question:
+    """A case as one port is asked it, or the reason why it is not."""
+
+    case: Case  # in float64
+    dtype: str
+    device: str
+    mode: str
+    status: str = ""
+    reason: str = ""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What the result says of the question."""
+        where = {"dtype": self.dtype, "device": self.device, "mode": self.mode}
+        return {"case": self.case.id, "component": self.case.component, "since": self.case.since} | where
 
 
-def _expectations(truth: ThreadPoolExecutor, cases: Iterable[Case], dtypes: Sequence[str], devices: Sequence[str]) -> Expectations:
-    return {
-        (case.id, dtype, device): truth.submit(lambda case: tolerance.expect(case), case.at(dtype, device))
-        for case in cases
-        for device in devices
-        for dtype in dtypes
-        if dtype in case.dtypes
-    }
+class _Plan:
+    """What a run asks: each port the cases with the config that it fixes; and what the truth answers, computed once for all of them."""
+
+    def __init__(
+        self, cases: Sequence[Case], dtypes: Sequence[str], devices: Sequence[str], modes: Sequence[str], truth: ThreadPoolExecutor
+    ) -> None:
+        self._cases, self._dtypes, self._devices, self._modes, self._truth = cases, dtypes, devices, modes, truth
+        self._lock = threading.Lock()
+        self._fitted: dict[str, list[Case]] = {}
+        self._expected: dict[tuple[int, str, str], Future[Expected]] = {}
+
+    def questions(self, about: dict[str, Any]) -> list[_Question]:
+        """The questions to a port that says this about itself. Raises ValueError where its config is none."""
+        cases = self._fit(about["config"])
+        return [
+            _Question(case, dtype, device, mode, *unable(case, dtype, device, about))
+            for mode in _chosen(self._modes, about["modes"])
+            for device in self._devices
+            for case in cases
+            for dtype in self._dtypes
+            if dtype in case.dtypes
+        ]
+
+    def expected(self, question: _Question) -> Future[Expected]:
+        """The truth's answer, which is being computed from now on at the latest."""
+        key = (id(question.case), question.dtype, question.device)
+        with self._lock:
+            if key not in self._expected:
+                cast = question.case.at
+                self._expected[key] = self._truth.submit(lambda: tolerance.expect(cast(question.dtype, question.device)))
+            return self._expected[key]
+
+    def _fit(self, config: dict[str, Any]) -> list[Case]:
+        """The cases for that config: the same objects for equal configs."""
+        key = repr(sorted(config.items()))
+        with self._lock:
+            if key not in self._fitted:
+                self._fitted[key] = fitted(self._cases, config)
+            return self._fitted[key]
 
 
-def _run_port(
-    port: str, cases: Sequence[Case], dtypes: Sequence[str], devices: Sequence[str], modes: Sequence[str], limit: float, threads: int,
-    expectations: Expectations, report: Callable[[Result], Result],
-) -> list[Result]:  # fmt: skip
-    worker = Worker(port, threads)
-    kind, about = worker.greeting
-    if kind != "ready":
-        worker.close()
-        return [report(Result("", "", port, "", "", "", kind, about))]
-    results, deaths = [], 0
-    for mode in _chosen(modes, about["modes"]):
-        for case, dtype, device in ((c, t, d) for d in devices for c in cases for t in dtypes if t in c.dtypes):
-            row: dict[str, Any] = {
-                "case": case.id,
-                "component": case.component,
-                "port": port,
-                "dtype": dtype,
-                "device": device,
-                "mode": mode,
-            }
-            if reason := _unable(device, about, deaths):
-                results.append(report(Result(**row, status="skipped", message=reason)))
-                continue
-            kind, answer = worker.ask(case.at(dtype, device, mode), limit)
-            if kind in ("crash", "hang"):
-                deaths += 1
-                worker.close()
-                worker = Worker(port, threads)
-            results.append(report(_judge(row, kind, answer, expectations[case.id, dtype, device])))
-    worker.close()
-    return results
+def _run_port(port: str, plan: _Plan, limit: float, threads: int, report: Callable[[Result], Result]) -> list[Result]:
+    with contextlib.closing(open_worker(port, threads)) as worker:
+        kind, about = worker.greeting
+        if kind != "ready":
+            return [report(Result("", "", port, "", "", "", kind, about))]
+        try:
+            questions = plan.questions(about)
+        except ValueError as error:
+            return [report(Result("", "", port, "", "", "", "error", f"the port's config does not fit: {error}"))]
+        asked = [question for question in questions if not question.status]
+        expectations = [plan.expected(question) for question in asked]
+        answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
+        answered = zip(expectations, answers, strict=True)
+        results = []
+        for question in questions:
+            row = {"port": port} | question.row
+            if question.status:
+                results.append(report(Result(**row, status=question.status, message=question.reason)))
+            else:
+                expectation, (kind, answer) = next(answered)
+                results.append(report(judge(row, kind, answer, expectation.result() if kind == "outputs" else {})))
+        return results
+
+
+def open_worker(port: str, threads: int) -> Worker:
+    """What answers for a port: its process, or the command that its name holds."""
+    return Command(port, threads) if port.startswith(PREFIX) else Process(port, threads)
 
 
 def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
@@ -189,41 +144,26 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(mode for mode in chosen if mode in available))
 
 
-def _unable(device: str, about: dict[str, Any], deaths: int) -> str:
-    """Why a case is not put to the port, or nothing."""
+def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[str, str]:
+    """The status of a question that is not put to the port and the reason, or nothing."""
+    if case.component not in about["components"]:
+        return "not covered", f"the port does not define {case.component}"
+    if case.excluded:
+        return "not covered", case.excluded
+    if dtype not in about["dtypes"]:
+        return "not covered", f"the port does not support {dtype}"
     kind = device.partition("-")[0]
     if not any(available.startswith(kind) for available in about.get("devices", ["cpu"])):
-        return f"no {kind} device"
-    return f"the port's process had ended {deaths} times" if deaths > RESTARTS else ""
-
-
-def _judge(row: dict[str, Any], kind: str, answer: Any, expectation: Future) -> Result:
-    if kind != "outputs":
-        return Result(**row, status=kind, message=str(answer))
-    expected = expectation.result()
-    if answer.keys() != expected.keys():
-        return Result(**row, status="differs", message=f"must return {', '.join(expected)}; got {', '.join(answer)}")
-    comparisons = {name: compare(expected[name], answer[name]) for name in expected}
-    name, worst = max(comparisons.items(), key=lambda item: (item[1].excess, item[1].ratio))
-    return Result(
-        **row,
-        status="differs" if worst.excess > 1 else "pass",
-        message=f"{name}: {worst.message}" if worst.message else "",
-        ratio=max(comparison.ratio for comparison in comparisons.values()),
-        excess=worst.excess,
-        error=worst.error,
-        noise=worst.noise,
-        ulps=worst.ulps,
-    )
+        return "skipped", f"no {kind} device"
+    return "", ""
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:
     """What every port says of itself: ("ready", versions, devices, precision, modes), or ("missing", how to install it)."""
 
     def describe(port: str) -> tuple[str, Any]:
-        worker = Worker(port, 1)
-        worker.close()
-        return worker.greeting
+        with contextlib.closing(open_worker(port, 1)) as worker:
+            return worker.greeting
 
     with ThreadPoolExecutor(max(1, len(ports))) as pool:
         return dict(zip(ports, pool.map(describe, ports), strict=True))

@@ -19,7 +19,9 @@ from reference_numpy import arithmetic
 from . import truth
 from .case import Case, numpy_dtype
 
-__all__ = ["MAX_FACTOR", "Expectation", "expect", "order", "ulp"]
+__all__ = ["MAX_FACTOR", "Expectation", "expect", "expectation", "order", "to_tf32", "ulp"]
+
+Answer = Callable[[Case], dict[str, np.ndarray]]
 
 MAX_FACTOR = 4.0
 RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
@@ -51,40 +53,44 @@ class Expectation:
         return max(self.noise, self.unit / 2)
 
 
-def expect(case: Case) -> dict[str, Expectation]:
-    """The expectation of every output of a case that has been cast to its dtype."""
-    reference = truth.answer(case.at("float64"))
+def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> dict[str, Expectation]:
+    """The expectation of every output of a case that has been cast to its dtype.
+
+    answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
+    differs from the truth in rounding alone.
+    """
+    reference = answer(case) if rounded else answer(case.at("float64"))
     tf32 = case.dtype == "float32" and case.device.endswith("tf32")
-    runs = _runs(case, ORDERS | TF32_ORDERS if tf32 else ORDERS)
-    return {name: _expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
-
-
-def _runs(case: Case, orders: dict[str, dict[str, Callable]]) -> list[dict[str, np.ndarray]]:
     runs = []
-    for replacements in orders.values():
+    for replacements in (ORDERS | TF32_ORDERS if tf32 else ORDERS).values():
         with order(replacements):
-            runs.append(truth.answer(case))
-    return runs
+            runs.append(answer(case))
+    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
 
 
-def _expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
+def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
+    """What is expected of an output whose float64 value is the reference, when plain arithmetic gave these in the dtype."""
     dtype = runs[0].dtype
     if dtype.kind in "biu" or not reference.size:
         return Expectation(reference, dtype, 0.0, 0.0, 0.0)
-    errors = [np.abs(run.astype(np.float64) - reference) for run in runs]
+    reference = reference.astype(np.float64, copy=False)
+    finite = np.isfinite(reference)
+    reference_or_0 = np.where(finite, reference, 0.0)
+    errors = [np.abs(np.where(finite, run.astype(np.float64), 0.0) - reference_or_0) for run in runs]
     return Expectation(
         reference=reference,
         dtype=dtype,
         noise=max(float(error.max()) for error in errors),
         noise_rmse=max(float(np.sqrt(np.mean(error**2))) for error in errors),
-        unit=ulp(float(np.abs(reference).max()), dtype),
+        unit=ulp(float(np.abs(reference_or_0).max()), dtype),
     )
 
 
 def ulp(value: float, dtype: Any) -> float:
     """The distance from |value| to the next number of the dtype; at least its smallest normal number."""
     kind = numpy_dtype(str(dtype))
-    return max(float(np.spacing(np.abs(np.asarray(value, dtype=kind)))), float(ml_dtypes.finfo(kind).smallest_normal))
+    limits = ml_dtypes.finfo(kind)
+    return max(float(np.spacing(np.asarray(min(abs(value), 0.75 * float(limits.max)), dtype=kind))), float(limits.smallest_normal))
 
 
 @contextlib.contextmanager
@@ -177,10 +183,10 @@ def _erf_by_complement(x: np.ndarray) -> np.ndarray:
 
 
 def _einsum_tf32(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    return _einsum(subscripts, *(_to_tf32(x) for x in operands))
+    return _einsum(subscripts, *(to_tf32(x) for x in operands))
 
 
-def _to_tf32(array: np.ndarray) -> np.ndarray:
+def to_tf32(array: np.ndarray) -> np.ndarray:
     """float32 rounded to the 10 stored mantissa bits that TF32 multiplies with."""
     if array.dtype != np.float32:
         return array

@@ -1,8 +1,9 @@
 """The judge's adapter of JAX with Flax NNX: runs a case on any module or function."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import flax
 import jax
@@ -16,6 +17,9 @@ from impl_jax.compiled import compiled
 
 from ..case import Case
 from ..port import Unsupported
+from . import matching
+from .matching import Rows
+from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
 
 __all__ = ["Adapter"]
 
@@ -26,13 +30,14 @@ class Adapter:
     """Runs cases on the components of a port.
 
     port: a module or namespace with `components` (name -> build(config, dtype), dtype being JAX's), and where they differ from those
-    of `impl_jax`: `weights` (the table), `compiled` and `modes`.
+    of `impl_jax`: `weights` (the table), `compiled`, `modes`, and `taps` (the modules' other names).
     """
 
     def __init__(self, port: Any) -> None:
         self.components: dict[str, Callable[..., Any]] = port.components
         self.table = getattr(port, "weights", weights.TABLE)
         self.compiled = getattr(port, "compiled", compiled)
+        self.renamed: Rows = getattr(port, "taps", ())
         self.modes: tuple[str, ...] = getattr(port, "modes", ("compiled", "eager"))
 
     def run(self, case: Case) -> Any:
@@ -46,16 +51,66 @@ class Adapter:
             raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
         device = _device(case.device)
         with _settings(case, device), _unsupported():
-            function = self.components[case.component](case.config, jnp.dtype(case.dtype))
-            if isinstance(function, nnx.Module):
-                if case.parameters:
-                    weights.load(function, case.parameters, case.config, case.component, self.table)
-                function.eval()
-            inputs = {
-                name: weights.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()
-            }
+            function, inputs = self._built(case, device)
             result = (self.compiled(function) if mode == "compiled" else function)(**inputs)
             return jax.tree.map(weights.to_numpy, result)
+
+    def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+        """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
+
+        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
+        """
+        device = _device(case.device)
+        with _settings(case, device), _unsupported(), _eagerly():
+            function, inputs = self._built(case, device)
+            modules = matching.submodules(function, case, self.renamed, nnx.Module)
+            results = []
+            for force in forces:
+                recorder = Recorder(modules, self._tensors(function, case), force)
+                with intercepted(recorder):
+                    results.append(recorder.run(function, _unsupported()(function.__call__), inputs))
+            return results
+
+    def _tensors(self, function: Any, case: Case) -> Tensors:
+        def gradients(call: Call, output: jax.Array, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
+            graph, state, *rest = nnx.split(call.module, nnx.Param, ...)
+            leaves = {index: leaf for index, leaf in call.leaves.items() if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+            def again(leaves: dict[int, jax.Array], state: Any) -> jax.Array:
+                new = {id(call.leaves[index]): leaf for index, leaf in leaves.items()}
+                args, kwargs = matching.mapped((call.args, call.kwargs), lambda value: new.get(id(value), value))
+                outputs = matching.leaves(nnx.merge(graph, state, *rest)(*args, **kwargs))
+                return next(value for value in outputs if isinstance(value, jax.Array))
+
+            _, pull = jax.vjp(again, leaves, state)
+            inputs, parameters = pull(weights.from_numpy(cotangent).astype(output.dtype))
+            found = _by_variable(call.module, parameters)
+            native = {
+                name: weights.to_numpy(found.get(id(variable), jnp.zeros_like(variable.get_value())))
+                for name, variable in native_variables(function, case, self.table).items()
+            }
+            numbers = {index: weights.to_numpy(gradient) for index, gradient in inputs.items()}
+            return {"inputs": numbers, "parameters": canonical_gradients(native, case, self.table)}
+
+        return Tensors(
+            is_tensor=lambda value: isinstance(value, jax.Array),
+            to_numpy=weights.to_numpy,
+            like=lambda array, tensor: weights.from_numpy(array, tensor.sharding).astype(tensor.dtype),
+            leaf=lambda tensor: tensor,
+            gradients=gradients,
+        )
+
+    def _built(self, case: Case, device: jax.Device) -> tuple[Any, dict[str, Any]]:
+        """The component with its parameters, in evaluation mode, and the arguments of its call."""
+        function = self.components[case.component](case.config, jnp.dtype(case.dtype))
+        if isinstance(function, nnx.Module):
+            if case.parameters:
+                weights.load(function, case.parameters, case.config, case.component, self.table)
+            function.eval()
+        inputs = {
+            name: weights.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()
+        }
+        return function, inputs
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -68,6 +123,12 @@ class Adapter:
             "devices": ["cpu", *(f"cuda: {gpu.device_kind}" for gpu in gpus)],
             "precision": jax.config.jax_default_matmul_precision or "default",  # type: ignore[attr-defined]
         }
+
+
+def _by_variable(module: nnx.Module, state: Any) -> dict[int, jax.Array]:
+    """The values of a state of the module, by the identity of the module's variables."""
+    values = dict(nnx.to_flat_state(state))
+    return {id(node): values[path].get_value() for path, node in nnx.iter_graph(module) if path in values}
 
 
 def _device(name: str) -> jax.Device:
@@ -84,6 +145,17 @@ def _device(name: str) -> jax.Device:
 def _settings(case: Case, device: jax.Device) -> Iterator[None]:
     """What JAX takes from the process, for one case: 64-bit types, precision of float32 products, the device of new arrays."""
     with jax.enable_x64(case.dtype == "float64"), jax.default_matmul_precision(_PRECISION[case.device]), jax.default_device(device):
+        yield
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """What the port compiles runs eagerly: values are not traced, and `nnx.jit` does not hand clones to the modules that it wraps."""
+
+    def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapped.__wrapped__(*args, **kwargs)
+
+    with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
         yield
 
 

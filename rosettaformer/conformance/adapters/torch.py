@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from impl_torch.compiled import compiled
 
 from ..case import Case
 from ..port import Unsupported
+from . import matching
+from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, native_variables
 
 __all__ = ["Adapter"]
 
@@ -36,18 +38,63 @@ class Adapter:
         with _matmul_precision(case.device), torch.inference_mode(), _unsupported():
             return _to_numpy(self._callable(case, device)(**inputs))
 
+    def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+        """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
+
+        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
+        """
+        device = _device(case.device)
+        inputs = {name: _to_device(value, device) for name, value in case.inputs.items()}
+        with _matmul_precision(case.device), _unsupported():
+            built = self._built(case, device)
+            modules = matching.submodules(built, case, getattr(self.port, "taps", ()), torch.nn.Module)
+            results = []
+            for force in forces:
+                recorder = Recorder(modules, self._tensors(built, case), force)
+                with _hooked(recorder), torch.set_grad_enabled(force is not None and force.cotangent is not None):
+                    results.append(recorder.run(built, _unsupported()(built.__call__), inputs))
+            return results
+
+    def _tensors(self, built: Any, case: Case) -> Tensors:
+        table = getattr(self.port, "weights", weights.TABLE)
+
+        def gradients(call: Call, output: torch.Tensor, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
+            leaves = {index: leaf for index, leaf in call.leaves.items() if leaf.requires_grad}
+            variables = native_variables(built, case, table)
+            # A table may name a view of a parameter, and only the parameter itself is part of the graph.
+            bases = {name: tensor if tensor._base is None else tensor._base for name, tensor in variables.items()}
+            found = _gradients(output, [*leaves.values(), *bases.values()], weights.from_numpy(cotangent, output.device).to(output.dtype))
+            native = {
+                name: weights.to_numpy(gradient.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
+                for (name, tensor), gradient in zip(variables.items(), found[len(leaves) :], strict=True)
+            }
+            inputs = dict(zip(leaves, map(weights.to_numpy, found), strict=False))
+            return {"inputs": inputs, "parameters": canonical_gradients(native, case, table)}
+
+        return Tensors(
+            is_tensor=lambda value: isinstance(value, torch.Tensor),
+            to_numpy=weights.to_numpy,
+            like=lambda array, tensor: weights.from_numpy(array, tensor.device).to(tensor.dtype),
+            leaf=lambda tensor: tensor.requires_grad_(),
+            gradients=gradients,
+        )
+
     def _callable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        built = self._built(case, device)
+        if (case.mode or getattr(self.port, "modes", ("eager",))[0]) != "compiled":
+            return built
+        # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
+        torch.compiler.reset()
+        return getattr(self.port, "compiled", compiled)(built)
+
+    def _built(self, case: Case, device: torch.device) -> Any:
         dtype = getattr(torch, case.dtype)
         built = self.port.components[case.component](case.config, dtype)
         if isinstance(built, torch.nn.Module):
             built = built.to(device, dtype).eval()
             if case.parameters:
                 weights.load(built, case.parameters, case.config, case.component, getattr(self.port, "weights", weights.TABLE))
-        if (case.mode or getattr(self.port, "modes", ("eager",))[0]) != "compiled":
-            return built
-        # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
-        torch.compiler.reset()
-        return getattr(self.port, "compiled", compiled)(built)
+        return built
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -96,3 +143,35 @@ def _unsupported() -> Iterator[None]:
         if missing := _NO_KERNEL.search(str(error)):
             raise Unsupported(missing[1] or missing[2]) from error
         raise
+
+
+def _gradients(output: torch.Tensor, sought: list[torch.Tensor], cotangent: torch.Tensor) -> list[torch.Tensor]:
+    """The gradients of the sum of cotangent * output, contiguous; zeros where the output does not depend on a tensor."""
+    active = [tensor for tensor in sought if tensor.requires_grad] if output.requires_grad else []
+    found = dict(zip(map(id, active), torch.autograd.grad(output, active, cotangent, allow_unused=True), strict=True)) if active else {}
+    gradients = (found.get(id(tensor)) for tensor in sought)
+    return [
+        torch.zeros_like(tensor, requires_grad=False) if gradient is None else gradient.contiguous()
+        for tensor, gradient in zip(sought, gradients, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _hooked(recorder: Recorder) -> Iterator[None]:
+    """Watches the modules through their hooks, which also turn off the fused paths of torch's own layers that skip their submodules."""
+
+    def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        return recorder.enter(module, args, kwargs) if recorder.awaits(module) else None
+
+    def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if recorder.is_open(module):
+            recorder.leave(output)
+
+    handles = []
+    for module in recorder.modules:
+        handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after, with_kwargs=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -52,16 +52,18 @@ def _dot_product_cases(build: Builder) -> Iterator[Case]:
     yield _dot_product(build, "plain", scale)
     yield _dot_product(build, "plain_weights", scale, return_weights=True)
     for name, mask in _masks(build.config().heads).items():
-        catches = {"left_padding": "ATT7 ATT13", "per_head": "ATT5 ATT6 ATT7 ATT13 ATT15"}.get(name, "ATT5 ATT6 ATT7")
+        catches = {"left_padding": "ATT7 ATT13", "per_head": "ATT5 ATT6 ATT7 ATT13 ATT15"}.get(name, "ATT5 ATT6 ATT7 ATT8 ATT10")
         yield _dot_product(build, name, catches, mask_bhts=mask)
         yield _dot_product(build, f"{name}_weights", catches, mask_bhts=mask, return_weights=True)
     for name, t, s in (("causal", T, T), ("causal_cached", T, S), ("causal_more_queries", S, T), ("causal_step", 1, S)):
         catches = {"causal": "CAU1 CAU2", "causal_step": "CAU3"}.get(name, "CAU1 CAU2 CAU3")
         yield _dot_product(build, name, catches, t=t, s=s, causal=True)
         yield _dot_product(build, f"{name}_weights", catches, t=t, s=s, causal=True, return_weights=True)
-    yield _dot_product(build, "causal_left_padding", "CAU1 CAU2 ATT13", t=S, causal=True, mask_bhts=left_padding(B, S)[:, None, None])
+    yield _dot_product(
+        build, "causal_left_padding", "CAU1 CAU2 CAU4 ATT8 ATT11 ATT13", t=S, causal=True, mask_bhts=left_padding(B, S)[:, None, None]
+    )
     yield _dot_product(build, "bias", bias_bhts="1 h t s")
-    yield _dot_product(build, "bias_ragged_causal", "CAU3", bias_bhts="b 1 t s", mask_bhts=ragged(B, S)[:, None, None], causal=True)
+    yield _dot_product(build, "bias_ragged_causal", "CAU3 CAU4", bias_bhts="b 1 t s", mask_bhts=ragged(B, S)[:, None, None], causal=True)
     infinite = np.where(left_padding(B, S)[:, None, None], 0.5, -np.inf)
     yield _dot_product(build, "bias_minus_infinity", bias_bhts=infinite)
     yield _dot_product(build, "bias_minus_infinity_weights", bias_bhts=infinite, return_weights=True)
@@ -81,8 +83,8 @@ def _dot_product_cases(build: Builder) -> Iterator[Case]:
         "query_bthk": 60 * generator.random((B, T, heads, size)) + 200,
         "key_bsgk": -60 * generator.random((B, S, heads, size)) - 200,
     }
-    yield _dot_product(build, "large_logits", **large)
-    yield _dot_product(build, "large_logits_masked", "ATT12", mask_bhts=ragged(B, S)[:, None, None], **negative)
+    yield _dot_product(build, "large_logits", "ATT19", **large)
+    yield _dot_product(build, "large_logits_masked", "ATT12 ATT19", mask_bhts=ragged(B, S)[:, None, None], **negative)
 
 
 def _multi_head(build: Builder, name: str, catches: str = "", case_config: TransformerConfig | None = None, **inputs: Any) -> Case:
@@ -91,18 +93,18 @@ def _multi_head(build: Builder, name: str, catches: str = "", case_config: Trans
 
 
 def _multi_head_cases(build: Builder) -> Iterator[Case]:
-    heads = "ATT1 ATT2 MHA1 MHA2 MHA8 MHA9"
+    heads = "ATT1 ATT2 MHA1 MHA2 MHA4 MHA8 MHA9 PRC1"
     yield _multi_head(build, "cross", heads)
     yield _multi_head(build, "cross_weights", "ATT1 ATT2 MHA1", return_weights=True)
     yield _multi_head(build, "ragged", "ATT5 ATT6 ATT7", mask_bhts=ragged(B, S)[:, None, None])
     yield _multi_head(build, "left_padding", "ATT7 ATT13", mask_bhts=left_padding(B, S)[:, None, None])
     yield _multi_head(build, "per_head_weights", "ATT5 ATT6 ATT15", mask_bhts=_masks(build.config().heads)["per_head"], return_weights=True)
-    yield _multi_head(build, "no_bias", "MHA1 MHA2", build.config("keras_lab"))
+    yield _multi_head(build, "no_bias", "MHA1 MHA2 MHA4", build.config("keras_lab"))
     yield _multi_head(build, "causal", "CAU1 CAU2", memory_bsd="b t d", causal=True)
     yield _multi_head(build, "causal_cached", "CAU1 CAU2 CAU3", causal=True)
     yield _multi_head(build, "grouped_heads", "MHA10", build.config(**GROUPED))
     yield _multi_head(build, "one_head", "", build.config(heads=1, key_value_heads=1))
     square = build.config(model_width=12, key_size=4, value_size=4)
-    yield _multi_head(build, "square", "MHA1 MHA2 MHA5 MHA6", square)
+    yield _multi_head(build, "square", "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6", square)
     yield _multi_head(build, "batch_2", "MHA1 MHA2 MHA7", query_btd="2 t d", memory_bsd="2 s d")
     yield _multi_head(build, "one_position", "", query_btd="b 1 d", memory_bsd="b 1 d")

@@ -30,7 +30,7 @@ CORE = """
     logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
-TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout")
+TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
 
 
 class Builder:

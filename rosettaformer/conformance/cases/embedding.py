@@ -16,7 +16,7 @@ def cases(build: Builder) -> Iterator[Case]:
     vocabulary = scaled.source_vocabulary
     ids = rng("embedding ids").integers(0, vocabulary, (B, T))
     ids[0, :2] = 2  # the padding id
-    yield build.make("embedding", "ids", scaled, "EMB1", token=ids)
+    yield build.make("embedding", "ids", scaled, "EMB1 EMB7", token=ids)
     yield build.make("embedding", "ids_unscaled", plain, token=ids)
     yield build.make("embedding", "one_token", scaled, "EMB1", token=ids[:, :1])
     yield build.make("embedding", "int32_ids", scaled, token=ids.astype(np.int32))
@@ -25,6 +25,6 @@ def cases(build: Builder) -> Iterator[Case]:
     yield build.make("embedding", "soft_rows", plain, token=soft)
     yield build.make("embedding", "one_hot_rows", scaled, "EMB1", token=np.eye(vocabulary)[ids])
     yield build.make("embedding", "batch_0", scaled, token=ids[:0])
-    yield build.make("logits", "bias", scaled, x_btd="b t d")
-    yield build.make("logits", "no_bias", plain, x_btd="b t d")
-    yield build.make("logits", "one_token", scaled, x_btd="1 1 d")
+    yield build.make("logits", "bias", scaled, "EMB2 PRC1", x_btd="b t d")
+    yield build.make("logits", "no_bias", plain, "EMB2 PRC1", x_btd="b t d")
+    yield build.make("logits", "one_token", scaled, "EMB2", x_btd="1 1 d")

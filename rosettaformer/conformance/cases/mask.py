@@ -15,8 +15,8 @@ def cases(build: Builder) -> Iterator[Case]:
     yield build.make("token_mask", "padding_id", some, token=ids)
     yield build.make("token_mask", "no_padding_id", build.config(padding_id=None), token=ids)
     yield build.make("token_mask", "soft_rows", some, token="b s v")
-    yield build.make("padding_mask", "right_padding", some, mask_bs=ragged(B, S))
-    yield build.make("padding_mask", "left_padding", some, mask_bs=left_padding(B, S))
+    yield build.make("padding_mask", "right_padding", some, "ATT9", mask_bs=ragged(B, S))
+    yield build.make("padding_mask", "left_padding", some, "ATT9", mask_bs=left_padding(B, S))
     for name, target, source in (("square", T, T), ("cached", T, S), ("step", 1, S), ("more_queries", S, T)):
         catches = {"square": "CAU1 CAU2", "step": "CAU3"}.get(name, "CAU1 CAU2 CAU3")
         yield build.make("causal_mask", name, some, catches, target_length=target, source_length=source)

@@ -14,32 +14,44 @@ __all__ = ["cases"]
 
 # The stacks have two layers in their own cases and in two of the whole model's; one is enough for what the others ask.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
+# What shows in a whole model on any input, given sizes that differ and biases; with a tied head; with padding.
+ANY_INPUT = """
+    EMB1 EMB2 EMB7 PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE8 PE9 PE10 ATT1 ATT2 ATT3 ATT4 CAU1 CAU2 CAU4 MHA1 MHA2 MHA4 MHA7 MHA8 MHA9 MHA11
+    FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 NRM9 NRM10 STR1 DRP1 PRC1
+"""
+UNTIED, TIED = "NRM8 NRM9", "NRM8 NRM9 EMB3 EMB6"
+PADDED = "EMB3 ATT5 ATT6 ATT7 ATT8 ATT9 ATT10 ATT15 ATT16 ATT18 CAU4"
 
 
 def cases(build: Builder) -> Iterator[Case]:
     """Every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
     yield from _stack_cases(build)
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
-        catches = "EMB1 NRM8 NRM10" if dialect == "semillero" else "NRM8"
+        catches = ANY_INPUT if dialect == "semillero" else UNTIED if dialect == "guide" else TIED
         layers = {} if dialect == "semillero" else ONE_LAYER
         yield _model(build, dialect, build.config(dialect, **layers), catches)
-    yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10")
+    yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10 DRP1")
     yield _model(
-        build, "gelu_grouped_heads", build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER), "MHA10"
+        build,
+        "gelu_grouped_heads",
+        build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER),
+        "MHA10 FFN1 FFN2",
     )
     even = build.config(model_width=12, **ONE_LAYER)
-    yield _model(build, "ragged", even, "ATT16", ragged(B, S), ragged(B, T))
-    yield _model(build, "left_padding", even, "PE11 ATT13", left_padding(B, S), left_padding(B, T))
-    yield _model(build, "same_length", even, "ATT17", ragged(B, S), ragged(B, S)[::-1])
+    yield _model(build, "ragged", even, PADDED, ragged(B, S), ragged(B, T))
+    yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 CAU4", left_padding(B, S), left_padding(B, T))
+    yield _model(build, "same_length", even, "ATT16 ATT17", ragged(B, S), ragged(B, S)[::-1])
     square = build.config(model_width=12, key_size=4, value_size=4, **ONE_LAYER)
-    yield _model(build, "square", square, "MHA1 MHA2 MHA5 MHA6", ragged(B, S), ragged(B, T))
+    yield _model(build, "square", square, "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6", ragged(B, S), ragged(B, T))
+    yield _model(build, "equal_vocabularies", build.config(target_vocabulary=29, **ONE_LAYER))
     masks: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
-    yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), "ATT16", **masks)
+    yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), "ATT16 ATT18 PE11", **masks)
     mixed = build.config("keras_lab", **ONE_LAYER)
     soft = rng("transformer soft").dirichlet(np.ones(mixed.source_vocabulary), (B, S))
     hard = rng("transformer hard").integers(0, mixed.target_vocabulary, (B, T))
     yield _model(build, "soft_rows", mixed, source=soft, target=np.eye(mixed.target_vocabulary)[hard])
-    yield _model(build, "one_token", build.config(), "PE10", np.ones((1, 1), bool), np.ones((1, 1), bool))
+    yield _model(build, "attention_dropout", build.config(attention_dropout_rate=0.2, **ONE_LAYER), "DRP2")
+    yield _model(build, "one_token", build.config(), "PE9 PE10", np.ones((1, 1), bool), np.ones((1, 1), bool))
     yield _model(build, "long", build.config("paper_base", **ONE_LAYER), "", ragged(2, 200), ragged(2, 199))
 
 
@@ -76,7 +88,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         ("pre_norm_no_final_norm", build.config("guide", norm_placement="pre")),
     ):
         x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
-        yield build.make("encoder", name, case_config, "NRM8 NRM10", **x)
+        yield build.make("encoder", name, case_config, "NRM8 NRM10 ATT18 STR1", **x)
         x = {"x_btd": "b t d", "memory_bsd": "b s d", "self_mask_bhts": left_padding(B, T)[:, None, None]}
-        yield build.make("decoder", name, case_config, "NRM8 NRM10 MHA11", **x, cross_mask_bhts=ragged(B, S)[:, None, None])
+        yield build.make("decoder", name, case_config, "NRM8 NRM10 MHA11 STR1", **x, cross_mask_bhts=ragged(B, S)[:, None, None])
     yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")

@@ -1,9 +1,11 @@
 """The catalogue of defects: real porting mistakes, each a few lines that alter one component of the truth."""
 
 import contextlib
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 from .defect import Defect
@@ -24,10 +26,21 @@ def all_defects() -> dict[str, Defect]:
 
 @contextlib.contextmanager
 def injected(*defects: Defect) -> Iterator[None]:
-    """The truth with these defects in it."""
+    """The truth with these defects in it. Of several at one place each alters what those before it left there."""
     with contextlib.ExitStack() as stack:
         for defect in defects:
-            for place, function in defect.replaces.items():
-                module, name = place.split(".")
-                stack.enter_context(mock.patch.object(importlib.import_module(f"reference_numpy.{module}"), name, function))
+            for place, altered in defect.replaces.items():
+                name, function = place.split(".")
+                module = importlib.import_module(f"reference_numpy.{name}")
+                stack.enter_context(mock.patch.object(module, function, _bound(altered, getattr(module, function))))
         yield
+
+
+def _bound(altered: Callable, original: Callable) -> Callable:
+    """The altered function with the signature of the one that it replaces and is given."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return altered(original, *args, **kwargs)
+
+    return function

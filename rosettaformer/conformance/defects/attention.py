@@ -1,119 +1,202 @@
-"""Defects of scaled dot-product and multi-head attention."""
+"""Defects of scaled dot-product attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from reference_numpy import attention
+from reference_numpy import mask
 
 from .defect import Defect
+from .dropout import drawn
 
 __all__ = ["DEFECTS"]
 
-_attention = attention.scaled_dot_product_attention
-_multi_head = attention.multi_head_attention
-_project = attention._project
+Array = np.ndarray
 
 
 def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
     """The attention whose query is multiplied by a function of h, k and e."""
 
-    def altered(query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any, **options: Any) -> Any:
+    def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
         number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
-        return _attention(query_bthk * query_bthk.dtype.type(number), key_bsgk, value_bsge, *rest, **options)
+        return original(query_bthk * query_bthk.dtype.type(number), key_bsgk, value_bsge, *rest, **options)
 
     return altered
 
 
-def _with_mask(change: Callable[[np.ndarray, tuple[int, int]], np.ndarray]) -> Callable:
+def _with_mask(change: Callable[[Array, tuple[int, int]], Array]) -> Callable:
     """The attention whose given mask is changed, knowing the batch size and the heads."""
 
-    def altered(query_bthk: Any, key_bsgk: Any, value_bsge: Any, mask_bhts: Any = None, *rest: Any, **options: Any) -> Any:
+    def altered(
+        original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, mask_bhts: Any = None, *rest: Any, **options: Any
+    ) -> Any:
         if mask_bhts is not None:
             mask_bhts = change(mask_bhts, (query_bthk.shape[0], query_bthk.shape[2]))
-        return _attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest, **options)
+        return original(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest, **options)
 
     return altered
 
 
-def _tiled_mask(mask_bhts: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
+def _tiled_mask(mask_bhts: Array, sizes: tuple[int, int]) -> Array:
     full = np.broadcast_to(mask_bhts, (*sizes, *mask_bhts.shape[2:]))
     return full.swapaxes(0, 1).reshape(full.shape)
 
 
-def _tiled_heads(query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any, **options: Any) -> Any:
+def _tiled_heads(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
     repeats = query_bthk.shape[2] // key_bsgk.shape[2]
-    key, value = (np.tile(x, (1, 1, repeats, 1)) for x in (key_bsgk, value_bsge))
-    return _attention(query_bthk, key, value, *rest, **options)
+    key_bshk, value_bshe = (np.tile(x, (1, 1, repeats, 1)) for x in (key_bsgk, value_bsge))
+    return original(query_bthk, key_bshk, value_bshe, *rest, **options)
 
 
-def _split_without_transpose(subscripts: str, parameters: Any, x: Any) -> np.ndarray:
-    y = _project(subscripts, parameters, x)
-    if subscripts == "bthe,hed->btd":
-        return y
-    b, t, h, k = y.shape
-    return y.reshape(b, h, t, k).swapaxes(1, 2)
+def _masks_added(
+    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array,
+    mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
+    if mask_bhts is None or not causal:
+        return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, *rest, **options)
+    number = query_bthk.dtype.type
+    lowest = number(ml_dtypes.finfo(query_bthk.dtype).min)
+    hidden = (mask_bhts, mask.causal_mask(query_bthk.shape[1], key_bsgk.shape[1]))
+    with np.errstate(over="ignore"):
+        padding, future = (np.where(visible, number(0), lowest) for visible in hidden)
+        added = padding + future if bias_bhts is None else padding + future + bias_bhts
+    return original(query_bthk, key_bsgk, value_bsge, None, added, False, *rest, **options)
 
 
-def _merged_without_transpose(subscripts: str, parameters: Any, x: Any) -> np.ndarray:
-    if subscripts == "bthe,hed->btd":
-        x = np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape)
-    return _project(subscripts, parameters, x)
+def _causal_without_mask(
+    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array,
+    mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
+    return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal and mask_bhts is None, *rest, **options)
 
 
-def _untransposed(subscripts: str, parameters: Any, x: Any) -> np.ndarray:
-    kernel = parameters["kernel"]
-    rows = kernel.shape[-1] if subscripts == "bthe,hed->btd" else kernel.shape[0]
-    square = kernel.size == rows * rows
-    turned = kernel.reshape(rows, rows).T.reshape(kernel.shape) if square else kernel
-    return _project(subscripts, dict(parameters) | {"kernel": turned}, x)
+def _always_dropped(
+    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, mask_bhts: Any = None, bias_bhts: Any = None,
+    causal: bool = False, return_weights: bool = False, keep_bhts: Any = None, dropout_rate: float = 0.0,
+) -> Any:  # fmt: skip
+    if keep_bhts is None:
+        batch, target, heads, _ = query_bthk.shape
+        keep_bhts = drawn((batch, heads, target, key_bsgk.shape[1]), dropout_rate)
+    return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
 
 
-def _without_bias(subscripts: str, parameters: Any, x: Any) -> np.ndarray:
-    return _project(subscripts, {"kernel": parameters["kernel"]}, x)
+def _defect(id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable) -> Defect:
+    component = "scaled_dot_product_attention"
+    return Defect(id_, title, component, what, shows, fix, evidence, {f"attention.{component}": function})
 
 
-def _concatenated_to_key_width(parameters: Any, query_btd: Any, *rest: Any, **options: Any) -> Any:
-    _, heads, key_size = parameters["query"]["kernel"].shape
-    value_size = parameters["value"]["kernel"].shape[2]
-    if key_size != value_size:
-        raise ValueError(f"cannot reshape heads of size {value_size} into width {heads * key_size}")
-    return _multi_head(parameters, query_btd, *rest, **options)
-
-
-def _value_before_key(parameters: Any, query_btd: Any, *rest: Any, **options: Any) -> Any:
-    key, value = parameters["key"], parameters["value"]
-    if key["kernel"].shape == value["kernel"].shape:
-        parameters = dict(parameters) | {"key": value, "value": key}
-    return _multi_head(parameters, query_btd, *rest, **options)
-
-
-def _first_of_the_batch(parameters: Any, query_btd: Any, *rest: Any, **options: Any) -> Any:
-    output = _multi_head(parameters, query_btd, *rest, **options)
-    first = output[0] if isinstance(output, tuple) else output
-    first = np.broadcast_to(first[:1], first.shape)
-    return (first, output[1]) if isinstance(output, tuple) else first
-
-
-def _defect(id_: str, title: str, evidence: str, function: Any, name: str = "scaled_dot_product_attention") -> Defect:
-    component = "multi_head_attention" if name == "_project" else name
-    return Defect(id_, title, component, evidence, {f"attention.{name}": function})
-
-
-_MHA = "multi_head_attention"
+_SCALE = {
+    "torch": "logits = query @ key.transpose(-2, -1) * query.size(-1) ** -0.5  # F.scaled_dot_product_attention does it",
+    "tf": "logits = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5  # keras: from key_dim",
+    "jax": 'logits = jnp.einsum("bthk,bshk->bhts", query, key) * query.shape[-1] ** -0.5  # jax.nn.dot_product_attention does it',
+}
 DEFECTS = (
-    _defect("ATT1", "scaled by sqrt(d) of the model", "train-llm-from-scratch#3", _query_times(lambda h, k, e: h**-0.5)),
-    _defect("ATT2", "scaled by sqrt(e) of the value head", "openai/gpt-2#49", _query_times(lambda h, k, e: (k / e) ** 0.5)),
-    _defect("ATT3", "the scale is missing", "transformers#20828", _query_times(lambda h, k, e: k**0.5)),
-    _defect("ATT7", "the mask's polarity is inverted", "pytorch#170415, tensorflow/text#938", _with_mask(lambda mask, sizes: ~mask)),
-    _defect("ATT15", "a mask a head is tiled, not interleaved with the batch", "CLIP4Clip#22", _with_mask(_tiled_mask)),
-    _defect("MHA1", "heads are split without a transpose", "FuxiCTR#30", _split_without_transpose, "_project"),
-    _defect("MHA2", "heads are merged without a transpose", "jadore801120#7", _merged_without_transpose, "_project"),
-    _defect("MHA5", "a square kernel is not transposed", "nntile#370", _untransposed, "_project"),
-    _defect("MHA6", "value and key are exchanged", "jsbaan/transformer-from-scratch#1", _value_before_key, _MHA),
-    _defect("MHA7", "the output is unpacked over the batch", "semillero", _first_of_the_batch, _MHA),
-    _defect("MHA8", "the projections' biases are missing", "keras_lab", _without_bias, "_project"),
-    _defect("MHA9", "heads are concatenated to h k instead of h e", "semillero", _concatenated_to_key_width, _MHA),
-    _defect("MHA10", "key heads are tiled, not repeated, for grouped queries", "axlearn#842, onnx#7274", _tiled_heads),
+    _defect(
+        "ATT1",
+        "scaled by sqrt(d) of the model",
+        "`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
+        "The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
+        "train-llm-from-scratch#3",
+        _SCALE,
+        _query_times(lambda h, k, e: h**-0.5),
+    ),
+    _defect(
+        "ATT2",
+        "scaled by sqrt(e) of the value head",
+        "`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
+        "Nothing where k = e. A value head of another size than the key head shows it.",
+        "openai/gpt-2#49",
+        _SCALE,
+        _query_times(lambda h, k, e: (k / e) ** 0.5),
+    ),
+    _defect(
+        "ATT3",
+        "the scale is missing",
+        "`softmax(q k^T)` without `/ sqrt(k)`.",
+        "The weights are too sharp. Any input with k >= 2 shows it.",
+        "transformers#20828",
+        _SCALE,
+        _query_times(lambda h, k, e: k**0.5),
+    ),
+    _defect(
+        "ATT7",
+        "the given mask's polarity is inverted",
+        "The mask argument is negated: True = may attend meets an argument where True = ignore. The causal mask is not touched.",
+        "Padding is attended to and nothing else. Any padding shows it.",
+        "pytorch#170415, tensorflow/text#938, tensorflow#45854",
+        {
+            "torch": "self.attention(x, x, x, key_padding_mask=~mask)  # nn.MultiheadAttention: True = ignore; SDPA: True = may attend",
+            "tf": "self.attention(x, x, attention_mask=mask)  # Keras: True = may attend",
+            "jax": "nn.dot_product_attention(query, key, value, mask=mask)  # Flax and JAX: True = may attend",
+        },
+        _with_mask(lambda mask_bhts, sizes: ~mask_bhts),
+    ),
+    _defect(
+        "ATT11",
+        "two masks of finfo.min are added",
+        "`x + where(padding, 0, min) + where(causal, 0, min)`: hidden twice is -inf, hidden once is min, so a row without a key attends to "
+        "what is hidden once.",
+        "Only rows that may attend to nothing differ. Left padding together with a causal mask shows it.",
+        "transformers#27114",
+        {
+            "torch": "logits = logits.masked_fill(~(padding & causal), torch.finfo(logits.dtype).min)  # combine, then fill once",
+            "tf": "logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
+            "jax": "mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
+        },
+        _masks_added,
+    ),
+    _defect(
+        "ATT15",
+        "a mask per head is tiled, not interleaved with the batch",
+        "A mask of axes `(b h) t s` is read as `(h b) t s`: repeated as a whole for every head instead of row by row.",
+        "Rows of the batch are masked with the padding of others. A batch whose rows have different padding shows it.",
+        "CLIP4Clip#22",
+        {
+            "torch": "mask = mask.repeat_interleave(heads, dim=0)  # not mask.repeat(heads, 1, 1)",
+            "tf": "mask = tf.repeat(mask, heads, axis=0)  # not tf.tile(mask, [heads, 1, 1])",
+            "jax": "mask = jnp.repeat(mask, heads, axis=0)  # not jnp.tile(mask, (heads, 1, 1))",
+        },
+        _with_mask(_tiled_mask),
+    ),
+    _defect(
+        "CAU4",
+        "the causal mask is dropped when a padding mask is given",
+        "`causal` is ignored on the code path that takes a mask.",
+        "Queries see the future wherever there is padding to hide. A causal input with a mask shows it.",
+        "keras#23038",
+        {
+            "torch": "F.scaled_dot_product_attention(query, key, value, attn_mask=mask & causal)  # is_causal excludes a mask",
+            "tf": "self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
+            "jax": "nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
+        },
+        _causal_without_mask,
+    ),
+    _defect(
+        "MHA10",
+        "key heads are tiled, not repeated, for grouped queries",
+        "Query head i uses key head `i mod g` instead of `i // (h/g)`.",
+        "Nothing where g = h or g = 1. Grouped heads show it.",
+        "axlearn#842, onnx#7274",
+        {
+            "torch": "key = key.repeat_interleave(heads // groups, dim=2)  # or enable_gqa=True; not key.repeat(1, 1, heads // groups, 1)",
+            "tf": "key = tf.repeat(key, heads // groups, axis=2)  # not tf.tile",
+            "jax": "key = jnp.repeat(key, heads // groups, axis=2)  # not jnp.tile",
+        },
+        _tiled_heads,
+    ),
+    _defect(
+        "DRP2",
+        "dropout of the attention weights is active in evaluation",
+        "The weights are dropped at random with the attention's dropout rate, also in evaluation: the function takes a rate, not a mode.",
+        "Two evaluations of the same input differ. An attention dropout rate above 0 shows it.",
+        "pytorch#124464",
+        {
+            "torch": "F.scaled_dot_product_attention(query, key, value, mask, dropout_p=self.rate if self.training else 0.0)",
+            "tf": "weights = self.dropout(weights, training=training)",
+            "jax": "nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
+        },
+        _always_dropped,
+    ),
 )

@@ -10,14 +10,21 @@ __all__ = ["Defect"]
 class Defect:
     """A real mistake of ports, as an alteration of the truth.
 
-    replaces: `module.function` of reference_numpy -> the altered function. evidence: where it was made. dtypes: where it shows.
+    what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. fix: by framework (torch, tf, jax).
+    evidence: where it was made. replaces: `module.function` of reference_numpy -> the altered function, which takes the function that it
+    replaces first, then that function's arguments under the same names. dtypes: where it shows. rounding: it alters how these dtypes
+    round, and nothing in float64.
     unobservable: why no output can reveal it; empty for a defect that the cases must catch.
     """
 
     id: str
     title: str
     component: str
+    what: str
+    shows: str
+    fix: Mapping[str, str]
     evidence: str
     replaces: Mapping[str, Callable]
     dtypes: tuple[str, ...] = ("float32",)
+    rounding: bool = False
     unobservable: str = ""

@@ -1,5 +1,6 @@
 """Defects of dropout."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,64 @@ from .defect import Defect
 __all__ = ["DEFECTS"]
 
 
-def _not_inverted(x: Any, keep: Any, rate: float) -> np.ndarray:
-    return x if keep is None else np.where(keep, x, x.dtype.type(0))
+def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
+    """A fresh random keep mask, another one at every call."""
+    return np.random.default_rng().random(shape) >= rate
 
 
-DEFECTS = (Defect("DRP4", "kept values are not divided by 1 - rate", "dropout", "apex#816", {"dropout.dropout": _not_inverted}),)
+def _always_active(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.ndarray:
+    return original(x, drawn(x.shape, rate) if keep is None else keep, rate)
+
+
+def _never_active(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.ndarray:
+    return original(x, None, rate)
+
+
+def _not_inverted(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.ndarray:
+    return original(x, keep, 0.0)
+
+
+DEFECTS = (
+    Defect(
+        id="DRP1",
+        title="dropout is active in evaluation",
+        component="dropout",
+        what="`y = x / (1 - rate)` or 0 at random, also in evaluation: a layer built in the forward pass is always in training mode.",
+        shows="Two evaluations of the same input differ. Evaluation with a rate above 0 shows it.",
+        fix={
+            "torch": "self.dropout = nn.Dropout(rate)  # in __init__, so that .eval() reaches it; or F.dropout(x, rate, self.training)",
+            "tf": "x = self.dropout(x, training=training)  # a layer of __init__; never training=True",
+            "jax": "x = self.dropout(x, deterministic=not train)",
+        },
+        evidence="semillero, pytorch#26338",
+        replaces={"dropout.dropout": _always_active},
+    ),
+    Defect(
+        id="DRP3",
+        title="dropout stays off in training",
+        component="dropout",
+        what="`y = x` although training asks for dropout: an evaluation set the rate to 0 and nothing set it back.",
+        shows="Training overfits; evaluation is right. A given keep mask shows it.",
+        fix={
+            "torch": "rate = self.rate if self.training else 0.0  # a local name; self.rate stays as it is",
+            "tf": "x = self.dropout(x, training=training)  # never self.dropout.rate = 0",
+            "jax": "x = self.dropout(x, deterministic=not train)  # a fresh argument of every call",
+        },
+        evidence="Megatron-LM#411",
+        replaces={"dropout.dropout": _never_active},
+    ),
+    Defect(
+        id="DRP4",
+        title="kept values are not divided by 1 - rate",
+        component="dropout",
+        what="`y = x` where kept, instead of `x / (1 - rate)`: evaluation then expects other magnitudes than training.",
+        shows="Kept values are too small by 1 - rate. A given keep mask shows it.",
+        fix={
+            "torch": "y = torch.where(keep, x / (1 - rate), 0)  # as F.dropout does",
+            "tf": "y = tf.where(keep, x / (1 - rate), 0)  # as tf.nn.dropout does",
+            "jax": "y = jnp.where(keep, x / (1 - rate), 0)  # as nn.Dropout does",
+        },
+        evidence="apex#816",
+        replaces={"dropout.dropout": _not_inverted},
+    ),
+)

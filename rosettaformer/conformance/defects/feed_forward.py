@@ -1,31 +1,75 @@
 """Defects of the feed-forward network."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import feed_forward
+from reference_numpy import arithmetic
 
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
-_activation = feed_forward.activation
+
+def _other_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
+    return original(x, {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}.get(name, name))
 
 
-def _other_gelu(x: Any, name: str) -> np.ndarray:
-    return _activation(x, {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}.get(name, name))
+def _quick_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
+    if name == "relu":
+        return original(x, name)
+    wide = arithmetic.widen(x)
+    number = wide.dtype.type
+    return arithmetic.divide(wide, number(1) + arithmetic.exp(number(-1.702) * wide)).astype(x.dtype, copy=False)
 
 
-def _quick_gelu(x: Any, name: str) -> np.ndarray:
-    return _activation(x, name) if name == "relu" else x / (1 + np.exp(-x.dtype.type(1.702) * x))
-
-
-def _defect(id_: str, title: str, evidence: str, function: Any) -> Defect:
-    return Defect(id_, title, "activation", evidence, {"feed_forward.activation": function})
+def _kernels_reshaped(original: Callable, parameters: Any, *rest: Any, **options: Any) -> np.ndarray:
+    read = {name: dict(dense) | {"kernel": dense["kernel"].reshape(dense["kernel"].T.shape).T} for name, dense in parameters.items()}
+    return original(read, *rest, **options)
 
 
 DEFECTS = (
-    _defect("FFN1", "the other form of GELU (erf, tanh)", "pocket-tts#278", _other_gelu),
-    _defect("FFN2", "quick GELU, x sigmoid(1.702 x)", "tinygrad#526", _quick_gelu),
+    Defect(
+        id="FFN1",
+        title="the other form of GELU (erf, tanh)",
+        component="activation",
+        what="`x Phi(x)` for its tanh approximation, or the reverse: the frameworks' defaults differ.",
+        shows="Errors of up to 5e-4 near |x| = 2.7, none far away. A sweep of the activation shows it.",
+        fix={
+            "torch": 'F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
+            "tf": "keras.activations.gelu(x, approximate=False)  # the default; True for gelu_tanh",
+            "jax": "jax.nn.gelu(x, approximate=False)  # the default is True, the tanh form",
+        },
+        evidence="pocket-tts#278",
+        replaces={"feed_forward.activation": _other_gelu},
+    ),
+    Defect(
+        id="FFN2",
+        title="quick GELU, x sigmoid(1.702 x)",
+        component="activation",
+        what="`x / (1 + exp(-1.702 x))` in place of GELU.",
+        shows="Errors of up to 0.02 near |x| = 2.3. A sweep of the activation shows it.",
+        fix={
+            "torch": 'F.gelu(x)  # or F.gelu(x, approximate="tanh"), as the config says',
+            "tf": "keras.activations.gelu(x)  # or with approximate=True, as the config says",
+            "jax": "jax.nn.gelu(x, approximate=False)  # or True, as the config says",
+        },
+        evidence="tinygrad#526",
+        replaces={"feed_forward.activation": _quick_gelu},
+    ),
+    Defect(
+        id="FFN3",
+        title="a kernel of axes (in, out) is read as (out, in)",
+        component="feed_forward",
+        what="The kernel's numbers are reshaped to the other layout, not transposed: GPT-2's Conv1D stores (in, out), Linear (out, in).",
+        shows="The network computes with scrambled kernels; no error, since the sizes agree. Any input shows it.",
+        fix={
+            "torch": "linear.weight.data = conv1d.weight.data.T.contiguous()  # a transpose, never .view or .reshape",
+            "tf": "dense.kernel.assign(tf.transpose(linear_weight))  # Dense stores (in, out), torch's Linear (out, in)",
+            "jax": 'params["kernel"] = linear_weight.T  # Dense stores (in, out), torch\'s Linear (out, in)',
+        },
+        evidence="transformers#311",
+        replaces={"feed_forward.feed_forward": _kernels_reshaped},
+    ),
 )

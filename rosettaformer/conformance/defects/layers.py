@@ -1,64 +1,146 @@
 """Defects of the residual connections and of what the sub-layers are given."""
 
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from reference_numpy import layers, normalization
+from reference_numpy import dropout, layers, normalization
 
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
-_residual = layers._residual
-_attend = layers._attend
-_decoder_layer = layers.decoder_layer
 
-
-def _other_placement(parameters: Any, config: Any, *rest: Any) -> np.ndarray:
+def _other_placement(original: Callable, parameters: Any, config: Any, *rest: Any) -> np.ndarray:
     other = "post" if config.norm_placement == "pre" else "pre"
-    return _residual(parameters, config.replace(norm_placement=other), *rest)
+    return original(parameters, config.replace(norm_placement=other), *rest)
 
 
-def _norm_before_residual(parameters: Any, config: Any, name: str, x_btd: Any, sublayer: Any, keep: Any) -> np.ndarray:
+def _norm_before_residual(
+    original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, sublayer: Callable, keep: Any
+) -> np.ndarray:
     if config.norm_placement == "pre":
-        return _residual(parameters, config, name, x_btd, sublayer, keep)
-    return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], sublayer(x_btd), config.epsilon)
+        return original(parameters, config, name, x_btd, sublayer, keep)
+    y_btd = dropout.dropout(sublayer(x_btd), keep.get(f"{name}_dropout"), config.dropout_rate)
+    return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
 
 
-def _cross_mask_dropped(parameters: Any, config: Any, name: str, query: Any, memory: Any, mask: Any, *rest: Any) -> np.ndarray:
-    return _attend(parameters, config, name, query, memory, None if name == "cross_attention" else mask, *rest)
+def _cross_mask_dropped(
+    original: Callable, parameters: Any, config: Any, name: str, query: Any, memory: Any, mask: Any, *rest: Any
+) -> np.ndarray:
+    return original(parameters, config, name, query, memory, None if name == "cross_attention" else mask, *rest)
 
 
 def _target_mask_for_cross(
-    parameters: Any, config: Any, x_btd: Any, memory_bsd: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None, keep: Any = None
-) -> np.ndarray:
+    original: Callable, parameters: Any, config: Any, x_btd: Any, memory_bsd: Any,
+    self_mask_bhts: Any = None, cross_mask_bhts: Any = None, keep: Any = None,
+) -> np.ndarray:  # fmt: skip
     if self_mask_bhts is not None and self_mask_bhts.shape[-1] == memory_bsd.shape[1]:
         cross_mask_bhts = self_mask_bhts
-    return _decoder_layer(parameters, config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
+    return original(parameters, config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
 
 
-def _cross_query_from_input(
-    parameters: Any, config: Any, x_btd: Any, memory_bsd: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None, keep: Any = None
+def _cross_query_from_input(original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
+    attend = layers._attend
+
+    def from_input(parameters: Any, config: Any, name: str, query_btd: np.ndarray, *others: Any) -> np.ndarray:
+        return attend(parameters, config, name, x_btd if name == "cross_attention" else query_btd, *others)
+
+    with mock.patch.object(layers, "_attend", from_input):
+        return original(parameters, config, x_btd, *rest, **options)
+
+
+def _encoder_mask_lost(
+    original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, mask_bhts: Any = None, keep: Any = None
 ) -> np.ndarray:
-    def cross_attention(query_btd: np.ndarray) -> np.ndarray:
-        return _attend(parameters, config, "cross_attention", x_btd, memory_bsd, cross_mask_bhts, False, {})
-
-    y_btd = layers._self_attention(parameters, config, x_btd, self_mask_bhts, True, {})
-    y_btd = _residual(parameters, config, "cross_attention", y_btd, cross_attention, {})
-    return layers._feed_forward(parameters, config, y_btd, {})
+    return original(parameters, config, x_btd, None, keep)
 
 
-def _defect(id_: str, title: str, component: str, evidence: str, place: str, function: Any) -> Defect:
-    return Defect(id_, title, component, evidence, {f"layers.{place}": function})
-
-
-_NORM = "pre-norm for post-norm, or the reverse"
-_INPUT = "the cross-attention's query is the layer's input, before self-attention and its residual"
 DEFECTS = (
-    _defect("NRM8", _NORM, "encoder_layer", "annotated-transformer#1", "_residual", _other_placement),
-    _defect("NRM9", "the norm precedes the residual's sum", "encoder_layer", "Compact-Transformers#25", "_residual", _norm_before_residual),
-    _defect("ATT16", "the memory's padding mask is dropped", "decoder_layer", "guide, transformers#47946", "_attend", _cross_mask_dropped),
-    _defect("ATT17", "the target's mask hides the memory", "decoder_layer", "keras-io#1964", "decoder_layer", _target_mask_for_cross),
-    _defect("MHA11", _INPUT, "decoder_layer", "keras_lab, mlx#3382", "decoder_layer", _cross_query_from_input),
+    Defect(
+        id="NRM8",
+        title="pre-norm for post-norm, or the reverse",
+        component="encoder_layer",
+        what="`x + f(norm(x))` where the config says `norm(x + f(x))`, or the reverse.",
+        shows="Every layer's output differs. Any input shows it.",
+        fix={
+            "torch": "x = self.norm(x + self.dropout(f(x)))  # post; nn.TransformerEncoderLayer(norm_first=False)",
+            "tf": "x = self.norm(x + self.dropout(f(x), training=training))  # post; keras-hub: normalize_first=False",
+            "jax": "x = self.norm(x + self.dropout(f(x)))  # post",
+        },
+        evidence="annotated-transformer#1",
+        replaces={"layers._residual": _other_placement},
+    ),
+    Defect(
+        id="NRM9",
+        title="the norm precedes the residual's sum",
+        component="encoder_layer",
+        what="`x + norm(f(x))` instead of post-norm's `norm(x + f(x))`.",
+        shows="The residual stream is never normalised and grows with depth. Any post-norm input shows it.",
+        fix={
+            "torch": "x = self.norm(x + self.dropout(f(x)))",
+            "tf": "x = self.norm(x + self.dropout(f(x), training=training))",
+            "jax": "x = self.norm(x + self.dropout(f(x)))",
+        },
+        evidence="Compact-Transformers#25",
+        replaces={"layers._residual": _norm_before_residual},
+    ),
+    Defect(
+        id="ATT16",
+        title="the memory's padding mask is dropped",
+        component="decoder_layer",
+        what="The cross-attention sees the padding of the source: its mask is not passed on.",
+        shows="Logits change with the length of the source's padding. A padded source shows it.",
+        fix={
+            "torch": "decoder(target, memory, memory_key_padding_mask=source == padding_id)  # beside src_key_padding_mask",
+            "tf": "self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])",
+            "jax": "self.cross_attention(x, memory, mask=nn.make_attention_mask(target_mask, source_mask))",
+        },
+        evidence="guide, transformers#47946",
+        replaces={"layers._attend": _cross_mask_dropped},
+    ),
+    Defect(
+        id="ATT17",
+        title="the target's mask hides the memory",
+        component="decoder_layer",
+        what="The cross-attention is given the self-attention's padding mask, which fits without an error where s = t.",
+        shows="Real source tokens are hidden and padding is seen. Equal lengths with different padding show it.",
+        fix={
+            "torch": "decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
+            "tf": "self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])  # of the memory, not of x",
+            "jax": "mask = nn.make_attention_mask(target_mask, source_mask)  # query's, key's",
+        },
+        evidence="keras-io#1964",
+        replaces={"layers.decoder_layer": _target_mask_for_cross},
+    ),
+    Defect(
+        id="ATT18",
+        title="the padding mask is lost in the encoder's self-attention",
+        component="encoder_layer",
+        what="The implicit mask that travels with the embedding's output is not passed on; the cross-attention keeps its own.",
+        shows="The memory changes with the length of the source's padding. A padded source shows it.",
+        fix={
+            "torch": "encoder(source, src_key_padding_mask=~source_mask)",
+            "tf": "self.self_attention(x, x, attention_mask=source_mask[:, None, :])  # pass it; do not rely on x._keras_mask",
+            "jax": "self.self_attention(x, mask=nn.make_attention_mask(source_mask, source_mask))",
+        },
+        evidence="keras-hub#2220",
+        replaces={"layers.encoder_layer": _encoder_mask_lost},
+    ),
+    Defect(
+        id="MHA11",
+        title="the cross-attention's query is the layer's input",
+        component="decoder_layer",
+        what="`attend(x, memory)` with x from before the self-attention, its residual and its norm.",
+        shows="The self-attention's result reaches the output by the residual alone. Any decoder input shows it.",
+        fix={
+            "torch": "x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
+            "tf": "x = self.norm1(x + self.self_attention(x, x)); x = self.norm2(x + self.cross_attention(x, memory))",
+            "jax": "x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
+        },
+        evidence="keras_lab, mlx#3382",
+        replaces={"layers.decoder_layer": _cross_query_from_input},
+    ),
 )

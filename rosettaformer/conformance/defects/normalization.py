@@ -1,68 +1,147 @@
 """Defects of layer normalisation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic, normalization
+from reference_numpy import arithmetic
 
 from .defect import Defect
 
-__all__ = ["DEFECTS"]
-
-_layer_norm = normalization.layer_norm
-HALF = ("bfloat16", "float16")
+__all__ = ["DEFECTS", "centred", "normalised"]
 
 
-def _normalised(formula: Callable[[np.ndarray, float], np.ndarray]) -> Callable:
+def normalised(formula: Callable[[np.ndarray, Any], np.ndarray]) -> Callable:
     """The norm whose centred and scaled values are a formula of the wide input and epsilon."""
 
-    def altered(parameters: Any, x_btd: Any, epsilon: float) -> np.ndarray:
+    def altered(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
         wide = arithmetic.widen(x_btd)
         scale, offset = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
-        return (formula(wide, epsilon) * scale + offset).astype(x_btd.dtype, copy=False)
+        return (formula(wide, wide.dtype.type(epsilon)) * scale + offset).astype(x_btd.dtype, copy=False)
 
     return altered
 
 
-def _unbiased(x: np.ndarray, epsilon: float) -> np.ndarray:
-    return (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + x.dtype.type(epsilon))
+def centred(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    return x - arithmetic.mean(x, axis)
 
 
-def _squared(x: np.ndarray, epsilon: float) -> np.ndarray:
-    return (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + x.dtype.type(epsilon)) ** 2
+def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
+    x_centred = centred(x)
+    variance = arithmetic.divide(arithmetic.total(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
+    return arithmetic.divide(x_centred, np.sqrt(variance) + epsilon)
 
 
-def _one_pass(x: np.ndarray, epsilon: float) -> np.ndarray:
-    mean = x.mean(-1, keepdims=True)
-    variance = (x * x).mean(-1, keepdims=True) - mean * mean
-    return (x - mean) / np.sqrt(np.maximum(variance, 0) + x.dtype.type(epsilon))
+def _squared(x: np.ndarray, epsilon: Any) -> np.ndarray:
+    x_centred = centred(x)
+    return arithmetic.divide(x_centred, (arithmetic.mean(x_centred * x_centred, -1) + epsilon) ** 2)
 
 
-def _over_positions(x: np.ndarray, epsilon: float) -> np.ndarray:
-    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + x.dtype.type(epsilon))
+def _one_pass(x: np.ndarray, epsilon: Any) -> np.ndarray:
+    mean = arithmetic.mean(x, -1)
+    variance = arithmetic.mean(x * x, -1) - mean * mean
+    return arithmetic.divide(x - mean, np.sqrt(np.maximum(variance, 0) + epsilon))
 
 
-def _keras_epsilon(parameters: Any, x_btd: Any, epsilon: float) -> np.ndarray:
-    return _layer_norm(parameters, x_btd, 1e-3)
+def _over_positions(x: np.ndarray, epsilon: Any) -> np.ndarray:
+    x_centred = centred(x, axis=1)
+    return arithmetic.divide(x_centred, np.sqrt(arithmetic.mean(x_centred * x_centred, 1) + epsilon))
 
 
-def _cast_before_scale(parameters: Any, x_btd: Any, epsilon: float) -> np.ndarray:
+def _keras_epsilon(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
+    return original(parameters, x_btd, 1e-3)
+
+
+def _cast_before_scale(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
     width = x_btd.shape[-1]
     unit = {"scale": np.ones(width, x_btd.dtype), "offset": np.zeros(width, x_btd.dtype)}
-    return _layer_norm(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
+    return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
 
 
-def _defect(id_: str, title: str, evidence: str, function: Any, **options: Any) -> Defect:
-    return Defect(id_, title, "layer_norm", evidence, {"normalization.layer_norm": function}, **options)
+def _defect(
+    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable, **options: Any
+) -> Defect:  # fmt: skip
+    return Defect(id_, title, "layer_norm", what, shows, fix, evidence, {"normalization.layer_norm": function}, **options)
 
 
+_STOCK = {
+    "torch": "F.layer_norm(x, x.shape[-1:], scale, offset, eps=epsilon)",
+    "tf": "keras.layers.LayerNormalization(axis=-1, epsilon=epsilon)  # the default epsilon is 1e-3",
+    "jax": "nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)  # the default epsilon is 1e-6, the default variance one pass",
+}
+_VARIANCE = {
+    "torch": "y = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)",
+    "tf": "mean, variance = tf.nn.moments(x, -1, keepdims=True); y = (x - mean) * tf.math.rsqrt(variance + epsilon)",
+    "jax": "y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + epsilon)",
+}
 DEFECTS = (
-    _defect("NRM1", "unbiased deviation, epsilon outside the root", "guide, annotated-transformer#119", _normalised(_unbiased)),
-    _defect("NRM2", "epsilon is Keras' default of 1e-3", "keras-hub#642, candle#271", _keras_epsilon),
-    _defect("NRM3", "the variance is squared instead of rooted", "llm-foundry#372", _normalised(_squared)),
-    _defect("NRM4", "the variance is E[x^2] - E[x]^2", "burn#5607, equinox#314, pytorch#55044", _normalised(_one_pass)),
-    _defect("NRM5", "normalised over the positions", "jadore801120#17", _normalised(_over_positions)),
-    _defect("NRM7", "cast to the half type before scale and offset", "TransformerEngine#1132", _cast_before_scale, dtypes=HALF),
+    _defect(
+        "NRM1",
+        "unbiased deviation, epsilon outside the root",
+        "`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
+        "Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
+        "guide, annotated-transformer#119",
+        _VARIANCE,
+        normalised(_unbiased),
+    ),
+    _defect(
+        "NRM2",
+        "epsilon is Keras' default of 1e-3",
+        "`sqrt(variance + 1e-3)`, whatever the config says.",
+        "Rows whose variance is near 1e-3 or below come out too small. Rows of small variance show it.",
+        "keras-hub#642, candle#271",
+        {
+            "torch": "nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
+            "tf": "keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
+            "jax": "nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
+        },
+        _keras_epsilon,
+    ),
+    _defect(
+        "NRM3",
+        "the variance is squared instead of rooted",
+        "`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`.",
+        "Rows of variance 1 agree, all others do not. Any other variance shows it.",
+        "llm-foundry#372",
+        _VARIANCE,
+        normalised(_squared),
+    ),
+    _defect(
+        "NRM4",
+        "the variance is E[x^2] - E[x]^2",
+        "One pass: two large numbers are subtracted, and what is left has lost the digits of the mean.",
+        "Rows whose mean is far from 0 have a wrong or even negative variance. Rows of mean 100 show it in float32 and below.",
+        "burn#5607, equinox#314, pytorch#55044",
+        {
+            "torch": "variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)",
+            "tf": "variance = tf.reduce_mean(tf.square(x - tf.reduce_mean(x, -1, keepdims=True)), -1, keepdims=True)",
+            "jax": "nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)",
+        },
+        normalised(_one_pass),
+    ),
+    _defect(
+        "NRM5",
+        "normalised over the positions",
+        "Mean and variance are taken over the axis t instead of d.",
+        "A token's output depends on the other tokens. More than one position shows it.",
+        "jadore801120#17",
+        _STOCK,
+        normalised(_over_positions),
+    ),
+    _defect(
+        "NRM7",
+        "cast to the half type before scale and offset",
+        "The normalised value is rounded to the half type, then multiplied and shifted in it: three roundings for one.",
+        "Where the offset nearly cancels the scaled value, half types lose digits. Large scales with opposite offsets show it.",
+        "TransformerEngine#1132",
+        {
+            "torch": "y = (normalised.float() * scale.float() + offset.float()).to(x.dtype)",
+            "tf": "y = tf.cast(normalised * tf.cast(scale, tf.float32) + tf.cast(offset, tf.float32), x.dtype)",
+            "jax": "y = (normalised * scale.astype(jnp.float32) + offset.astype(jnp.float32)).astype(x.dtype)",
+        },
+        _cast_before_scale,
+        dtypes=("bfloat16", "float16"),
+        rounding=True,
+    ),
 )

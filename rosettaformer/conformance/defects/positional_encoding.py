@@ -1,79 +1,210 @@
 """Defects of the positional encoding."""
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import positional_encoding
+from reference_numpy import arithmetic
 
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
-_encode = positional_encoding.positional_encoding
+
+def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray]) -> Callable:
+    """Interleaved sines and cosines whose frequencies are a formula of the columns 0 .. d-1 and of d."""
+
+    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+        column = np.arange(width)
+        angle_btd = position_bt[..., None] * formula(column, width)
+        return np.where(column % 2 == 0, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
+
+    return altered
 
 
-def _sinusoids(position_bt: Any, width: int, dtype: Any, sine_exponent: Any, cosine_exponent: Any, base: float = 10000.0) -> np.ndarray:
-    """Interleaved sines and cosines whose exponents are functions of the pair's index i."""
-    column = np.arange(width)
-    exponent = np.where(column % 2 == 0, sine_exponent(column // 2), cosine_exponent(column // 2)) / width
-    angle = position_bt[..., None] * base**-exponent
-    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
-
-
-def _doubled_exponent(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return _sinusoids(position_bt, width, dtype, lambda i: 4 * i, lambda i: 4 * i)
-
-
-def _exponent_per_column(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return _sinusoids(position_bt, width, dtype, lambda i: 4 * i, lambda i: 4 * i + 2)
-
-
-def _cosine_one_ahead(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return _sinusoids(position_bt, width, dtype, lambda i: 2 * i, lambda i: 2 * (i + 1))
-
-
-def _halves(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
+def _halves(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
     count = (width + 1) // 2
-    angle = position_bt[..., None] * 10000.0 ** -(np.arange(count) / max(count - 1, 1))
+    angle = position_bt[..., None] * arithmetic.power(10000.0, -np.arange(count) / max(count - 1, 1))
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)[..., :width].astype(dtype)
 
 
-def _along_the_batch(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
+def _along_the_batch(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
     rows = np.arange(position_bt.shape[0])[:, None]
-    return _encode(np.broadcast_to(rows, position_bt.shape), width, dtype)
+    return original(np.broadcast_to(rows, position_bt.shape), width, dtype)
 
 
-def _base_1000(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return _sinusoids(position_bt, width, dtype, lambda i: 2 * i, lambda i: 2 * i, base=1000.0)
-
-
-def _even_only(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    table = _encode(position_bt, width, dtype)
-    table[..., 1::2] = table[..., 1::2] + np.zeros(len(table[0, 0, 0::2]))  # as many cosines as sines
+def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    table = original(position_bt, width, dtype)
+    table[..., 1::2] += np.zeros((width + 1) // 2, table.dtype)  # as many cosines as sines
     return table
 
 
-def _whole_table(position_bt: Any, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return _encode(np.arange(50)[None], width, dtype)
+def _offset_by_2(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    return original(position_bt + 2, width, dtype)
 
 
-def _index_in_the_row(mask_bt: Any) -> np.ndarray:
+def _whole_table(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    return original(np.arange(50)[None], width, dtype)
+
+
+def _index_in_the_row(original: Callable, mask_bt: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.arange(mask_bt.shape[1]), mask_bt.shape)
 
 
-def _defect(id_: str, title: str, evidence: str, function: Any, name: str = "positional_encoding") -> Defect:
-    return Defect(id_, title, name, evidence, {f"positional_encoding.{name}": function})
+def _defect(id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable) -> Defect:
+    return Defect(id_, title, "positional_encoding", what, shows, fix, evidence, {"positional_encoding.positional_encoding": function})
 
 
+_EXPONENT = {
+    "torch": "frequency = 10000 ** -(torch.arange(0, width, 2) / width)  # arange already counts 2i; one frequency per sin/cos pair",
+    "tf": "frequency = 10000.0 ** -(tf.range(0, width, 2, dtype=tf.float32) / width)  # the same for the sine and the cosine of a pair",
+    "jax": "frequency = 10000.0 ** -(jnp.arange(0, width, 2) / width)  # the same for the sine and the cosine of a pair",
+}
+_POSITIONS = {
+    "torch": "position = torch.arange(x.size(1), device=x.device)  # axis 1 of a batch-first x; x = x + encoding[position]",
+    "tf": "position = tf.range(tf.shape(x)[1]); x = x + tf.gather(encoding, position)",
+    "jax": "position = jnp.arange(x.shape[1]); x = x + encoding[position]",
+}
 DEFECTS = (
-    _defect("PE1", "the exponent is 2i with i already even", "guide, ict1022", _doubled_exponent),
-    _defect("PE2", "every column has its own exponent 2j/d", "Kyubyong/transformer#38, jadore801120#32", _exponent_per_column),
-    _defect("PE3", "the cosine's exponent is one pair ahead", "SamLynnEvans/Transformer#25", _cosine_one_ahead),
-    _defect("PE4", "sines and cosines in two halves, with n-1 timescales", "tensor2tensor#1423, tensorflow/text#1122", _halves),
-    _defect("PE5", "positions counted along the batch", "semillero", _along_the_batch),
-    _defect("PE7", "base 1000 instead of 10000", "maxjcohen/transformer#62", _base_1000),
-    _defect("PE8", "an odd width fails", "guide, ict1022", _even_only),
-    _defect("PE10", "the whole table is added, not sliced to the length", "keras_lab", _whole_table),
-    _defect("PE11", "left padding is counted as positions", "transformers#7552", _index_in_the_row, "token_positions"),
+    _defect(
+        "PE1",
+        "the exponent is 2i with i already even",
+        "`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
+        "Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
+        "guide, ict1022",
+        _EXPONENT,
+        _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width)),
+    ),
+    _defect(
+        "PE2",
+        "every column has its own exponent 2j/d",
+        "`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
+        "Column 0 agrees alone. Two positions show it.",
+        "semillero, Kyubyong/transformer#38, jadore801120#32",
+        _EXPONENT,
+        _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width)),
+    ),
+    _defect(
+        "PE3",
+        "the cosine's exponent is one pair ahead",
+        "`PE(p, 2i+1) = cos(p / 10000^(2(i+1)/d))`.",
+        "Even columns agree, odd ones do not. Two positions show it.",
+        "SamLynnEvans/Transformer#25",
+        _EXPONENT,
+        _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)),
+    ),
+    _defect(
+        "PE4",
+        "sines and cosines in two halves, with n-1 timescales",
+        "`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's layout.",
+        "Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
+        "tensor2tensor#1423, tensorflow/text#1122",
+        {
+            "torch": "encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
+            "tf": "encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
+            "jax": "encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
+        },
+        _halves,
+    ),
+    _defect(
+        "PE5",
+        "positions counted along the batch",
+        "Row b of the batch gets the encoding of position b, at every time step: the table is sliced by axis 0 of a batch-first input.",
+        "Every token of a row has the same position. A batch and a length that differ show it.",
+        "semillero",
+        _POSITIONS,
+        _along_the_batch,
+    ),
+    _defect(
+        "PE6",
+        "operator precedence: -log(10000) / d // 2",
+        "`exp(i * (-log(10000) / d // 2))` is exp(-i), since the integer division comes last and rounds to -1.",
+        "Column 0 and 1 agree, every later pair turns with e^-i instead of 10000^(-2i/d). Two positions show it.",
+        "LoFTR#41",
+        {
+            "torch": "frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))",
+            "tf": "frequency = tf.exp(tf.range(0, width, 2, dtype=tf.float32) * (-math.log(10000.0) / width))",
+            "jax": "frequency = jnp.exp(jnp.arange(0, width, 2) * (-math.log(10000.0) / width))",
+        },
+        _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2))),
+    ),
+    _defect(
+        "PE7",
+        "base 1000 instead of 10000",
+        "`sin(p / 1000^(2i/d))`.",
+        "Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
+        "maxjcohen/transformer#62",
+        _EXPONENT,
+        _frequencies(lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width)),
+    ),
+    _defect(
+        "PE8",
+        "an odd width fails",
+        "As many cosines as sines are assigned to the odd columns, of which an odd width has one less.",
+        "An error about shapes. Any odd width shows it.",
+        "guide, ict1022",
+        {
+            "torch": "encoding[:, 1::2] = torch.cos(angle[:, : width // 2])",
+            "tf": "encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, -1])[:, :width]",
+            "jax": "encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, -1)[:, :width]",
+        },
+        _even_only,
+    ),
+    _defect(
+        "PE9",
+        "positions are offset by 2",
+        "`PE(p + 2)`: the offset `padding_id + 1` of fairseq's tables is applied where positions count from 0 (or lost where they do not).",
+        "Every position carries the encoding of the one two later. Any position shows it.",
+        "transformers#19240, fairseq#1187",
+        {
+            "torch": "x = x + encoding[:, : x.size(1)]  # no + padding_idx + 1",
+            "tf": "x = x + encoding[:, : tf.shape(x)[1]]  # no + padding_id + 1",
+            "jax": "x = x + encoding[:, : x.shape[1]]  # no + padding_id + 1",
+        },
+        _offset_by_2,
+    ),
+    _defect(
+        "PE10",
+        "the whole table is added, not sliced to the length",
+        "The encoding has as many positions as the table has rows (50 here), not as many as the input.",
+        "An error about shapes or an output of another length, unless the input is as long as the table. Any other length shows it.",
+        "keras_lab",
+        {
+            "torch": "x = x + self.encoding[:, : x.size(1)]",
+            "tf": "x = x + self.encoding[:, : tf.shape(x)[1]]",
+            "jax": "x = x + encoding[:, : x.shape[1]]",
+        },
+        _whole_table,
+    ),
+    Defect(
+        id="PE11",
+        title="left padding is counted as positions",
+        component="token_positions",
+        what="`position = t`, the index in the row, instead of the count from the first real token.",
+        shows="A row that is padded on its left gets other outputs than the same row without padding. Left padding shows it.",
+        fix={
+            "torch": "position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
+            "tf": "position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
+            "jax": "position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
+        },
+        evidence="transformers#7552",
+        replaces={"positional_encoding.token_positions": _index_in_the_row},
+    ),
+    Defect(
+        id="PE12",
+        title="the table is not a buffer",
+        component="positional_encoding",
+        what="The table is a plain attribute: it follows the module neither to another device or dtype nor into a checkpoint.",
+        shows="An error about devices, or a mixed dtype, after `.to(...)`; on the device where it was made the values are right.",
+        fix={
+            "torch": 'self.register_buffer("encoding", encoding, persistent=False)',
+            "tf": 'self.encoding = self.add_weight(name="encoding", shape=shape, initializer=table, trainable=False)',
+            "jax": "encoding = positional_encoding(position, width)  # compute it in the call: XLA folds it into a constant",
+        },
+        evidence="semillero",
+        replaces={},
+        unobservable="the values are right; only moving or saving the module shows it",
+    ),
 )

@@ -1,32 +1,59 @@
 """Defects of the stacks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import normalization, transformer
+from reference_numpy import normalization
 
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
-_encoder, _decoder = transformer.encoder, transformer.decoder
 
-
-def _other_final_norm(stack: Any) -> Any:
+def _other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
     """The stack without its final norm, or with a fresh one where it has none."""
-
-    def altered(parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-        y = stack(parameters, config.replace(final_norm=False), *rest, **options)
-        if config.final_norm:
-            return y
-        width = config.model_width
-        return normalization.layer_norm({"scale": np.ones(width, y.dtype), "offset": np.zeros(width, y.dtype)}, y, config.epsilon)
-
-    return altered
+    y = original(parameters, config.replace(final_norm=False), *rest, **options)
+    if config.final_norm:
+        return y
+    width = config.model_width
+    return normalization.layer_norm({"scale": np.ones(width, y.dtype), "offset": np.zeros(width, y.dtype)}, y, config.epsilon)
 
 
+def _one_layer_repeated(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
+    layers = dict.fromkeys(parameters["layers"], parameters["layers"]["0"])
+    return original(dict(parameters) | {"layers": layers}, config, *rest, **options)
+
+
+_STACKS = ("transformer.encoder", "transformer.decoder")
 DEFECTS = (
-    Defect("NRM10", "the final norm is missing, or one is added", "encoder", "pytorch#24930",
-           {"transformer.encoder": _other_final_norm(_encoder), "transformer.decoder": _other_final_norm(_decoder)}),
-)  # fmt: skip
+    Defect(
+        id="NRM10",
+        title="the final norm is missing, or one is added",
+        component="encoder",
+        what="The stack ends without the config's final norm, or with a fresh one (scale 1, offset 0) that the config does not have.",
+        shows="The output of a whole stack differs although every layer agrees. Any input shows it.",
+        fix={
+            "torch": "nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
+            "tf": "x = self.final_norm(x) if self.final_norm else x",
+            "jax": "x = self.final_norm(x) if self.config.final_norm else x",
+        },
+        evidence="pytorch#24930",
+        replaces=dict.fromkeys(_STACKS, _other_final_norm),
+    ),
+    Defect(
+        id="STR1",
+        title="every layer is the first one",
+        component="encoder",
+        what="`layers = [layer] * n` repeats one layer: all depths share the parameters of depth 0.",
+        shows="The parameters count once, and the output is that of equal layers. Two layers show it.",
+        fix={
+            "torch": "self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",
+            "tf": "self.blocks = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
+            "jax": "self.layers = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
+        },
+        evidence="pytorch-vq-vae#2",
+        replaces=dict.fromkeys(_STACKS, _one_layer_repeated),
+    ),
+)

@@ -8,44 +8,75 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from ..case import SUITE_VERSION
 from ..runner import FAILURES, Result
 
 __all__ = ["Cell", "Summary"]
 
+ACCEPTED = ("deviation", "new")
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A component, dtype and column of the matrix: how many cases passed and failed, and the worst ratio."""
+    """A component, dtype and column of the matrix: how many cases passed, failed and were accepted, and the worst ratio."""
 
     passed: int
     failed: int
+    accepted: int  # failures that are declared, or newer than the version asked for
     ratio: float
     other: str  # why nothing was compared: unsupported by OP, not covered, skipped
 
 
 class Summary:
-    """The results of a run, ordered for a report."""
+    """The results of a run, ordered for a report.
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform.
+    """
+
+    def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION) -> None:
         self.results = list(results)
-        self.failed = [result for result in results if result.status in FAILURES]
+        self.min_version = min_version
+        self.stale = [result for result in results if result.status == "stale"]
+        self.failed = [result for result in results if result.status in FAILURES] + self.stale
         self.passed = [result for result in results if result.status == "pass"]
+        self.accepted = [result for result in results if result.status in ACCEPTED]
+        self._min_cases = max(1, min_cases)
 
     @property
     def compared(self) -> int:
         """How many outputs were compared, or should have been: a crash counts."""
-        return len(self.failed) + len(self.passed)
+        return len(self.failed) - len(self.stale) + len(self.passed) + len(self.accepted)
+
+    @property
+    def shortage(self) -> str:
+        """What is wrong when too little was compared; empty where enough was."""
+        if self.compared >= self._min_cases:
+            return ""
+        return f"at least {self._min_cases} cases must be compared; got {self.compared}" if self.compared else "nothing was compared"
 
     @property
     def conforms(self) -> bool:
-        """True where something was compared and nothing failed."""
-        return bool(self.passed) and not self.failed
+        """True where enough was compared and nothing failed that is neither declared nor new."""
+        return not (self.shortage or self.failed)
+
+    @property
+    def verdict(self) -> str:
+        """The run in a few words."""
+        return "all conform" if self.conforms else self.shortage or "differs"
+
+    @property
+    def totals(self) -> str:
+        """How many were compared, failed, are accepted as they are, and were not compared."""
+        counts = Counter(result.status for result in self.accepted)
+        parts = [f"{self.compared} compared", f"{len(self.failed)} failed"]
+        parts += [f"{counts[status]} {words}" for status, words in (("deviation", "declared"), ("new", "new")) if counts[status]]
+        return ", ".join([*parts, f"{sum(self.not_compared.values())} not compared"])
 
     @property
     def not_compared(self) -> Counter[tuple[str, str, str]]:
         """How many results were not compared, by port, status and reason."""
-        others = (result for result in self.results if result.status not in ("pass", *FAILURES))
-        return Counter((result.port, result.status, result.message) for result in others)
+        judged = ("pass", "stale", *FAILURES, *ACCEPTED)
+        return Counter((result.port, result.status, result.message) for result in self.results if result.status not in judged)
 
     @property
     def columns(self) -> list[tuple[str, str, str]]:
@@ -64,12 +95,17 @@ class Summary:
             for result in self.results
             if (result.component, result.dtype) == row and (result.port, result.mode, result.device) == column
         ]
-        passed = sum(result.status == "pass" for result in results)
-        failed = sum(result.status in FAILURES for result in results)
+        counts = Counter(result.status for result in results)
         ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
         others = [f"{result.status} by {result.message}" if result.status == "unsupported" else result.status for result in results
-                  if result.status not in ("pass", *FAILURES)]  # fmt: skip
-        return Cell(passed, failed, max(ratios, default=math.nan), others[0] if others else "")
+                  if result.status not in ("pass", *FAILURES, *ACCEPTED)]  # fmt: skip
+        return Cell(
+            passed=counts["pass"],
+            failed=sum(counts[status] for status in FAILURES),
+            accepted=sum(counts[status] for status in ACCEPTED),
+            ratio=max(ratios, default=math.nan),
+            other=others[0] if others else "",
+        )
 
     def noise(self, row: tuple[str, str]) -> float:
         """The largest error of plain NumPy in the row's dtype over the row's cases."""
@@ -80,15 +116,25 @@ class Summary:
         """The results and totals as JSON can hold them; numbers that JSON lacks are null."""
         return {
             "rosettaformer": version("rosettaformer"),
+            "suite": SUITE_VERSION,
+            "min_version": self.min_version,
+            "verdict": self.verdict,
             "compared": self.compared,
             "passed": len(self.passed),
             "failed": len(self.failed),
+            "accepted": len(self.accepted),
             "not_compared": [
                 {"port": port, "status": status, "reason": reason, "count": count}
                 for (port, status, reason), count in self.not_compared.items()
             ],
-            "results": [
-                {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
-                for row in map(dataclasses.asdict, self.results)
-            ],
+            "results": [jsonable(dataclasses.asdict(result)) for result in self.results],
         }
+
+
+def jsonable(value: Any) -> Any:
+    """The value with null for the numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {name: jsonable(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

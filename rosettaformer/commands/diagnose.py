@@ -1,0 +1,105 @@
+"""`rosettaformer diagnose`."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from ..cli import MISSING
+from ..conformance import deviations, diagnosis
+from ..conformance.cases import all_cases
+from ..conformance.port import MissingBackend
+from ..conformance.report import files
+from ..conformance.report.tree import render_backward, render_tree
+from ..conformance.truth import COMPONENTS
+
+__all__ = ["diagnose", "run"]
+
+COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan"}
+
+
+@click.command()
+@click.argument("port", required=False)
+@click.option("--command", help="The port is this command, in another environment or language.")
+@click.option("--component", "components", multiple=True, help="Only this component. Repeat it for several.")
+@click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
+@click.option(
+    "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
+)
+@click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
+@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Compare gradients too, part by part.")
+@click.option("--limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
+def diagnose(
+    port: str | None,
+    command: str | None,
+    components: tuple[str, ...],
+    mode: str,
+    declared: Path | None,
+    pairs: bool,
+    gradients: bool,
+    limit: float,
+    json_file: Path | None,
+) -> None:
+    """Say what is wrong with PORT: the defects and settings whose truth equals its outputs.
+
+    For every component that fails, the catalogue of defects and the settings that ports choose otherwise are searched, alone and in pairs,
+    for those that give the port's output on all of the component's cases. `rosettaformer explain ID` shows a defect's page.
+    Exit 0 where everything that the port covers conforms, otherwise 1.
+    """
+    if (port is None) == (command is None):
+        raise ValueError("one port is required: its name, its file, or --command")
+    if unknown := [component for component in components if component not in COMPONENTS]:
+        raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
+    name = f"command:{command}" if command else str(port)
+    entries = deviations.read(declared, all_cases()) if declared else []
+    try:
+        found = run(name, components, entries, mode, pairs, gradients, limit)
+    except MissingBackend as error:
+        click.echo(f"Error: {name} is missing: {error}", err=True)
+        sys.exit(MISSING)
+    if json_file is not None:
+        files.write_json(json_file, [dataclasses.asdict(finding) for finding in found.findings])
+    if str(json_file) != "-":
+        _show(found)
+    sys.exit(1 if found.findings else 0)
+
+
+def run(
+    port: str,
+    components: Sequence[str],
+    entries: Sequence[deviations.Deviation],
+    mode: str = "",
+    pairs: bool = True,
+    gradients: bool = True,
+    limit: float = 60.0,
+) -> diagnosis.Diagnosis:
+    """The diagnosis of a port, but for its declared deviations, with progress on a terminal."""
+    declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("diagnosing", total=1.0)
+
+        def advance(what: str, share: float) -> None:
+            progress.update(task, description=f"{port}: {what}", completed=share)
+
+        return diagnosis.diagnose(port, components, mode, pairs, gradients, limit, declared, advance)
+
+
+def _show(found: diagnosis.Diagnosis) -> None:
+    console = Console()
+    for divergence in found.divergences:
+        render_tree(console, divergence)
+    for gradients in found.gradients:
+        if gradients.first:
+            render_backward(console, gradients)
+    for finding in found.findings:
+        colour = COLOURS.get(finding.verdict, "red")
+        console.print(f"[{colour}]{finding.verdict}[/] {escape(finding.text)} [dim]\\[{finding.dtype}][/]", highlight=False, soft_wrap=True)
+    if not found.findings:
+        console.print("[green]nothing to explain[/]: everything that the port covers conforms", highlight=False)

@@ -1,0 +1,54 @@
+"""`rosettaformer vectors`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..conformance import vectors as golden
+from ..conformance.cases import all_cases
+from ..conformance.truth import COMPONENTS
+
+__all__ = ["vectors"]
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group()
+def vectors() -> None:
+    """Golden vectors: every case with what the truth gives for it, in safetensors files and one JSON manifest.
+
+    They are read without a framework and without Python. Outputs that another program makes from them are judged by
+    `rosettaformer check --results DIR`.
+    """
+
+
+@vectors.command()
+@click.argument("directory", type=FOLDER)
+@click.option("--component", "components", multiple=True, help="Only the cases of this component. Repeat it for several.")
+@click.option("--core", is_flag=True, help="Only the cases of a quick check.")
+def export(directory: Path, components: tuple[str, ...], core: bool) -> None:
+    """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
+    if unknown := [component for component in components if component not in COMPONENTS]:
+        raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
+    cases = [case for case in all_cases() if (case.core or not core) and (not components or case.component in components)]
+    golden.export(directory, cases)
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")
+
+
+@vectors.command()
+@click.argument("directory", type=FOLDER)
+@click.option("--rounding", is_flag=True, help="Allow differences of the last bits, such as another processor or library makes.")
+def verify(directory: Path, rounding: bool) -> None:
+    """Say whether the vectors in DIRECTORY are whole, and what the suite makes of them now, bit for bit.
+
+    Exit 0 where they are as they must be, otherwise 1.
+    """
+    findings = golden.verify(directory)
+    wrong = [finding for finding in findings if not (rounding and finding.rounding)]
+    for finding in wrong:
+        click.echo(finding.message + ("; --rounding allows it" if finding.rounding else ""))
+    allowed = len(findings) - len(wrong)
+    click.echo(f"{len(wrong)} differences" + (f", {allowed} of the last bits allowed" if allowed else "") if findings else "identical")
+    sys.exit(1 if wrong else 0)

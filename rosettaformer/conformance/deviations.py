@@ -1,0 +1,120 @@
+"""What a user accepts: deviations that are declared in a file with the reason, and cases that are newer than the user's suite version."""
+
+import dataclasses
+import difflib
+import fnmatch
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .case import DTYPES, Case
+from .runner import FAILURES, Result
+
+__all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
+
+FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False}  # name -> required
+JUDGED = ("pass", *FAILURES, "deviation")
+SETTLED = (*JUDGED, "not covered", "unsupported")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One entry of the file. covers: the (case id, dtype) of the suite that it is about."""
+
+    case: str
+    port: str
+    reason: str
+    link: str
+    covers: frozenset[tuple[str, str]]
+
+
+def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
+    """The entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link and perhaps dtype.
+
+    cases: what an entry may name. Raises ValueError that lists everything that is wrong with the file.
+    """
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}") from None
+    known = {case.id: case.dtypes for case in cases}
+    problems = [_unknown("", name, ["deviation"]) for name in document if name != "deviation"]
+    entries = document.get("deviation", [])
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
+        problems.append("deviation must be an array of tables, each headed [[deviation]]")
+        entries = []
+    for number, entry in enumerate(entries, 1):
+        problems += [f"entry {number}: {problem}" for problem in _problems(entry, known)]
+    if problems:
+        raise ValueError("\n  ".join([f"{path} must be repaired:", *problems]))
+    return [_deviation(entry, known) for entry in entries]
+
+
+def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name in entry:
+        if name not in FIELDS:
+            yield _unknown("field ", name, FIELDS)
+    for name, required in FIELDS.items():
+        value = entry.get(name)
+        if (required or value is not None) and not (isinstance(value, str) and value.strip()):
+            yield f"{name} must be a text that is not empty; got {'nothing' if value is None else repr(value)}"
+    case, dtype = str(entry.get("case", "*")), str(entry.get("dtype", DTYPES[0]))
+    ids = fnmatch.filter(known, case)
+    if case.strip() and not ids:
+        yield _unknown("case ", case, known)
+    if dtype.strip() and dtype not in DTYPES:
+        yield _unknown("dtype ", dtype, DTYPES)
+    elif ids and "dtype" in entry and not any(dtype in known[name] for name in ids):
+        yield f"{case} is not put in {dtype}"
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, 1)
+    return f"{what}{name!r} is unknown" + (f"; the nearest is {nearest[0]!r}" if nearest else "")
+
+
+def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> Deviation:
+    ids = fnmatch.filter(known, entry["case"])
+    covers = frozenset((case, dtype) for case in ids for dtype in known[case] if dtype == entry.get("dtype", dtype))
+    return Deviation(entry["case"], entry["port"], entry["reason"].strip(), entry["link"].strip(), covers)
+
+
+def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Result]:
+    """The results with what is declared as "deviation", and a "stale" row for every entry that no longer fails."""
+    results = [declare(result, deviations) for result in results]
+    return [*results, *(_stale_row(deviation) for deviation in deviations if stale(deviation, results))]
+
+
+def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
+    """A failure that an entry covers, as a deviation whose message begins with the reason and the link; any other result as it is."""
+    for deviation in deviations if result.status in FAILURES else ():
+        if _covers(deviation, result):
+            return dataclasses.replace(result, status="deviation", message=f"{deviation.reason} ({deviation.link}): {result.message}")
+    return result
+
+
+def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
+    """True where every case and dtype of the entry was put to the port and none failed.
+
+    A run that left some of them out says nothing: they may be the ones that fail.
+    """
+    own = [result for result in results if _covers(deviation, result) and result.status in SETTLED]
+    judged = {result.status for result in own if result.status in JUDGED}
+    return judged == {"pass"} and {(result.case, result.dtype) for result in own} == deviation.covers
+
+
+def _covers(deviation: Deviation, result: Result) -> bool:
+    return result.port == deviation.port and (result.case, result.dtype) in deviation.covers
+
+
+def _stale_row(deviation: Deviation) -> Result:
+    message = f"nothing that it declares fails any more; remove the entry ({deviation.reason}, {deviation.link})"
+    return Result(deviation.case, "", deviation.port, "", "", "", "stale", message)
+
+
+def accept_newer(results: Iterable[Result], version: int) -> list[Result]:
+    """The results, with failures of cases that appeared after that version of the suite as "new"."""
+    newer = [(result, result.status in FAILURES and result.since > version) for result in results]
+    return [dataclasses.replace(result, status="new") if new else result for result, new in newer]

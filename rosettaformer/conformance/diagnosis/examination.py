@@ -1,0 +1,241 @@
+"""The examination of a port: what is wrong with it, by name.
+
+For every component that fails, the smallest first, the defects and settings are searched whose altered truth equals the port's answers to
+all of the component's cases. What is found in a part is tried first on what contains it. Where one name does not explain a model, and its
+modules can be tapped, the parts that fail on the truth's inputs are searched one by one; then two names together.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..case import DTYPES, Case
+from ..cases import all_cases
+from ..defects import all_defects
+from ..divergence import Backward, Divergence, Failure, backward, divergence
+from ..port import MissingBackend
+from ..runner import open_worker
+from ..truth import COMPONENTS
+from . import explanation, stability
+from .search import Combination, Hypotheses, Search
+from .settings import all_settings
+
+__all__ = ["Diagnosis", "Finding", "diagnose"]
+
+Progress = Callable[[str, float], None]
+TAPPED = 2  # a model that no name explains is tapped on so many failing cases
+HALF = ("bfloat16", "float16")
+SHOWN = 3  # so many places of a finding are listed
+TWICE = 3  # the number of cases of a component that are evaluated two times at first
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one component.
+
+    verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts),
+    partly (some answers are explained, as those of one path through the port), unexplained, unstable (the same input, another output),
+    gradient (the output is right and a gradient is not), error (the port fails on every case).
+    explanations: combinations of ids of defects and settings. paths: the places in a model, where only those are meant.
+    """
+
+    component: str
+    dtype: str
+    verdict: str
+    explanations: tuple[tuple[str, ...], ...]
+    text: str
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What diagnosis found.
+
+    findings: the smallest components first, then the gradients. divergences: where models that can be tapped first diverge, forward.
+    gradients: the same backward, of the largest component that the port covers.
+    """
+
+    findings: list[Finding]
+    divergences: list[Divergence]
+    gradients: list[Backward]
+
+
+def diagnose(
+    port: str,
+    components: Sequence[str] = (),
+    mode: str = "",
+    pairs: bool = True,
+    gradients: bool = True,
+    limit: float = 60.0,
+    declared: Collection[tuple[str, str]] = (),
+    progress: Progress = lambda what, share: None,
+) -> Diagnosis:
+    """The diagnosis of a port, without findings where everything that it covers conforms.
+
+    components: only these. pairs: search also for two alterations together. gradients: compare the gradients of the largest component,
+    where its modules can be tapped. limit: seconds for one answer. declared: cases and dtypes in which the port is known to deviate, and
+    which are left out. progress is called with what is being done and the share of it that is done.
+    Raises ValueError where the port cannot be started, MissingBackend where its framework is not installed.
+    """
+    with contextlib.closing(_Examiner(port, mode, limit, declared)) as examiner:
+        for component in COMPONENTS:
+            if component in examiner.covered and (not components or component in components):
+                examiner.examine(component, pairs, progress)
+        if gradients:
+            examiner.examine_gradients(components or COMPONENTS, progress)
+        return Diagnosis(examiner.findings, examiner.divergences, examiner.gradients)
+
+
+class _Examiner:
+    """A port under examination, and what has been found so far."""
+
+    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]]) -> None:
+        self.findings: list[Finding] = []
+        self.divergences: list[Divergence] = []
+        self.gradients: list[Backward] = []
+        self._mode, self._limit, self._declared = mode, limit, declared
+        self._worker = open_worker(port, threads=2)
+        kind, about = self._worker.greeting
+        if kind != "ready":
+            self.close()
+            if kind == "missing":
+                raise MissingBackend(about)
+            raise ValueError(f"the port {port} must start; got {kind}: {about}")
+        self.covered: Sequence[str] = about["components"]
+        self._framework: str = about.get("framework", "")
+        self._dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
+        self._cases = [case for case in all_cases(about["config"]) if not case.excluded]
+        self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
+        self._settings = list(all_settings().values())
+        self._known: Combination = ()
+
+    def close(self) -> None:
+        """Ends the port's process."""
+        self._worker.close()
+
+    def examine(self, component: str, pairs: bool, progress: Progress) -> None:
+        """Adds the findings on a component, in the first dtype in which it fails."""
+        for count, dtype in enumerate(self._dtypes):
+            progress(f"{component} {dtype}", 0.0)
+            cases = [case.at(dtype, mode=self._mode) for case in self._cases if case.component == component and self._asks(case, dtype)]
+            if count:  # what fails in the first dtype was seen there
+                cases = [case for case in cases if case.core or self._claims(case, dtype)]
+            replies = self._ask(stability.twice(cases, TWICE))
+            search = Search(
+                self._hypotheses(case for case, *_ in replies), [answer if kind == "outputs" else None for _, kind, answer in replies]
+            )
+            if search.failing:
+                self._examine(component, dtype, search, [answer for _, kind, answer in replies if kind != "outputs"], pairs, progress)
+                return
+
+    def examine_gradients(self, components: Iterable[str], progress: Progress) -> None:
+        """Walks the gradients of the largest of the components, and adds the finding where one is wrong."""
+        cases = [
+            case for case in self._cases if case.component in components and case.component in self.covered and not self._declares(case)
+        ]
+        dtype = next((dtype for dtype in self._dtypes if dtype not in HALF), None)
+        if not cases or dtype is None:
+            return
+        case = max(cases, key=lambda case: (list(COMPONENTS).index(case.component), case.core))
+        forward = divergence(self._worker, case, dtype, limit=self._limit)
+        if not forward.rows:
+            return
+        found = backward(self._worker, forward, case, limit=self._limit, progress=lambda share: progress(f"{case.id}, gradients", share))
+        self.gradients.append(found)
+        if found.first:
+            name = found.first.name
+            self._add(found.first.component, dtype, "gradient", found.sentence.removeprefix(f"{name}: "), paths=[name])
+
+    def _examine(self, component: str, dtype: str, search: Search, errors: list[str], pairs: bool, progress: Progress) -> None:
+        if any(stability.RANDOM in error for error in errors):
+            again = self._ask(stability.twice(search.hypotheses.probes))
+            random = {index for index, (*_, answer) in enumerate(again) if isinstance(answer, str) and stability.RANDOM in answer}
+            found = stability.random_defects(search.hypotheses, random)
+            self._add(component, dtype, "unstable", explanation.unstable(found, self._framework), found)
+            return
+        failures = self._tap(dtype, search, 1, progress)
+        found = search.explain(self._known)
+        if not found and failures:
+            self._localise(dtype, failures + self._tap(dtype, search, TAPPED, progress))
+            found = search.explain(self._known)
+        if not found and pairs:
+            found = search.pairs(lambda share: progress(f"{component} {dtype}, pairs", share))
+        base = () if found else search.cover()
+        if base and search.explains(base):
+            found = [base]
+        rest = [] if found else search.remaining(base)
+        if found:
+            self._explained(component, dtype, search, found)
+        elif base or rest:
+            self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._framework), rest or [base])
+        elif all(answer is None for answer in search.answers):
+            self._add(component, dtype, "error", f"fails on every case: {errors[0]}")
+        else:
+            symptoms = stability.symptoms(search, self._ask)
+            self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms))
+
+    def _explained(self, component: str, dtype: str, search: Search, found: list[Combination], paths: Sequence[str] = ()) -> None:
+        if found == [self._known]:
+            self._add(component, dtype, "follows", explanation.follows(self._known), found, paths)
+            return
+        others = [case.at(dtype) for case in self._cases if dtype in case.dtypes]
+        text = explanation.explained(found, len(search.answers), others, self._framework)
+        self._add(component, dtype, "explained" if len(found) == 1 else "indistinguishable", text, found, paths)
+        self._known += tuple(one for one in found[0] if one not in self._known)
+
+    def _add(
+        self, component: str, dtype: str, verdict: str, text: str, found: Iterable[Combination] = (), paths: Sequence[str] = ()
+    ) -> None:
+        ids = tuple(tuple(one.id for one in combination) for combination in found)
+        place = ", ".join([*paths[:SHOWN], *([f"and {len(paths) - SHOWN} more places"] if len(paths) > SHOWN else [])]) or component
+        self.findings.append(Finding(component, dtype, verdict, ids, f"{place}: {text}", tuple(paths)))
+
+    def _tap(self, dtype: str, search: Search, count: int, progress: Progress) -> list[Failure]:
+        """The parts that fail on the truth's inputs, in the count-th case that fails; none where the port shows no parts."""
+        if len(search.failing) < count:
+            return []
+        case = search.hypotheses.probes[search.failing[count - 1]]
+        found = divergence(self._worker, case, dtype, limit=self._limit, progress=lambda share: progress(f"{case.id}, its parts", share))
+        if len(found.rows) < 2:
+            return []
+        if count == 1:
+            self.divergences.append(found)
+        return list(_parts(found.failures))
+
+    def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
+        """Adds the findings on the parts of a model that fail on the truth's inputs."""
+        parts: dict[str, list[Failure]] = {}
+        for failure in failures:
+            parts.setdefault(failure.case.component, []).append(failure)
+        for component, own in parts.items():
+            part = Search(self._hypotheses([failure.case for failure in own]), [{"output": failure.output} for failure in own])
+            if found := part.explain(self._known) or part.pairs():
+                self._explained(component, dtype, part, found, sorted({failure.path for failure in own}))
+
+    def _hypotheses(self, cases: Iterable[Case]) -> Hypotheses:
+        return Hypotheses(cases, self._defects, self._settings)
+
+    def _declares(self, case: Case) -> bool:
+        return any((case.id, dtype) in self._declared for dtype in DTYPES)
+
+    def _asks(self, case: Case, dtype: str) -> bool:
+        return dtype in case.dtypes and (case.id, dtype) not in self._declared
+
+    def _claims(self, case: Case, dtype: str) -> bool:
+        """True where the case catches a defect that shows in this dtype and not in every one."""
+        return any(dtype in one.dtypes and len(one.dtypes) < len(DTYPES) for one in self._defects if one.id in case.catches)
+
+    def _ask(self, cases: Iterable[Case]) -> list[tuple[Case, str, Any]]:
+        """The cases that the port covers, the kind of its answer to each, and the answer."""
+        cases = list(cases)
+        replies = zip(cases, self._worker.answers(cases, self._limit), strict=True)
+        return [(case, kind, answer) for case, (kind, answer) in replies if kind not in ("not covered", "unsupported")]
+
+
+def _parts(failures: Iterable[Failure]) -> Iterator[Failure]:
+    """The parts of the model within which no other fails: what contains them fails because of them."""
+    paths = [failure.path for failure in failures]
+    for failure in failures:
+        if failure.path and not any(path.startswith(f"{failure.path}.") for path in paths):
+            yield failure

@@ -1,0 +1,85 @@
+"""What diagnosis says, in words."""
+
+from collections.abc import Iterable, Sequence
+
+from ..case import Case
+from ..defects import Defect
+from .search import Combination, Search, separates
+
+__all__ = ["explained", "follows", "partly", "unexplained", "unstable"]
+
+SHOWN = 4
+
+
+def explained(found: Sequence[Combination], probes: int, cases: Iterable[Case], framework: str) -> str:
+    """The combinations whose altered truth equals the port's answers, what would tell them apart, and how to mend the first.
+
+    cases: among which a separating one is sought. framework: whose fix is shown; another name shows every framework's.
+    """
+    text = f"your output equals the truth with {_named(found[0])}, on all {probes} cases"
+    if len(found) == 1:
+        return f"{text}\n{_fixes(found[0], framework)}"
+    lines = [f"{text}. So does the truth with"]
+    cases = list(cases)
+    for other in found[1:SHOWN]:
+        lines.append(f"  {_named(other)}; {_separated(found[0], other, cases)}")
+    if len(found) > SHOWN:
+        lines.append(f"  and {len(found) - SHOWN} more")
+    return "\n".join([*lines, _fixes(found[0], framework)])
+
+
+def partly(base: Combination, rest: Sequence[Combination], search: Search, framework: str) -> str:
+    """Some answers equal the truth with some alterations, the others do not: different paths of the port do different things."""
+    probes = search.hypotheses.probes
+    explained = search.explained(base)
+    others = [probes[index].id for index in range(len(probes)) if index not in explained]
+    lines = [f"your output equals the truth{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} cases"]
+    lines += [f"  on {', '.join(others)} it equals the truth with {_named(combination)}" for combination in rest[:SHOWN]]
+    if not rest:
+        lines.append(f"  unexplained remain {', '.join(others)}")
+    return "\n".join([*lines, _fixes(rest[0] if rest else base, framework)])
+
+
+def follows(known: Combination) -> str:
+    """The component fails because of what was found in its parts."""
+    return f"follows from {_ids(known)}: your output equals the truth with that alone"
+
+
+def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
+    """Nothing explains the answers; the nearest hypotheses, with the share of the error that they leave, and what else was seen."""
+    count = len(search.hypotheses.defects) + len(search.hypotheses.settings)
+    text = f"unexplained: none of {count} defects and settings{', alone or in pairs,' if pairs else ''} gives this output"
+    if nearest := search.nearest():
+        text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {share:.0%} of the error" for one, share in nearest)
+    return "\n".join([text, *(f"  besides: {symptom}" for symptom in symptoms)])
+
+
+def unstable(found: Sequence[Combination], framework: str) -> str:
+    """The port answers the same input differently."""
+    text = "two evaluations of the same input differ: something random is active in evaluation mode"
+    if not found:
+        return f"{text}; no defect of the catalogue makes exactly these cases random"
+    return f"{text}, as with {' or '.join(map(_named, found))}\n{_fixes(found[0], framework)}"
+
+
+def _named(combination: Combination) -> str:
+    return " and ".join(f"{one.id} ({one.title})" for one in combination)
+
+
+def _ids(combination: Combination) -> str:
+    return " and ".join(one.id for one in combination)
+
+
+def _fixes(combination: Combination, framework: str) -> str:
+    return "\n".join(f"  fix of {one.id}: {_fix(one, framework)}" for one in combination)
+
+
+def _fix(one: Defect, framework: str) -> str:
+    """The framework's fix; without a framework each one's, unless they are the same."""
+    fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
+    return fixes.pop() if len(fixes) == 1 else "".join(f"\n    {name}: {fix}" for name, fix in one.fix.items())
+
+
+def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:
+    case = next((case for case in cases if separates(case, first, second)), None)
+    return f"{case.id} would tell them apart" if case else "no case of the suite tells them apart"

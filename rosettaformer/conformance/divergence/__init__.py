@@ -1,0 +1,7 @@
+"""Where a model first diverges from the truth, forward and backward."""
+
+from .findings import Divergence, Failure, Row
+from .forward import divergence
+from .gradients import Backward, backward
+
+__all__ = ["Backward", "Divergence", "Failure", "Row", "backward", "divergence"]

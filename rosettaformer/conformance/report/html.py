@@ -1,0 +1,128 @@
+"""The results as one self-contained HTML page, which needs no network."""
+
+import dataclasses
+import datetime
+import math
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from ..case import SUITE_VERSION
+from ..diagnosis import Finding
+from ..divergence import Divergence
+from ..heat import HIGHEST
+from ..runner import FAILURES, Result
+from .summary import Summary, jsonable
+
+__all__ = ["render"]
+
+SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
+         "output", "heat", "since")  # fmt: skip
+
+
+def render(
+    summary: Summary,
+    ports: Mapping[str, tuple[str, Any]] | None = None,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
+    divergences: Sequence[Divergence] = (),
+) -> str:
+    """The page.
+
+    ports: what every port says of itself, as `runner.describe_ports` gives it. findings: by port, what diagnosis found.
+    divergences: where ports first diverge, with the tree of their components.
+    """
+    import jinja2
+
+    folder = jinja2.PackageLoader(__package__, "page")
+    environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["significant"] = _significant
+    return environment.get_template("report.html.jinja").render(
+        summary=summary,
+        environment=list(_environment(summary, ports or {})),
+        groups=_groups(summary),
+        matrix=_matrix(summary),
+        statuses=list(dict.fromkeys(result.status for result in summary.results)),
+        short=SHORT,
+        link=_link,
+        not_compared=[
+            {"port": port, "status": status, "reason": reason, "count": n} for (port, status, reason), n in summary.not_compared.items()
+        ],
+        findings=findings or {},
+        divergences=divergences,
+        data=_data(summary, findings or {}),
+    )
+
+
+def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iterable[tuple[str, str]]:
+    suite = f"version {SUITE_VERSION}, rosettaformer {version('rosettaformer')}"
+    yield "suite", suite + (f"; must conform to version {summary.min_version}" if summary.min_version < SUITE_VERSION else "")
+    yield "judge", f"NumPy {version('numpy')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    for port, (kind, about) in ports.items():
+        if kind == "ready":
+            versions = ", ".join(f"{name} {number}" for name, number in about.get("version", {}).items())
+            devices, precision = ", ".join(about.get("devices", ())), about.get("precision", "")
+            yield port, "; ".join(filter(None, (versions, devices and f"on {devices}", precision and f"matmul {precision}"))) or "ready"
+        else:
+            yield port, f"{kind}: {about}"
+    yield "made", f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _groups(summary: Summary) -> list[dict[str, Any]]:
+    """The columns of the matrix: port, mode and device, and below each its dtypes."""
+    dtypes = [dtype for dtype in SHORT if any(row[1] == dtype for row in summary.rows)]
+    return [{"port": port, "mode": mode, "device": device, "dtypes": dtypes} for port, mode, device in summary.columns]
+
+
+def _matrix(summary: Summary) -> list[dict[str, Any]]:
+    """The rows of the matrix: a component and its cells, in the order of the columns."""
+    results: dict[tuple[str, ...], list[Result]] = {}
+    for result in summary.results:
+        results.setdefault((result.component, result.port, result.mode, result.device, result.dtype), []).append(result)
+    columns = [(group["port"], group["mode"], group["device"], dtype) for group in _groups(summary) for dtype in group["dtypes"]]
+    components = dict.fromkeys(component for component, _ in summary.rows)
+    return [
+        {"component": name, "cells": [_cell(name, column, results.get((name, *column), [])) for column in columns]} for name in components
+    ]
+
+
+def _cell(component: str, column: tuple[str, str, str, str], results: Sequence[Result]) -> dict[str, Any]:
+    """What one cell shows: its kind (its colour), its text, its statuses, and where it leads."""
+    port, mode, device, dtype = column
+    counts = Counter(result.status for result in results)
+    failed, accepted = sum(counts[status] for status in FAILURES), counts["deviation"] + counts["new"]
+    ratio = max((result.ratio for result in results if not math.isnan(result.ratio)), default=math.nan)
+    kind = "fail" if failed else "accepted" if accepted else "pass" if counts["pass"] else "other" if results else "none"
+    compared = failed + accepted + counts["pass"]
+    text = {"fail": f"{failed}/{compared}", "accepted": f"{accepted}/{compared}", "pass": f"{ratio:.2f}"}.get(kind, "–")
+    words = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return {
+        "port": port,
+        "dtype": dtype,
+        "kind": kind,
+        "text": text,
+        "ratio": min(ratio / 4, 1) if kind == "pass" else 0,
+        "statuses": "|".join(counts),
+        "label": f"{component} {dtype}, {port} {mode} {device}: {words}",
+        "link": _link(component, port, dtype, mode, device),
+    }
+
+
+def _link(name: str, port: str, dtype: str, mode: str, device: str) -> str:
+    """The fragment that opens a case (by its id) or a cell (by its component)."""
+    return f"#{quote(name)}?" + urlencode({"port": port, "dtype": dtype, "mode": mode, "device": device}, quote_via=quote)
+
+
+def _data(summary: Summary, findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
+    """What the page's script reads: every result and the findings."""
+    rows = [{name: result[name] for name in SHOWN} for result in map(dataclasses.asdict, summary.results)]
+    texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
+    return {"results": jsonable(rows), "findings": texts, "failures": FAILURES, "highest": HIGHEST}
+
+
+def _significant(value: float | None) -> str:
+    """Three digits; a dash where there is no number."""
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"

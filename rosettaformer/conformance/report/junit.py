@@ -1,0 +1,74 @@
+"""The results as JUnit XML, as CI servers read it: one test suite a port, one test case a result."""
+
+import platform
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from ..case import SUITE_VERSION
+from ..runner import Result
+from .summary import Summary
+
+__all__ = ["render"]
+
+KINDS = {"pass": "", "differs": "failure", "stale": "failure", "error": "error", "crash": "error", "hang": "error"}  # else skipped
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML 1.0 cannot hold, escaped or not
+
+
+def render(summary: Summary) -> str:
+    """The document. Beside the ports' suites there is one named rosettaformer, which fails where too little was compared."""
+    root = Element("testsuites", name="rosettaformer")
+    run = _suite(root, "rosettaformer", summary)
+    _case(run, "rosettaformer", "enough was compared", "failure" if summary.shortage else "", "differs", summary.shortage)
+    for port in dict.fromkeys(result.port for result in summary.results):
+        suite = _suite(root, port, summary)
+        for result in summary.results:
+            if result.port == port:
+                _result(suite, result)
+    for suite in root:
+        _count(suite, [suite])
+    _count(root, list(root))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: Element, name: str, summary: Summary) -> Element:
+    suite = SubElement(root, "testsuite", name=_printable(name))
+    properties = SubElement(suite, "properties")
+    values = {
+        "suite version": SUITE_VERSION,
+        "must conform to version": summary.min_version,
+        "rosettaformer": version("rosettaformer"),
+        "python": platform.python_version(),
+    }
+    for key, value in values.items():
+        SubElement(properties, "property", name=key, value=str(value))
+    return suite
+
+
+def _result(suite: Element, result: Result) -> None:
+    how = "-".join(filter(None, (result.dtype, result.mode, result.device)))
+    name = (result.case.removeprefix(f"{result.component}/") or "port") + (f"[{how}]" if how else "")
+    kind = KINDS.get(result.status, "skipped")
+    where = " ".join(filter(None, (result.port, result.case, result.dtype, result.mode, result.device)))
+    _case(suite, result.component or "rosettaformer", name, kind, result.status, f"{result.status}: {result.message} ({where})")
+
+
+def _case(suite: Element, component: str, name: str, kind: str, status: str, message: str) -> None:
+    case = SubElement(suite, "testcase", classname=_printable(component), name=_printable(name), time="0")
+    if kind:
+        SubElement(case, kind, message=_printable(message), type=status).text = _printable(message)
+
+
+def _count(element: Element, suites: Sequence[Element]) -> None:
+    cases = [case for suite in suites for case in suite.iter("testcase")]
+    element.set("tests", str(len(cases)))
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(case.find(kind) is not None for case in cases)))
+
+
+def _printable(text: str) -> str:
+    """The text with every character that XML cannot hold written as its code."""
+    return FORBIDDEN.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -1,0 +1,82 @@
+"""The tree of a port's components on a terminal, with the error beside each."""
+
+import math
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..compare import Comparison
+from ..divergence import Backward, Divergence, Row
+
+__all__ = ["render_backward", "render_tree"]
+
+
+def render_tree(console: Console, divergence: Divergence) -> None:
+    """Prints the tree, what the port shows nothing of, and the sentence."""
+    if divergence.rows:
+        console.print(_table(divergence))
+    if divergence.untapped:
+        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untapped)}", highlight=False, soft_wrap=True)
+    if divergence.problem:
+        console.print(f"[red]{escape(divergence.problem)}[/]", highlight=False, soft_wrap=True)
+    colour = "green" if divergence.rows and divergence.first is None else "red"
+    console.print(f"[{colour}]{escape(divergence.sentence)}[/]", highlight=False, soft_wrap=True)
+
+
+def render_backward(console: Console, backward: Backward) -> None:
+    """Prints the components in backward order, each with its worst gradient, and the sentence."""
+    title = f"{backward.port} {backward.case} {backward.dtype}: gradients, largest error in units of what is allowed"
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("component, in backward order", no_wrap=True)
+    table.add_column("worst gradient")
+    table.add_column("error", justify="right")
+    table.add_column("")
+    for row in backward.rows:
+        name = f"[bold red]{escape(row.name)}[/]" if row.first else escape(row.name)
+        worst = row.worst
+        table.add_row(name, worst.name if worst else "", _number(worst.excess) if worst else "", escape(row.message))
+    if backward.rows:
+        console.print(table)
+    colour = "green" if backward.first is None and any(row.gradients for row in backward.rows) else "red"
+    console.print(f"[{colour}]{escape(backward.sentence)}[/]", highlight=False, soft_wrap=True)
+
+
+def _table(divergence: Divergence) -> Table:
+    title = f"{divergence.port} {divergence.case} {divergence.dtype}: largest error in units of what is allowed"
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("component", no_wrap=True)
+    table.add_column("free run", justify="right")
+    table.add_column("on the truth's inputs", justify="right")
+    table.add_column("")
+    parents: list[str] = []
+    for row in divergence.rows:
+        parents = [*parents[: row.depth], row.path]
+        table.add_row(_name(row, parents), _show(row.free), _show(row.forced), _note(row))
+    return table
+
+
+def _name(row: Row, parents: list[str]) -> str:
+    """The part of the path that the component around it does not have, indented by its depth."""
+    around = parents[row.depth - 1] if row.depth else ""
+    name = escape("  " * row.depth + row.name.removeprefix(f"{around}." if around else ""))
+    return f"[bold red]{name}[/]" if row.first else name
+
+
+def _show(comparison: Comparison | None) -> str:
+    return "" if comparison is None else _number(comparison.excess)
+
+
+def _number(excess: float) -> str:
+    number = f"{excess:.2g}" if math.isfinite(excess) else "wrong"
+    return f"[red]{number}[/]" if excess > 1 else f"[green]{number}[/]"
+
+
+def _note(row: Row) -> str:
+    notes = ["[bold red]the first divergence[/]"] if row.first else []
+    if row.inputs_agree is False:
+        notes.append("its inputs differ")
+    if row.message and (row.forced is None or not math.isfinite(row.forced.excess)):
+        notes.append(escape(row.message))
+    return "; ".join(notes)

@@ -1,0 +1,78 @@
+"""What becomes of a case with a port."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .compare import compare
+from .heat import heat_map, relative_error
+from .tolerance import Expectation
+
+__all__ = ["FAILURES", "Expected", "Result", "judge"]
+
+Expected = dict[str, Expectation]
+FAILURES = ("differs", "error", "crash", "hang")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row: what became of a case with a port.
+
+    status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
+    unsupported (the framework has no kernel); not covered; missing (the framework is not installed); skipped (the port had crashed too
+    often); deviation (fails as declared); stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
+    ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
+    the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
+    |error| / allowed around the worst place. since: the version of the suite in which the case appeared.
+    """
+
+    case: str
+    component: str
+    port: str
+    dtype: str
+    device: str
+    mode: str
+    status: str
+    message: str = ""
+    ratio: float = float("nan")
+    excess: float = float("nan")
+    error: float = float("nan")
+    noise: float = float("nan")
+    ulps: float = float("nan")
+    allowed: float = float("nan")
+    worst: tuple[int, ...] = ()
+    output: str = ""
+    heat: list[list[float]] | None = None
+    since: int = 1
+
+
+def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
+    """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the truth gives."""
+    if kind != "outputs":
+        return Result(**row, status=kind, message=str(answer))
+    if answer.keys() != expected.keys():
+        return Result(**row, status="differs", message=f"must return {', '.join(expected)}; got {', '.join(answer)}")
+    comparisons = {name: compare(expected[name], answer[name]) for name in expected}
+    name, worst = max(comparisons.items(), key=lambda item: (item[1].excess, item[1].ratio))
+    failed = worst.excess > 1
+    heat = None
+    place = worst.worst
+    if failed and answer[name].size and answer[name].shape == expected[name].reference.shape:
+        error = relative_error(expected[name], answer[name])
+        place = place or tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+        heat = heat_map(error, place)
+    return Result(
+        **row,
+        status="differs" if failed else "pass",
+        message=f"{name}: {worst.message}" if worst.message else "",
+        ratio=max(comparison.ratio for comparison in comparisons.values()),
+        excess=worst.excess,
+        error=worst.error,
+        noise=worst.noise,
+        ulps=worst.ulps,
+        allowed=expected[name].bound,
+        worst=place,
+        output=name if failed else "",
+        heat=heat,
+    )

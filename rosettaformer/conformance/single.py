@@ -1,0 +1,42 @@
+"""One case at a time: a port's process that stays open between them."""
+
+import os
+from typing import Any
+
+from . import tolerance
+from .cases import all_cases
+from .result import Result, judge
+from .runner import open_worker, unable
+
+__all__ = ["Single"]
+
+
+class Single:
+    """A port that answers when it is asked. It must be closed."""
+
+    def __init__(self, port: str, sharers: int = 1) -> None:
+        """sharers: how many processes like this one share the machine."""
+        self._port = port
+        self._worker = open_worker(port, max(1, (os.cpu_count() or 1) // sharers))
+        kind, self._about = self._worker.greeting
+        self._cases = {case.id: case for case in all_cases(self._about["config"])} if kind == "ready" else {}
+
+    def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
+        """What becomes of the case, as the port is asked it, within so many seconds."""
+        kind, about = self._worker.greeting
+        if kind != "ready":
+            return Result(case_id, "", self._port, dtype, "cpu", mode, kind, about)
+        if mode and mode not in about["modes"]:
+            return Result(case_id, "", self._port, dtype, "cpu", mode, "not covered", f"the port has no mode {mode}")
+        case, mode = self._cases[case_id], mode or about["modes"][0]
+        where = {"dtype": dtype, "device": "cpu", "mode": mode}
+        row: dict[str, Any] = {"case": case_id, "component": case.component, "port": self._port, "since": case.since} | where
+        status, reason = unable(case, dtype, "cpu", about)
+        if status:
+            return Result(**row, status=status, message=reason)
+        kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
+        return judge(row, kind, answer, tolerance.expect(case.at(dtype)) if kind == "outputs" else {})
+
+    def close(self) -> None:
+        """Ends the port's process."""
+        self._worker.close()

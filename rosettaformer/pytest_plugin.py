@@ -1,0 +1,198 @@
+"""The pytest plug-in: the cases of the suite as tests of a port.
+
+    from rosettaformer.pytest_plugin import parametrize_with_cases
+
+    @parametrize_with_cases("my_port.py", dtypes=["float32"])
+    def test_conforms(case):
+        case.judge()
+
+pytest loads this module in every run on a machine that has rosettaformer; therefore it imports nothing heavy before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .conformance.case import Case
+    from .conformance.deviations import Deviation
+    from .conformance.result import Result
+    from .conformance.single import Single
+
+__all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
+
+SKIPPED = ("not covered", "unsupported", "missing", "skipped")
+
+
+class _Ports:
+    """The ports' processes of a pytest process, one a port, and what has become of their cases."""
+
+    def __init__(self) -> None:
+        self._closing = ExitStack()
+        self._open: dict[str, Single] = {}
+        self._results: dict[tuple[str, str, str, str], Result] = {}
+
+    def result(self, port: str, case: str, dtype: str, mode: str, limit: float) -> Result:
+        """The result of a case; it is put to the port once."""
+        from .conformance.single import Single
+
+        if port not in self._open:
+            sharers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+            self._open[port] = Single(port, sharers)
+            self._closing.callback(self._open[port].close)
+        key = (port, case, dtype, mode)
+        if key not in self._results:
+            self._results[key] = self._open[port].result(case, dtype, mode, limit)
+        return self._results[key]
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._closing.close()
+
+
+@dataclass
+class _Question:
+    """What the argument `case` of a test is. ports is set when the test is set up."""
+
+    port: str
+    limit: float = field(repr=False)
+    ports: _Ports = field(init=False, repr=False)
+
+    def result(self, case: str, dtype: str, mode: str) -> Result:
+        """What becomes of a case with the port."""
+        return self.ports.result(self.port, case, dtype, mode, self.limit)
+
+
+@dataclass
+class PortCase(_Question):
+    """A case of the suite in a dtype and a mode, for a port."""
+
+    id: str
+    dtype: str
+    mode: str
+    deviations: Sequence[Deviation] = field(repr=False)
+    min_version: int = field(repr=False)
+
+    @property
+    def component(self) -> str:
+        """The component that the case is about."""
+        return self.id.partition("/")[0]
+
+    def judge(self) -> None:
+        """Passes where the port conforms. Otherwise raises AssertionError with one message; skips where nothing could be compared; and
+        counts as an expected failure where a deviation declares it, or where the case is newer than the suite version asked for."""
+        __tracebackhide__ = True
+        from .conformance.deviations import accept_newer, declare
+
+        (result,) = accept_newer([declare(self.result(self.id, self.dtype, self.mode), self.deviations)], self.min_version)
+        if result.status == "pass":
+            return
+        if result.status in SKIPPED:
+            pytest.skip(f"{result.status}: {result.message}")
+        if result.status == "deviation":
+            pytest.xfail(result.message)
+        if result.status == "new":
+            pytest.xfail(f"the case is of suite version {result.since}, newer than {self.min_version}: {result.message}")
+        where = " ".join(filter(None, (self.id, result.dtype, result.mode)))
+        raise AssertionError(f"{self.port} {result.status} {where}: {result.message}")
+
+
+@dataclass
+class DeclaredDeviation(_Question):
+    """An entry of the deviations file, all of whose cases are put to the port."""
+
+    deviation: Deviation
+    modes: Sequence[str]
+
+    def judge(self) -> None:
+        """Raises AssertionError where nothing that the entry declares fails any more."""
+        __tracebackhide__ = True
+        from .conformance.deviations import stale
+
+        covers = sorted(self.deviation.covers)
+        results = [self.result(case, dtype, mode) for mode in self.modes for case, dtype in covers]
+        if stale(self.deviation, results):
+            text = f"nothing that the deviation {self.deviation.case} of {self.port} declares fails any more; remove the entry"
+            raise AssertionError(f"{text} ({self.deviation.reason}, {self.deviation.link})")
+
+
+def parametrize_with_cases(
+    port: str = "",
+    *,
+    command: str = "",
+    components: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
+    core: bool = False,
+    deviations: str | Path | None = None,
+    min_version: int | None = None,
+    limit: float = 180.0,
+) -> pytest.MarkDecorator:
+    """Parametrizes the argument `case` of a test with the cases of the suite, each of which offers `judge()`.
+
+    port: as `rosettaformer check` takes it; or command: a port in another environment or language. components, dtypes: all by default.
+    modes: eager, compiled; the port's own by default. core: only the cases of a quick check. deviations: the file that declares accepted
+    failures; each entry whose cases are all among these becomes one more test, which fails when the entry is stale. min_version: failures
+    of cases that are newer than this version of the suite are expected. limit: seconds for one case.
+    Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
+    """
+    from .conformance.case import SUITE_VERSION
+    from .conformance.deviations import read
+
+    if bool(port) == bool(command):
+        raise ValueError("one of port and command must be given")
+    if not 1 <= (min_version or SUITE_VERSION) <= SUITE_VERSION:
+        raise ValueError(f"min_version must be from 1 to {SUITE_VERSION}; got {min_version}")
+    port = port or f"command:{command}"
+    cases, known = _chosen(components, dtypes, core)
+    entries = [entry for entry in read(Path(deviations), known) if entry.port == port] if deviations else []
+    pairs = [(case.id, dtype) for case in cases for dtype in case.dtypes if dtypes is None or dtype in dtypes]
+    parameters: list[Any] = []
+    for mode in modes or ("",):
+        for case, dtype in pairs:
+            name = "-".join(filter(None, (case, dtype, mode)))
+            parameters.append(pytest.param(PortCase(port, limit, case, dtype, mode, entries, min_version or SUITE_VERSION), id=name))
+    for number, entry in enumerate(entries, 1):
+        if entry.covers <= set(pairs):
+            parameters.append(pytest.param(DeclaredDeviation(port, limit, entry, modes or ("",)), id=f"deviation-{number}-{entry.case}"))
+    return pytest.mark.parametrize("case", parameters)
+
+
+def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool) -> tuple[list[Case], list[Case]]:
+    """The cases that are asked for, and all."""
+    from .conformance.case import DTYPES
+    from .conformance.cases import all_cases
+    from .conformance.truth import COMPONENTS
+
+    for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
+        if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):
+            raise ValueError(f"{what} must be a list of {', '.join(known)}; got {names if isinstance(names, str) else ', '.join(unknown)}")
+    cases = all_cases()
+    return [case for case in cases if (components is None or case.component in components) and (case.core or not core)], cases
+
+
+_PORTS = pytest.StashKey[_Ports]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Gives a test's question the processes of this run."""
+    for question in getattr(getattr(item, "callspec", None), "params", {}).values():
+        if isinstance(question, _Question):
+            question.ports = item.config.stash.setdefault(_PORTS, _Ports())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Ends the processes."""
+    try:
+        return (yield)
+    finally:
+        if _PORTS in session.config.stash:
+            session.config.stash[_PORTS].close()

@@ -1,0 +1,85 @@
+"""A port in Keras, on TensorFlow: layers, and a table that says where their variables are.
+
+    rosettaformer check my_port.py       puts every case of these components to it
+    rosettaformer diagnose my_port.py    says what is wrong with it, and how to mend it
+
+Put your own layers in place of what is here. They are called with the arguments that the cases have, by name.
+"""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+from keras import ops
+
+
+class LayerNorm(keras.layers.Layer):
+    def __init__(self, config, dtype):
+        super().__init__(dtype=dtype)
+        self.norm = keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype)
+
+    def call(self, x_btd):
+        return self.norm(x_btd)
+
+
+class MultiHeadAttention(keras.layers.Layer):
+    def __init__(self, config, dtype):
+        super().__init__(dtype=dtype)
+        self.repeats = config.heads // config.key_value_heads
+        self.query = self._project("btd,dhk->bthk", (None, config.heads, config.key_size), "hk", config, dtype)
+        self.key = self._project("bsd,dgk->bsgk", (None, config.key_value_heads, config.key_size), "gk", config, dtype)
+        self.value = self._project("bsd,dge->bsge", (None, config.key_value_heads, config.value_size), "ge", config, dtype)
+        self.out = self._project("bthe,hed->btd", (None, config.model_width), "d", config, dtype)
+
+    def _project(self, equation, shape, bias_axes, config, dtype):
+        return keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes if config.attention_bias else None, dtype=dtype)
+
+    def call(self, query_btd, memory_bsd, mask_bhts=None, causal=False, return_weights=False):
+        query, key, value = self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd)
+        key, value = (ops.repeat(x, self.repeats, axis=2) for x in (key, value))
+        scale = ops.sqrt(ops.cast(query.shape[-1], query.dtype))
+        logits = ops.einsum("bthk,bshk->bhts", query, key) / scale
+        attend = ops.ones(logits.shape[-2:], dtype="bool")
+        if causal:
+            attend = ops.tril(attend, logits.shape[-1] - logits.shape[-2])
+        if mask_bhts is not None:
+            attend = ops.logical_and(attend, mask_bhts)  # True = may attend
+        # A query that may attend to nothing gives zeros.
+        hidden = ops.cast(float("-inf"), logits.dtype)
+        weights = ops.where(attend, ops.softmax(ops.where(attend, logits, hidden)), ops.cast(0, logits.dtype))
+        output = self.out(ops.einsum("bhts,bshe->bthe", weights, value))
+        return (output, weights) if return_weights else output
+
+
+framework = "tf"
+
+# What the port covers: component -> how it is built. Add yours: "feed_forward", "encoder_layer", "transformer", ...
+components = {
+    "layer_norm": lambda config, dtype: LayerNorm(config, dtype.name),
+    "multi_head_attention": lambda config, dtype: MultiHeadAttention(config, dtype.name),
+}
+
+# The rename table: end of the canonical name, end of the layer's own name, axes of the layer's variable. The letters: d model width,
+# h heads, g key/value heads, k key size, e value size, f feed-forward width, v vocabulary; brackets join axes into one.
+weights = (
+    ("scale", "norm.gamma", "d"),
+    ("offset", "norm.beta", "d"),
+    ("query.kernel", "query.kernel", "d h k"),
+    ("query.bias", "query.bias", "h k"),
+    ("key.kernel", "key.kernel", "d g k"),
+    ("key.bias", "key.bias", "g k"),
+    ("value.kernel", "value.kernel", "d g e"),
+    ("value.bias", "value.bias", "g e"),
+    ("output.kernel", "out.kernel", "h e d"),
+    ("output.bias", "out.bias", "d"),
+)
+
+# Config fields that your layers fix: the cases are made with these values. Without the line every value is put to them.
+# config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "norm_placement": "pre"}
+
+# The dtypes that your layers support. Without the line all four are put to them: float64, float32, bfloat16, float16.
+dtypes = ("float64", "float32")
+
+# Where the parts of a larger layer are, for the first divergence: end of the canonical path, end of the layer's own path.
+# taps = (("self_attention", "attention"), ("feed_forward", "mlp"))

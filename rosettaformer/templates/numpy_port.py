@@ -1,0 +1,43 @@
+"""A port in NumPy: functions named after the components that it covers.
+
+    rosettaformer check my_port.py       puts every case of these components to it
+    rosettaformer diagnose my_port.py    says what is wrong with it, and how to mend it
+
+A function takes a case and returns the array, or the pair (output, weights) where case.inputs["return_weights"] is True. The case has
+`inputs`, `parameters` (by canonical name) and `config`. Put your own code in place of what is here; add functions to cover more.
+"""
+
+import numpy as np
+
+from rosettaformer.conformance.port import NotCovered
+
+# Config fields that your code fixes: the cases are made with these values. Without the line every value is put to it.
+# config = {"model_width": 12, "heads": 3, "epsilon": 1e-6}
+
+# The dtypes that your code supports. Without the line all four are put to it: float64, float32, bfloat16, float16.
+dtypes = ("float64", "float32")
+
+
+def layer_norm(case):
+    x = case.inputs["x_btd"]
+    centred = x - x.mean(-1, keepdims=True)
+    variance = np.mean(centred**2, -1, keepdims=True)
+    normalised = centred / np.sqrt(variance + x.dtype.type(case.config.epsilon))
+    return normalised * case.parameters["scale"] + case.parameters["offset"]
+
+
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    if mask is not None:
+        logits = np.where(mask, logits, -np.inf)
+    largest = logits.max(-1, keepdims=True)
+    exponentials = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / np.where(total == 0, 1, total)  # zeros where everything is masked
+
+
+def feed_forward(case):
+    if case.config.activation != "relu":
+        raise NotCovered("only relu is written")  # said and counted in the report, never passed
+    hidden = case.inputs["x_btd"] @ case.parameters["hidden.kernel"] + case.parameters["hidden.bias"]
+    return np.maximum(hidden, 0) @ case.parameters["output.kernel"] + case.parameters["output.bias"]

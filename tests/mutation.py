@@ -1,0 +1,208 @@
+"""Whether diagnosis names what is wrong: every defect put into the truth, and named from the outputs alone.
+
+`python tests/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered truth that stands for a port adds in an order of
+its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from random_cases import random_case
+
+from reference_numpy import arithmetic
+from rosettaformer.conformance import tolerance, truth
+from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.defects import Defect, all_defects, injected
+from rosettaformer.conformance.diagnosis.search import Combination, Hypotheses, Search
+from rosettaformer.conformance.diagnosis.settings import all_settings
+from rosettaformer.conformance.diagnosis.stability import random_defects
+
+PAIRS, CONFIGURATIONS = 100, 300
+_einsum = arithmetic.einsum
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What diagnosis said of an injected combination; dtype: where it showed, empty where no probe showed it."""
+
+    injected: Combination
+    named: list[Combination]
+    dtype: str
+
+    @property
+    def alone(self) -> bool:
+        """True where exactly what was injected is named."""
+        return [_ids(one) for one in self.named] == [_ids(self.injected)]
+
+    @property
+    def among(self) -> bool:
+        """True where what was injected is named, alone or with others that the probes cannot tell from it."""
+        return _ids(self.injected) in [_ids(one) for one in self.named]
+
+
+def _ids(combination: Combination) -> frozenset[str]:
+    return frozenset(one.id for one in combination)
+
+
+def _shuffled(array: np.ndarray, axis: int) -> np.ndarray:
+    size = array.shape[axis]
+    return np.take(array, np.random.default_rng(size).permutation(size), axis=axis)
+
+
+def _einsum_shuffled(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+    """The contraction with its terms in a random order."""
+    inputs, output = subscripts.split("->")
+    moved = []
+    for letters, operand in zip(inputs.split(","), operands, strict=True):
+        for axis, letter in enumerate(letters):
+            operand = operand if letter in output else _shuffled(operand, axis)
+        moved.append(operand)
+    return _einsum(subscripts, *moved)
+
+
+def _total_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
+    return np.sum(_shuffled(array, axis), axis=axis, keepdims=True)
+
+
+ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "total": _total_shuffled}
+
+
+def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:
+    """The outputs of the altered truth, computed in another order; None where it fails."""
+    answers: list[dict[str, Any] | None] = []
+    for case in probes:
+        with tolerance.order(ORDER), injected(*combination), np.errstate(all="ignore"):
+            try:
+                answers.append(truth.answer(case))
+            except (ValueError, IndexError):
+                answers.append(None)
+    return answers
+
+
+@functools.cache
+def hypotheses(component: str, dtype: str) -> Hypotheses:
+    """The whole catalogue and every setting, on the component's cases."""
+    probes = [case.at(dtype) for case in all_cases() if case.component == component and dtype in case.dtypes]
+    return Hypotheses(probes, observable(), all_settings().values())
+
+
+def observable() -> list[Defect]:
+    """The defects that some output can reveal."""
+    return [defect for defect in all_defects().values() if not defect.unobservable]
+
+
+def name(component: str, combination: Combination) -> Naming:
+    """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
+    for dtype in DTYPES:
+        candidates = hypotheses(component, dtype)
+        answers, again = (as_port(combination, candidates.probes) for _ in range(2))
+        search = Search(candidates, answers)
+        if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
+            return Naming(combination, random_defects(candidates, unstable), dtype)
+        if search.failing:
+            named = search.explain()
+            return Naming(combination, named or (search.pairs() if len(combination) > 1 else []), dtype)
+    return Naming(combination, [], "")
+
+
+def _differ(first: dict[str, Any] | None, second: dict[str, Any] | None) -> bool:
+    return first is not None and second is not None and any(first[name].tobytes() != second[name].tobytes() for name in first)
+
+
+def random_pairs(count: int) -> Iterator[Combination]:
+    """Pairs of defects of different components, each of which shows in the logits."""
+    visible = [defect for defect, _, logits in single_rows() if logits.dtype == "float64"]
+    rng = np.random.default_rng(0)
+    seen: set[frozenset[str]] = set()
+    while len(seen) < count:
+        first, second = (visible[index] for index in rng.choice(len(visible), 2, replace=False))
+        if first.component != second.component and _ids((first, second)) not in seen:
+            seen.add(_ids((first, second)))
+            yield first, second
+
+
+def false_alarms(count: int) -> list[int]:
+    """The seeds of random correct configurations that are not found to conform, so that diagnosis would look for a name."""
+    alarms = []
+    for seed in range(count):
+        case = random_case(seed).at(DTYPES[seed % 2])
+        if Search(Hypotheses([case], []), as_port((), [case])).failing:
+            alarms.append(seed)
+    return alarms
+
+
+@functools.cache
+def single_rows() -> list[tuple[Defect, Naming, Naming]]:
+    """Every defect alone: named from the outputs of its component, and from logits."""
+    return [(defect, name(smallest(defect), (defect,)), name("transformer", (defect,))) for defect in observable()]
+
+
+def smallest(defect: Defect) -> str:
+    """The defect's component, or where its cases claim nothing the smallest one whose cases do."""
+    claiming = [case.component for case in all_cases() if defect.id in case.catches]
+    return defect.component if defect.component in claiming else claiming[0]
+
+
+def main() -> None:
+    """Writes the page to the file that is named."""
+    rows = single_rows()
+    pairs = [name("transformer", pair) for pair in random_pairs(PAIRS)]
+    page = _page(rows, pairs, false_alarms(CONFIGURATIONS))
+    Path(sys.argv[1]).write_text(page)
+    print(page.partition("| injected")[0])
+
+
+def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming], alarms: Sequence[int]) -> str:
+    exact = sum(component.alone for _, component, _ in rows)
+    alone, among = sum(logits.alone for *_, logits in rows), sum(logits.among for *_, logits in rows)
+    hidden = [defect.id for defect, _, logits in rows if not logits.dtype]
+    wrong = [_list(naming.injected) for _, *namings in rows for naming in namings if naming.named and not naming.among]
+    both = sum(naming.among for naming in pairs)
+    lines = [
+        "# What diagnosis names",
+        "",
+        "`make mutation` puts every defect of the catalogue into the truth, lets it answer the cases in an order of additions of its own,",
+        "and asks diagnosis for a name from the outputs alone.",
+        "",
+        f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
+        f"- From whole-model logits alone: {among} of {len(rows)} are named ({among / len(rows):.0%}), {alone} of them alone, the others",
+        f"  within a set that the logits cannot tell apart. Without a trace in the suite's logits: {', '.join(hidden) or 'none'}.",
+        f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
+        f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
+        f"- False alarms on {CONFIGURATIONS} random correct configurations: {len(alarms)}.",
+        "",
+        "| injected | component | named from its outputs | named from logits |",
+        "|---|---|---|---|",
+    ]
+    lines += table(rows)
+    lines += ["", "Not named pairs:", ""]
+    lines += [f"- {_list(naming.injected)}: {_said(naming)}" for naming in pairs if not naming.among] or ["- none"]
+    unobservable = [defect for defect in all_defects().values() if defect.unobservable]
+    lines += ["", "Unobservable by any output, and so neither caught nor named:", ""]
+    lines += [f"- {defect.id}, {defect.title}: {defect.unobservable}" for defect in unobservable] or ["- none"]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[tuple[Defect, Naming, Naming]]) -> list[str]:
+    """The confusion table: a line for every defect."""
+    return [f"| {defect.id} | {smallest(defect)} | {_said(component)} | {_said(logits)} |" for defect, component, logits in rows]
+
+
+def _said(naming: Naming) -> str:
+    if not naming.dtype:
+        return "not visible"
+    return " or ".join(map(_list, naming.named[:6])) + (" or more" if len(naming.named) > 6 else "") or "unexplained"
+
+
+def _list(combination: Combination) -> str:
+    return " + ".join(one.id for one in combination)
+
+
+if __name__ == "__main__":
+    main()

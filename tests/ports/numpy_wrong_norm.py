@@ -1,0 +1,10 @@
+"""Layer normalisation as one NumPy function, with the deviation of a sample and epsilon outside the root."""
+
+dtypes = ("float64", "float32")
+
+
+def layer_norm(case):
+    x = case.inputs["x_btd"]
+    mean = x.mean(axis=-1, keepdims=True)
+    deviation = x.std(axis=-1, ddof=1, keepdims=True)
+    return case.parameters["scale"] * (x - mean) / (deviation + x.dtype.type(case.config.epsilon)) + case.parameters["offset"]

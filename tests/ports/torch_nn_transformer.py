@@ -1,0 +1,214 @@
+"""PyTorch's own layers: the whole `torch.nn.Transformer` with embeddings and a head, its stacks and layers, attention and norm."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rosettaformer.conformance.port import NotCovered
+
+framework = "torch"
+dtypes = ("float64", "float32")
+
+# torch splits the width among the heads; its layers have every bias or none; nn.Transformer always ends in norms
+config = {
+    "model_width": 12,
+    "heads": 3,
+    "key_value_heads": 3,
+    "key_size": 4,
+    "value_size": 4,
+    "final_norm": True,
+    "share_embeddings": False,
+    "tie_logits": False,
+    "attention_bias": True,
+}
+
+ACTIVATIONS = {"relu": F.relu, "gelu_erf": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+# The query, key and value projections are one parameter in torch; the table of weights below names its parts.
+for part, name in enumerate(("query", "key", "value")):
+    setattr(nn.MultiheadAttention, f"{name}_weight", property(lambda self, part=part: self.in_proj_weight.chunk(3)[part]))
+    setattr(nn.MultiheadAttention, f"{name}_bias", property(lambda self, part=part: self.in_proj_bias.chunk(3)[part]))
+# The norm after the feed-forward is norm2 in an encoder layer and norm3 in a decoder layer; here both have it as norm3.
+nn.TransformerEncoderLayer.norm3 = property(lambda self: self.norm2)
+
+
+def hidden(mask_bhts):
+    """torch's key_padding_mask, True = ignore, of a mask that is the same for every head and query."""
+    return None if mask_bhts is None else ~mask_bhts[:, 0, 0]
+
+
+def square_causal(x):
+    """torch's attn_mask of a causal self-attention, True = ignore."""
+    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+
+
+def layer_options(config):
+    return {
+        "d_model": config.model_width,
+        "nhead": config.heads,
+        "dim_feedforward": config.feed_forward_width,
+        "dropout": config.dropout_rate,
+        "activation": ACTIVATIONS[config.activation],
+        "layer_norm_eps": config.epsilon,
+        "batch_first": True,
+        "norm_first": config.norm_placement == "pre",
+    }
+
+
+class LayerNorm(nn.LayerNorm):
+    def forward(self, x_btd):
+        return super().forward(x_btd)
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    def forward(self, query_btd, memory_bsd, mask_bhts=None, causal=False, return_weights=False):
+        (b, t, _), s = query_btd.shape, memory_bsd.shape[1]
+        allowed = torch.ones(b, self.num_heads, t, s, dtype=torch.bool, device=query_btd.device)
+        if causal:
+            allowed = allowed.tril(s - t)
+        if mask_bhts is not None:
+            allowed = allowed & mask_bhts
+        output, weights = super().forward(
+            query_btd,
+            memory_bsd,
+            memory_bsd,
+            attn_mask=None if mask_bhts is None and not causal else ~allowed.flatten(0, 1),
+            need_weights=return_weights,
+            average_attn_weights=False,
+        )
+        return (output, weights) if return_weights else output
+
+
+class EncoderLayer(nn.TransformerEncoderLayer):
+    def forward(self, x_btd, mask_bhts=None):
+        return super().forward(x_btd, src_key_padding_mask=hidden(mask_bhts))
+
+
+class DecoderLayer(nn.TransformerDecoderLayer):
+    def forward(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
+        return super().forward(
+            x_btd,
+            memory_bsd,
+            tgt_mask=square_causal(x_btd),
+            tgt_key_padding_mask=hidden(self_mask_bhts),
+            memory_key_padding_mask=hidden(cross_mask_bhts),
+        )
+
+
+class Encoder(nn.TransformerEncoder):
+    def forward(self, x_bsd, mask_bhts=None):
+        return super().forward(x_bsd, src_key_padding_mask=hidden(mask_bhts))
+
+
+class Decoder(nn.TransformerDecoder):
+    def forward(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
+        return super().forward(
+            x_btd,
+            memory_bsd,
+            tgt_mask=square_causal(x_btd),
+            tgt_key_padding_mask=hidden(self_mask_bhts),
+            memory_key_padding_mask=hidden(cross_mask_bhts),
+        )
+
+
+class Model(nn.Transformer):
+    """nn.Transformer between embeddings with sinusoidal positions and a linear head."""
+
+    def __init__(self, config):
+        super().__init__(num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers, **layer_options(config))
+        self.source_table = nn.Embedding(config.source_vocabulary, config.model_width)
+        self.target_table = nn.Embedding(config.target_vocabulary, config.model_width)
+        self.head = nn.Linear(config.model_width, config.target_vocabulary, bias=config.output_bias)
+        self.padding_id = config.padding_id
+        self.scale = math.sqrt(config.model_width) if config.scale_embedding else 1.0
+
+    def embed(self, table, token):
+        if token.is_floating_point():
+            raise NotCovered("nn.Embedding takes ids, not rows of weights")
+        exponent = torch.arange(0, self.d_model, 2, dtype=torch.float64) / self.d_model
+        angle = torch.arange(token.shape[1], dtype=torch.float64)[:, None] / 10000**exponent
+        position = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+        return table(token) * self.scale + position.to(table.weight)
+
+    def ignored(self, token, mask):
+        if mask is not None:
+            return ~mask
+        return None if self.padding_id is None else token == self.padding_id
+
+    def forward(self, source, target, source_mask_bs=None, target_mask_bt=None):
+        source_ignored, target_ignored = self.ignored(source, source_mask_bs), self.ignored(target, target_mask_bt)
+        x = super().forward(
+            self.embed(self.source_table, source),
+            self.embed(self.target_table, target),
+            tgt_mask=square_causal(target),
+            src_key_padding_mask=source_ignored,
+            tgt_key_padding_mask=target_ignored,
+            memory_key_padding_mask=source_ignored,
+        )
+        return self.head(x)
+
+
+components = {
+    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon),
+    "multi_head_attention": lambda config, dtype: MultiheadAttention(config.model_width, config.heads, batch_first=True),
+    "encoder_layer": lambda config, dtype: EncoderLayer(**layer_options(config)),
+    "decoder_layer": lambda config, dtype: DecoderLayer(**layer_options(config)),
+    "encoder": lambda config, dtype: Encoder(
+        nn.TransformerEncoderLayer(**layer_options(config)),
+        config.encoder_layers,
+        nn.LayerNorm(config.model_width, config.epsilon),
+        enable_nested_tensor=False,
+    ),
+    "decoder": lambda config, dtype: Decoder(
+        nn.TransformerDecoderLayer(**layer_options(config)), config.decoder_layers, nn.LayerNorm(config.model_width, config.epsilon)
+    ),
+    "transformer": lambda config, dtype: Model(config),
+}
+
+weights = (
+    ("source_embedding.table", "source_table.weight", "v d"),
+    ("target_embedding.table", "target_table.weight", "v d"),
+    ("logits.kernel", "head.weight", "v d"),
+    ("logits.bias", "head.bias", "v"),
+    *(
+        row
+        for theirs, ours in (("", ""), ("self_attention.", "self_attn."), ("cross_attention.", "multihead_attn."))
+        for row in (
+            (f"{theirs}query.kernel", f"{ours}query_weight", "(h k) d"),
+            (f"{theirs}query.bias", f"{ours}query_bias", "(h k)"),
+            (f"{theirs}key.kernel", f"{ours}key_weight", "(g k) d"),
+            (f"{theirs}key.bias", f"{ours}key_bias", "(g k)"),
+            (f"{theirs}value.kernel", f"{ours}value_weight", "(g e) d"),
+            (f"{theirs}value.bias", f"{ours}value_bias", "(g e)"),
+            (f"{theirs}output.kernel", f"{ours}out_proj.weight", "d (h e)"),
+            (f"{theirs}output.bias", f"{ours}out_proj.bias", "d"),
+        )
+    ),
+    ("feed_forward.hidden.kernel", "linear1.weight", "f d"),
+    ("feed_forward.hidden.bias", "linear1.bias", "f"),
+    ("feed_forward.output.kernel", "linear2.weight", "d f"),
+    ("feed_forward.output.bias", "linear2.bias", "d"),
+    *(
+        row
+        for theirs, ours in (
+            ("", ""),
+            ("self_attention_norm.", "norm1."),
+            ("cross_attention_norm.", "norm2."),
+            ("feed_forward_norm.", "norm3."),
+            ("final_norm.", "norm."),
+        )
+        for row in ((f"{theirs}scale", f"{ours}weight", "d"), (f"{theirs}offset", f"{ours}bias", "d"))
+    ),
+)
+
+taps = (
+    ("self_attention", "self_attn"),
+    ("cross_attention", "multihead_attn"),
+    ("self_attention_norm", "norm1"),
+    ("cross_attention_norm", "norm2"),
+    ("feed_forward_norm", "norm3"),
+    ("final_norm", "norm"),
+    ("logits", "head"),
+)

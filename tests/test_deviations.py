@@ -1,0 +1,153 @@
+"""What a user accepts: declared deviations and newer cases."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from rosettaformer.conformance import deviations
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.result import Result
+
+ENTRY = """
+[[deviation]]
+case = "layer_norm/large_mean"
+port = "mine"
+dtype = "float16"
+reason = "computed in one pass"
+link = "https://example.org/1"
+"""
+CASES = all_cases()
+
+
+def row(case: str = "layer_norm/large_mean", status: str = "differs", **changes: object) -> Result:
+    result = Result(case, case.partition("/")[0], "mine", "float16", "cpu", "eager", status, "error 1, allowed 0.1", error=1.0)
+    return dataclasses.replace(result, **changes)
+
+
+def entries(tmp_path: Path, text: str) -> list[deviations.Deviation]:
+    file = tmp_path / "deviations.toml"
+    file.write_text(text)
+    return deviations.read(file, CASES)
+
+
+def statuses(results: list[Result]) -> list[str]:
+    return [result.status for result in results]
+
+
+@pytest.mark.parametrize("status", ["differs", "error", "crash", "hang"])
+def test_a_declared_failure_is_a_deviation_with_the_reason_the_link_and_what_was_seen(tmp_path: Path, status: str) -> None:
+    results = deviations.apply([row(status=status), row("layer_norm/plain", "pass")], entries(tmp_path, ENTRY))
+    assert statuses(results) == ["deviation", "pass"]
+    assert results[0].message == "computed in one pass (https://example.org/1): error 1, allowed 0.1"
+    assert results[0].error == 1.0
+    summary = Summary(results)
+    assert summary.conforms
+    assert summary.compared == 2
+    assert summary.totals == "2 compared, 0 failed, 1 declared, 0 not compared"
+
+
+@pytest.mark.parametrize(("changes"), [{"port": "other"}, {"dtype": "float32"}, {"case": "layer_norm/plain"}])
+def test_a_failure_that_no_entry_covers_stays_one(tmp_path: Path, changes: dict[str, str]) -> None:
+    assert statuses(deviations.apply([row(**changes)], entries(tmp_path, ENTRY))) == ["differs"]
+
+
+def test_a_glob_pattern_and_no_dtype_cover_every_case_and_dtype(tmp_path: Path) -> None:
+    found = entries(tmp_path, ENTRY.replace("large_mean", "*").replace('dtype = "float16"\n', ""))
+    results = [row(case.id, dtype=dtype) for case in CASES if case.component == "layer_norm" for dtype in case.dtypes]
+    assert len(results) > 20
+    assert set(statuses(deviations.apply(results, found))) == {"deviation"}
+
+
+def test_an_entry_that_no_longer_fails_is_stale_and_fails(tmp_path: Path) -> None:
+    results = deviations.apply([row(status="pass")], entries(tmp_path, ENTRY))
+    assert statuses(results) == ["pass", "stale"]
+    assert "remove the entry (computed in one pass, https://example.org/1)" in results[1].message
+    assert (results[1].case, results[1].port) == ("layer_norm/large_mean", "mine")
+    summary = Summary(results)
+    assert not summary.conforms
+    assert (summary.compared, len(summary.failed)) == (1, 1)
+    assert summary.columns == [("mine", "eager", "cpu")]
+
+
+@pytest.mark.parametrize("status", ["skipped", "not covered", "unsupported"])
+def test_an_entry_whose_case_was_not_compared_is_not_stale(tmp_path: Path, status: str) -> None:
+    assert statuses(deviations.apply([row(status=status)], entries(tmp_path, ENTRY))) == [status]
+
+
+def test_an_entry_is_not_stale_while_some_of_its_cases_were_left_out(tmp_path: Path) -> None:
+    found = entries(tmp_path, ENTRY.replace('dtype = "float16"\n', ""))
+    results = [row(dtype=dtype, status="pass") for dtype in ("float64", "float32", "bfloat16", "float16")]
+    assert "stale" not in statuses(deviations.apply(results[:3], found))
+    assert "stale" in statuses(deviations.apply(results, found))
+    assert "stale" not in statuses(deviations.apply([*results[:3], row()], found))
+    assert "stale" in statuses(deviations.apply([*results[:3], row(status="not covered")], found))
+    assert "stale" not in statuses(deviations.apply([*results[:3], row(status="skipped")], found))
+
+
+def test_everything_that_is_wrong_with_a_file_is_listed_with_the_nearest_name(tmp_path: Path) -> None:
+    text = """
+note = 1
+[[deviation]]
+case = "layer_norm/large_meen"
+port = "mine"
+dtype = "float61"
+reason = " "
+[[deviation]]
+case = "positional_encoding/*"
+port = 3
+cause = "x"
+reason = "y"
+link = "z"
+[[deviation]]
+case = "nothing/at_all"
+port = "mine"
+reason = "y"
+link = "z"
+"""
+    with pytest.raises(ValueError) as error:
+        entries(tmp_path, text)
+    lines = str(error.value).splitlines()
+    assert lines[0].endswith("deviations.toml must be repaired:")
+    assert [line.strip() for line in lines[1:]] == [
+        "'note' is unknown",
+        "entry 1: reason must be a text that is not empty; got ' '",
+        "entry 1: link must be a text that is not empty; got nothing",
+        "entry 1: case 'layer_norm/large_meen' is unknown; the nearest is 'layer_norm/large_mean'",
+        "entry 1: dtype 'float61' is unknown; the nearest is 'float64'",
+        "entry 2: field 'cause' is unknown; the nearest is 'case'",
+        "entry 2: port must be a text that is not empty; got 3",
+        "entry 3: case 'nothing/at_all' is unknown",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[deviation", "must be a TOML file"),
+        ("deviation = 3", "must be an array of tables, each headed [[deviation]]"),
+        ("[deviation]\ncase = 'x'", "must be an array of tables, each headed [[deviation]]"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        entries(tmp_path, text)
+    assert message in str(error.value)
+
+
+def test_failures_of_newer_cases_are_new_and_do_not_fail() -> None:
+    results = deviations.accept_newer([row(since=2), row(since=1), row(status="pass", since=2)], 1)
+    assert statuses(results) == ["new", "differs", "pass"]
+    assert not Summary(results, min_version=1).conforms
+    summary = Summary([results[0], results[2]], min_version=1)
+    assert summary.conforms
+    assert summary.totals == "2 compared, 0 failed, 1 new, 0 not compared"
+
+
+def test_too_few_comparisons_fail_with_the_numbers() -> None:
+    results = [row(status="pass")] * 3 + [row(status="not covered")]
+    assert Summary(results, min_cases=3).conforms
+    summary = Summary(results, min_cases=4)
+    assert not summary.conforms
+    assert summary.verdict == "at least 4 cases must be compared; got 3"

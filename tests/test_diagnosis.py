@@ -1,0 +1,275 @@
+"""Diagnosis names what was put in, says when it cannot, and never names what is not there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import mutation
+import pytest
+
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.diagnosis import Finding, diagnose
+from rosettaformer.conformance.diagnosis.search import Hypotheses, Search, separates
+from rosettaformer.conformance.diagnosis.settings import all_settings
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "mutation.md").read_text().splitlines()
+DEFECTS, SETTINGS = all_defects(), all_settings()
+
+
+def _port(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "a_port.py"
+    file.write_text("import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n" + text)
+    return str(file)
+
+
+def _ids(findings: list[Finding]) -> dict[str, list[set[str]]]:
+    return {finding.component: [set(ids) for ids in finding.explanations] for finding in findings}
+
+
+# --- naming, from outputs alone
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[tuple]:
+    return mutation.single_rows()
+
+
+def test_at_least_95_percent_are_named_exactly_at_their_component(rows: list[tuple]) -> None:
+    assert sum(component.alone for _, component, _ in rows) >= 0.95 * len(rows)
+
+
+def test_at_least_85_percent_are_named_from_logits_alone_or_within_a_stated_set(rows: list[tuple]) -> None:
+    assert sum(logits.among for *_, logits in rows) >= 0.85 * len(rows)
+
+
+def test_no_single_defect_gets_a_wrong_name(rows: list[tuple]) -> None:
+    assert [naming for _, *namings in rows for naming in namings if naming.named and not naming.among] == []
+
+
+def test_the_page_says_what_the_code_does(rows: list[tuple]) -> None:
+    assert mutation.table(rows) == [line for line in PAGE if line.startswith("| ")][-len(rows) :]
+
+
+def test_pairs_in_different_components_are_named_from_logits() -> None:
+    namings = [mutation.name("transformer", pair) for pair in mutation.random_pairs(25)]
+    assert sum(naming.among for naming in namings) >= 0.7 * len(namings)
+
+
+def test_correct_configurations_get_no_name() -> None:
+    assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
+
+
+# --- settings
+
+
+@pytest.mark.parametrize("id_", SETTINGS)
+def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
+    setting = SETTINGS[id_]
+    candidates = mutation.hypotheses("transformer" if setting.component == "transformer" else setting.component, "float64")
+    search = Search(candidates, mutation.as_port((setting,), candidates.probes))
+    assert search.failing, "the setting alters no case of its component"
+    named = {one.id for (one,) in search.explain()}
+    assert id_ in named or (named and named <= DEFECTS.keys())
+
+
+# --- a port's findings
+
+
+def test_a_wrong_formula_is_named_with_its_fix() -> None:
+    findings = diagnose(str(TESTS / "ports" / "numpy_wrong_norm.py")).findings
+    assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
+        ("layer_norm", "explained", (("NRM1",),))
+    ]
+    assert "layer_norm: your output equals the truth with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
+    assert "torch: " in findings[0].text
+
+
+def test_a_correct_port_gets_no_finding() -> None:
+    assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
+
+
+def test_a_composite_follows_from_what_was_found_in_its_part(tmp_path: Path) -> None:
+    port = _port(
+        tmp_path,
+        """
+def softmax(case):
+    return wrong(case.inputs["logits"], case.inputs["mask"])
+true = s.softmax
+def wrong(logits, mask=None):
+    return true(logits, None if mask is None else ~mask)
+def scaled_dot_product_attention(case):
+    s.softmax = wrong
+    try:
+        return attention.scaled_dot_product_attention(**case.inputs)
+    finally:
+        s.softmax = true
+""",
+    )
+    found = diagnose(port, pairs=False).findings
+    assert [finding.component for finding in found] == ["softmax", "scaled_dot_product_attention"]
+    assert found[1].verdict == "follows"
+
+
+def test_what_nothing_explains_is_unexplained_with_the_nearest(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert finding.verdict == "unexplained"
+    assert finding.explanations == ()
+    assert "unexplained: none of" in finding.text
+
+
+def test_a_defect_on_one_path_is_said_to_be_partly_there(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert finding.verdict == "partly"
+    assert finding.explanations == (("NRM2",),)
+    assert "on layer_norm/one_position it equals the truth with NRM2" in finding.text
+
+
+def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
+    candidates = mutation.hypotheses("transformer", "float64")
+    search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))
+    found = search.explain()
+    assert {one.id for (one,) in found} >= {"ATT12", "ATT13"}
+    softmax = next(case for case in all_cases() if case.id == "softmax/large_masked").at("float64")
+    assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
+    assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
+
+
+def test_randomness_in_evaluation_is_found(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (np.random.default_rng().random(y.shape) > 0.1)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert finding.verdict == "unstable"
+    assert "two evaluations of the same input differ" in finding.text
+    assert "no defect of the catalogue makes exactly these cases random" in finding.text
+
+
+def test_dropout_in_evaluation_is_named(tmp_path: Path) -> None:
+    text = """
+from rosettaformer.conformance.defects import all_defects, injected
+def encoder_layer(case):
+    with injected(all_defects()["DRP2"]):
+        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("unstable", (("DRP2",),))
+
+
+def test_an_output_that_depends_on_the_rest_of_the_batch_is_said(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y + 0.1 * y.sum(0, keepdims=True)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert "a row's output depends on the other rows of its batch" in finding.text
+
+
+def test_an_output_that_depends_on_the_length_of_the_padding_is_said(tmp_path: Path) -> None:
+    text = """
+from reference_numpy import transformer as t
+def transformer(case):
+    logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
+    return logits * (1 + 0.01 * case.inputs["source"].shape[1])
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert "the output depends on how long the padding is" in finding.text
+    assert "other rows of its batch" not in finding.text
+
+
+def test_half_types_are_searched_where_the_others_conform(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    x, p, one = case.inputs["x_btd"], case.parameters, case.parameters["scale"].dtype.type
+    unit = {"scale": np.ones_like(p["scale"]), "offset": np.zeros_like(p["offset"])}
+    return normalization.layer_norm(unit, x, case.config.epsilon) * p["scale"] + p["offset"]
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.dtype, finding.explanations) == ("bfloat16", (("NRM7",),))
+
+
+def test_three_defects_in_a_torch_model_are_found_through_its_taps() -> None:
+    findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
+    whole = findings[-1]
+    assert (whole.component, whole.verdict) == ("transformer", "explained")
+    assert set(whole.explanations[0]) == {"PE2", "NRM1", "MHA11"}
+    assert "decoder.layers.0.cross_attention_norm" in next(finding.paths for finding in findings if finding.explanations == (("NRM1",),))
+    assert "    jax: " not in whole.text  # the fix is torch's
+
+
+def test_the_same_model_without_them_gets_no_finding() -> None:
+    assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py")).findings == []
+
+
+def test_a_wrong_gradient_is_found_where_the_output_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "detached.py"
+    file.write_text("""
+from impl_torch.feed_forward import FeedForward
+from impl_torch.port import framework, weights
+
+class Detached(FeedForward):
+    def forward(self, x_btd):
+        return super().forward(x_btd.detach())
+
+components = {"feed_forward": lambda config, dtype: Detached(config)}
+""")
+    diagnosis = diagnose(str(file))
+    (finding,) = diagnosis.findings
+    assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
+    assert "feed_forward: in backward order the first component whose gradient is wrong, that of input 1 (error" in finding.text
+    assert diagnosis.gradients[0].first is not None
+    assert diagnose(str(file), gradients=False).findings == []
+
+
+# --- the command
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rosettaformer", "diagnose", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
+    port, file = str(TESTS / "wrong_port.py"), tmp_path / "findings.json"
+    result = _run(port, "--json", str(file))
+    assert result.returncode == 1, result.stderr
+    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in result.stdout
+    (finding,) = json.loads(file.read_text())
+    assert finding["explanations"] == [["epsilon=outside the root"]]
+    assert _run(str(TESTS / "ports" / "numpy_function.py")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one port is required"),
+        (("no_such_port",), "the port no_such_port must start; got error: ModuleNotFoundError"),
+        (("torch", "--component", "attention"), "component must be one of embedding,"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    result = _run(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_hypotheses_that_alter_nothing_are_left_out() -> None:
+    case = next(case for case in all_cases() if case.id == "layer_norm/plain").at(DTYPES[0])
+    kept = Hypotheses([case], DEFECTS.values(), SETTINGS.values())
+    assert {one.id for one in kept.defects} >= {"NRM1", "NRM3", "NRM5"}
+    assert not {"PE1", "ATT1", "EMB1"} & {one.id for one in kept.defects}

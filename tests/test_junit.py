@@ -1,0 +1,77 @@
+"""JUnit XML, as CI servers read it."""
+
+from xml.etree import ElementTree
+
+from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.report import junit
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.result import Result
+
+
+def row(status: str, message: str = "", case: str = "softmax/plain", port: str = "mine") -> Result:
+    return Result(case, case.partition("/")[0], port, "float32", "cpu", "eager", status, message)
+
+
+def document(*results: Result, **options: int) -> ElementTree.Element:
+    text = junit.render(Summary(results, **options))
+    assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>')
+    return ElementTree.fromstring(text.encode())
+
+
+def counts(element: ElementTree.Element) -> tuple[int, ...]:
+    return tuple(int(element.attrib[name]) for name in ("tests", "failures", "errors", "skipped"))
+
+
+def test_a_suite_a_port_and_a_case_a_result_counted_by_kind() -> None:
+    statuses = (
+        "pass",
+        "differs",
+        "stale",
+        "error",
+        "crash",
+        "hang",
+        "unsupported",
+        "not covered",
+        "missing",
+        "skipped",
+        "deviation",
+        "new",
+    )
+    root = document(*(row(status, f"about {status}") for status in statuses), row("pass", port="command:./other"))
+    run, mine, other = root
+    assert [suite.attrib["name"] for suite in root] == ["rosettaformer", "mine", "command:./other"]
+    assert (counts(run), counts(mine), counts(other)) == ((1, 0, 0, 0), (12, 2, 3, 6), (1, 0, 0, 0))
+    assert counts(root) == (14, 2, 3, 6)
+    cases = mine.findall("testcase")
+    assert {(case.attrib["classname"], case.attrib["name"]) for case in cases} == {("softmax", "plain[float32-eager-cpu]")}
+    kinds = [child.tag for case in cases for child in case]
+    assert kinds == ["failure", "failure", "error", "error", "error", *["skipped"] * 6]
+    failure = cases[1].find("failure")
+    assert failure is not None
+    assert failure.attrib["message"] == "differs: about differs (mine softmax/plain float32 eager cpu)"
+
+
+def test_properties_name_the_suite_version() -> None:
+    for suite in document(row("pass"), min_version=1):
+        properties = {node.attrib["name"]: node.attrib["value"] for node in suite.iter("property")}
+        assert properties["suite version"] == str(SUITE_VERSION)
+        assert properties["must conform to version"] == "1"
+
+
+def test_too_few_comparisons_are_a_failure() -> None:
+    run = document(row("pass"), min_cases=2)[0]
+    assert counts(run) == (1, 1, 0, 0)
+    assert next(run.iter("failure")).attrib["message"] == "at least 2 cases must be compared; got 1"
+
+
+def test_a_port_that_never_started_is_an_error_of_its_suite() -> None:
+    suite = document(Result("", "", "mine", "", "", "", "error", "SyntaxError: no"))[1]
+    assert counts(suite) == (1, 0, 1, 0)
+
+
+def test_what_xml_cannot_hold_is_written_as_its_code() -> None:
+    message = "\x00\x1b[31mred\x1b[0m \ud800 <&\"'> ]]> \uffff ü \U0001f600\nnext"
+    failure = next(document(row("differs", message)).iter("failure"))
+    assert failure.text is not None
+    for text in ("\\x00\\x1b[31mred", "\\xd800", "<&\"'> ]]>", "\\xffff", "ü \U0001f600\nnext"):
+        assert text in failure.text

@@ -1,0 +1,169 @@
+"""The pytest plug-in, as a user's own test run sees it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+NORM = """
+import numpy as np
+
+def layer_norm(case):
+    x = case.inputs["x_btd"].astype(np.float64)
+    mean = x.mean(-1, keepdims=True)
+    y = (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + case.config.epsilon)
+    y = y * case.parameters["scale"] + case.parameters["offset"]
+    {fault}
+    return y.astype(case.inputs["x_btd"].dtype)
+"""
+SUITE = """
+from rosettaformer.pytest_plugin import parametrize_with_cases
+
+@parametrize_with_cases("norm.py", {options})
+def test_conforms(case):
+    case.judge()
+"""
+ENTRY = """
+[[deviation]]
+case = "layer_norm/plain"
+port = "norm.py"
+dtype = "float32"
+reason = "known to be off"
+link = "https://example.org/1"
+"""
+ONE = 'components=["layer_norm"], dtypes=["float32"]'
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester):
+    """Runs a test file with the given options on a port with the given fault."""
+
+    def run(options: str = ONE, fault: str = "", *arguments: str) -> pytest.RunResult:
+        pytester.path.joinpath("norm.py").write_text(NORM.replace("{fault}", fault))
+        pytester.makepyfile(test_port=SUITE.replace("{options}", options))
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rsxX", *arguments)
+
+    return run
+
+
+def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
+    result = suite(ONE, "", "-v", "-p", "no:xdist")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] > 5
+    assert set(outcomes) == {"passed"}
+    result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
+
+
+def test_options_choose_the_cases(suite) -> None:
+    result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
+    result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: the port does not define softmax*"])
+    assert "float32" not in result.stdout.str()
+    assert result.parseoutcomes()["passed"] == 3
+
+
+def test_a_failure_is_one_clear_message(suite) -> None:
+    result = suite(ONE, "y = y + (case.name == 'plain')")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py differs layer_norm/plain float32 eager: output: error 1 at *, allowed *"])
+    text = result.stdout.str()
+    assert "pytest_plugin.py" not in text
+    assert len([line for line in text.splitlines() if line.startswith("E ")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("__import__('os')._exit(7)", "crash *exit code 7"), ("__import__('time').sleep(60)", "hang *no answer within 2 s")],
+)
+def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str) -> None:
+    result = suite(ONE + ", limit=2", f"if case.name == 'plain': {fault}")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1
+    assert outcomes["passed"] > 5
+    result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
+
+
+def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
+    assert set(suite(ONE, "not python").parseoutcomes()) == {"failed"}
+    result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
+    assert set(result.parseoutcomes()) == {"skipped"}
+    result.stdout.fnmatch_lines(["*missing: pip install 'rosettaformer[[]torch[]]'*"])
+
+
+def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY + ENTRY.replace("plain", "square").replace("norm.py", "another_port"))
+    options = ONE + ', deviations="deviations.toml"'
+    result = suite(options, "y = y + (case.name == 'plain')", "-v")
+    result.stdout.fnmatch_lines(["*deviation-1-layer_norm/plain*PASSED*"])
+    assert "deviation-2" not in result.stdout.str()
+    assert set(outcomes := result.parseoutcomes()) == {"passed", "xfailed"}
+    assert outcomes["xfailed"] == 1
+    result.stdout.fnmatch_lines(["XFAIL*known to be off (https://example.org/1)*"])
+    result = suite(options)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["E*the deviation layer_norm/plain of norm.py declares fails any more; remove the entry*"])
+    result = suite(options + ', modes=["compiled"]')
+    assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
+
+
+def test_a_bad_deviations_file_is_an_error_of_the_collection(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY.replace("plain", "plane"))
+    result = suite(ONE + ', deviations="deviations.toml"')
+    result.stdout.fnmatch_lines(["*'layer_norm/plane' is unknown; the nearest is 'layer_norm/plain'*"])
+    assert result.ret != 0
+
+
+def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
+    newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 2\n"
+    newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
+    newer += "new = lambda fixed=None: [dataclasses.replace(c, since=2) if c.name == 'plain' else c for c in old(fixed)]\n"
+    newer += "cases.all_cases = single.all_cases = new\n"
+    pytester.makeconftest(newer)
+    for version, status in ((1, "xfailed"), (2, "failed")):
+        result = suite(ONE + f", min_version={version}", "y = y + (case.name == 'plain')")
+        assert result.parseoutcomes()[status] == 1
+        assert ("suite version 2, newer than 1" in result.stdout.str()) == (version == 1)
+
+
+def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:
+    import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the inner run
+
+    record = "open('pids', 'a').write(f'{__import__(\"os\").getpid()}\\n')"
+    suite(ONE, record, "--collect-only")
+    assert pytester.runpytest_inprocess("-p", "no:cacheprovider").ret == 0
+    pids = pytester.path.joinpath("pids").read_text().split()
+    assert len(pids) > 5
+    assert len(set(pids)) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids[0]), 0)
+
+
+def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY)
+    result = suite(ONE + ', deviations="deviations.toml"', "y = y + (case.name == 'plain')", "-n", "2")
+    outcomes = result.parseoutcomes()
+    assert outcomes["xfailed"] == 1
+    assert set(outcomes) == {"passed", "xfailed"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ('components=["norm"]', "components must be a list of embedding, *; got norm"),
+        ('dtypes="float32"', "dtypes must be a list of float64, *; got float32"),
+        ("min_version=99", "min_version must be from 1 to *; got 99"),
+        ('command="./port"', "one of port and command must be given"),
+    ],
+)
+def test_bad_arguments_are_one_message(suite, options: str, message: str) -> None:
+    suite(options).stdout.fnmatch_lines([f"E*ValueError: {message}"])
+
+
+def test_loading_the_plug_in_loads_nothing_heavy() -> None:
+    heavy = ("numpy", "ml_dtypes", "safetensors", "torch", "tensorflow", "jax", "click", "rich", "jinja2", "reference_numpy")
+    script = f"import sys, rosettaformer.pytest_plugin; print([name for name in {heavy!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,106 @@
+"""The truth's taps: every call of a component, under its path, as a case that gives the same output."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import reference_numpy as truth_package
+from reference_numpy import parameters
+from rosettaformer.conformance import taps, truth
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.defects import all_defects, injected
+
+CASES = {case.id: case for case in all_cases()}
+WHOLE = [case.id for case in CASES.values() if case.component in ("encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_tap_is_a_case_that_the_truth_answers_with_the_same_output(name: str) -> None:
+    for path, tap in taps.record(CASES[name]).items():
+        np.testing.assert_allclose(truth.answer(tap.case())["output"], tap.output, rtol=1e-12, atol=1e-14, err_msg=path)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_there_is_a_tap_for_every_subtree_of_the_parameters_that_is_a_component(name: str) -> None:
+    case = CASES[name]
+    blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, case.component)}
+    projections = {"query", "key", "value", "output", "hidden"}
+    expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks}
+    assert expected <= {path for path, tap in taps.record(case).items() if tap.parameters}
+
+
+def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent() -> None:
+    record = taps.record(CASES["transformer/semillero"])
+    order = list(record)
+    assert order[0] == "source_embedding"
+    assert order[-1] == ""
+    assert all(order.index(path) < order.index(tap.parent) for path, tap in record.items() if tap.parent is not None)
+    assert record["decoder.layers.1.cross_attention"].parent == "decoder.layers.1"
+    assert record["decoder.layers.1.self_attention.scaled_dot_product_attention.softmax"].component == "softmax"
+    assert record["target_embedding"].parent == ""
+
+
+def test_components_without_parameters_have_the_path_of_the_call_around_them_and_dropout_its_canonical_site() -> None:
+    record = taps.record(CASES["transformer/semillero"])
+    assert {
+        path for path, tap in record.items() if tap.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
+    } == {
+        "encoder.embedding_dropout",
+        "encoder.layers.0.self_attention.weights_dropout",
+        "encoder.layers.0.self_attention_dropout",
+        "encoder.layers.0.feed_forward.hidden_dropout",
+        "encoder.layers.0.feed_forward_dropout",
+    }
+    assert record["encoder.layers.0.feed_forward.activation"].component == "activation"
+
+
+def test_a_shared_table_is_two_embeddings_and_a_tied_kernel_is_an_array_of_its_own() -> None:
+    case = CASES["transformer/keras_lab"]
+    record = taps.record(case)
+    assert np.array_equal(record["source_embedding"].inputs["token"], case.inputs["source"])
+    assert np.array_equal(record["target_embedding"].inputs["token"], case.inputs["target"])
+    kernel = record["logits"].parameters["kernel"]
+    assert np.array_equal(kernel, case.parameters["source_embedding.table"].T)
+    assert kernel.flags.c_contiguous
+    assert not np.shares_memory(kernel, case.parameters["source_embedding.table"])
+
+
+def test_two_layers_with_the_same_arrays_keep_their_paths() -> None:
+    case = CASES["encoder/final_norm"]
+    same = {name: case.parameters[name.replace("layers.1.", "layers.0.")] for name in case.parameters}
+    record = taps.record(dataclasses.replace(case, parameters=same))
+    first, second = record["layers.0.self_attention"], record["layers.1.self_attention"]
+    assert np.array_equal(first.inputs["query_btd"], case.inputs["x_bsd"])
+    assert np.array_equal(second.inputs["query_btd"], record["layers.0"].output)
+
+
+def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
+    tap = taps.record(CASES["transformer/semillero"])["target_embedding"]
+    assert parameters.shapes(tap.config, "embedding") == {"table": tap.parameters["table"].shape}
+
+
+def test_half_types_are_recorded_in_the_dtype_in_which_the_truth_computes() -> None:
+    record = taps.record(CASES["encoder_layer/post"].at("bfloat16"))
+    assert str(record["self_attention"].output.dtype) == "bfloat16"
+    assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"
+
+
+def test_the_truth_is_left_as_it_was_also_when_it_fails() -> None:
+    before = truth_package.attention.multi_head_attention
+    with pytest.raises(ValueError, match="x"):
+        taps.record(_with_width(CASES["encoder_layer/post"], 3))
+    assert truth_package.attention.multi_head_attention is before
+
+
+def test_a_defective_truth_is_recorded_as_it_is() -> None:
+    case = CASES["decoder_layer/post"]
+    clean = taps.record(case)
+    with injected(all_defects()["MHA11"]):
+        altered = taps.record(case)
+    assert not np.allclose(altered["cross_attention"].inputs["query_btd"], clean["cross_attention"].inputs["query_btd"])
+
+
+def _with_width(case: Case, width: int) -> Case:
+    return dataclasses.replace(case, inputs={**case.inputs, "x_btd": np.ones((1, 2, width))})
