@@ -23,7 +23,12 @@ from rosettaformer.conformance.diagnosis.search import Combination, Hypotheses, 
 from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import random_defects
 
-PAIRS, CONFIGURATIONS = 100, 300
+PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
+# Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
+PLACES = (
+    "attention.scaled_dot_product_attention", "attention._project", "embedding.embedding", "embedding.logits", "feed_forward.activation",
+    "feed_forward.feed_forward", "layers._residual", "normalization.layer_norm", "positional_encoding.positional_encoding",
+)  # fmt: skip
 _einsum = arithmetic.einsum
 
 
@@ -97,7 +102,7 @@ def observable() -> list[Defect]:
     return [defect for defect in all_defects().values() if not defect.unobservable]
 
 
-def name(component: str, combination: Combination) -> Naming:
+def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
     """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
     for dtype in DTYPES:
         candidates = hypotheses(component, dtype)
@@ -106,8 +111,8 @@ def name(component: str, combination: Combination) -> Naming:
         if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
             return Naming(combination, random_defects(candidates, unstable), dtype)
         if search.failing:
-            named = search.explain()
-            return Naming(combination, named or (search.pairs() if len(combination) > 1 else []), dtype)
+            named = search.explain() or search.imprecise()
+            return Naming(combination, named or (search.pairs() if pairs else []), dtype)
     return Naming(combination, [], "")
 
 
@@ -125,6 +130,24 @@ def random_pairs(count: int) -> Iterator[Combination]:
         if first.component != second.component and _ids((first, second)) not in seen:
             seen.add(_ids((first, second)))
             yield first, second
+
+
+def false_names(count: int) -> list[Naming]:
+    """What diagnosis names, alone and in pairs, where the mistake is none of the catalogue's; it should name nothing."""
+    rng = np.random.default_rng(1)
+    namings = []
+    for _ in range(count):
+        place, factor = str(rng.choice(PLACES)), 1 + 0.01 * rng.standard_normal()
+
+        def larger(original: Callable, *arguments: Any, factor: float = factor, **options: Any) -> Any:
+            output = original(*arguments, **options)
+            if isinstance(output, tuple):
+                return (output[0] * output[0].dtype.type(factor), *output[1:])
+            return output * output.dtype.type(factor)
+
+        mistake = Defect("unknown", f"{place} x {factor:.4f}", "transformer", "", "", {}, "", {place: larger})
+        namings.append(name("transformer", (mistake,), pairs=True))
+    return [naming for naming in namings if naming.named or not naming.dtype]
 
 
 def false_alarms(count: int) -> list[int]:
@@ -152,13 +175,13 @@ def smallest(defect: Defect) -> str:
 def main() -> None:
     """Writes the page to the file that is named."""
     rows = single_rows()
-    pairs = [name("transformer", pair) for pair in random_pairs(PAIRS)]
-    page = _page(rows, pairs, false_alarms(CONFIGURATIONS))
+    pairs = [name("transformer", pair, pairs=True) for pair in random_pairs(PAIRS)]
+    page = _page(rows, pairs, false_names(UNKNOWN), false_alarms(CONFIGURATIONS))
     Path(sys.argv[1]).write_text(page)
     print(page.partition("| injected")[0])
 
 
-def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming], alarms: Sequence[int]) -> str:
+def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming], false: Sequence[Naming], alarms: Sequence[int]) -> str:
     exact = sum(component.alone for _, component, _ in rows)
     alone, among = sum(logits.alone for *_, logits in rows), sum(logits.among for *_, logits in rows)
     hidden = [defect.id for defect, _, logits in rows if not logits.dtype]
@@ -175,6 +198,7 @@ def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming]
         f"  within a set that the logits cannot tell apart. Without a trace in the suite's logits: {', '.join(hidden) or 'none'}.",
         f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
         f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
+        f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {len(false)}.",
         f"- False alarms on {CONFIGURATIONS} random correct configurations: {len(alarms)}.",
         "",
         "| injected | component | named from its outputs | named from logits |",

@@ -46,6 +46,15 @@ def test_check_of_a_wrong_port_exits_1_and_names_the_worst_element() -> None:
     assert "not covered" in result.stdout
 
 
+def test_the_html_report_of_a_failing_port_holds_its_diagnosis(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = _run("check", "wrong_port", "--dtype", "float64", "--html", str(file), cwd=Path(__file__).parent)
+    assert result.returncode == 1, result.stderr
+    text = file.read_text()
+    assert "your output equals the truth with epsilon=outside the root" in text
+    assert "nothing to explain" not in text
+
+
 def test_a_run_that_compared_nothing_fails() -> None:
     result = _run("check", "wrong_port", "--component", "softmax", cwd=HERE)
     assert result.returncode == 1

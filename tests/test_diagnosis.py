@@ -55,8 +55,12 @@ def test_the_page_says_what_the_code_does(rows: list[tuple]) -> None:
 
 
 def test_pairs_in_different_components_are_named_from_logits() -> None:
-    namings = [mutation.name("transformer", pair) for pair in mutation.random_pairs(25)]
+    namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(25)]
     assert sum(naming.among for naming in namings) >= 0.7 * len(namings)
+
+
+def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name() -> None:
+    assert mutation.false_names(10) == []
 
 
 def test_correct_configurations_get_no_name() -> None:

@@ -9,10 +9,10 @@ from reference_numpy import normalization
 
 from .defect import Defect
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "other_final_norm"]
 
 
-def _other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
+def other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
     """The stack without its final norm, or with a fresh one where it has none."""
     y = original(parameters, config.replace(final_norm=False), *rest, **options)
     if config.final_norm:
@@ -40,7 +40,7 @@ DEFECTS = (
             "jax": "x = self.final_norm(x) if self.config.final_norm else x",
         },
         evidence="pytorch#24930",
-        replaces=dict.fromkeys(_STACKS, _other_final_norm),
+        replaces=dict.fromkeys(_STACKS, other_final_norm),
     ),
     Defect(
         id="STR1",

@@ -34,9 +34,10 @@ TWICE = 3  # the number of cases of a component that are evaluated two times at 
 class Finding:
     """What is wrong with one component.
 
-    verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts),
-    partly (some answers are explained, as those of one path through the port), unexplained, unstable (the same input, another output),
-    gradient (the output is right and a gradient is not), error (the port fails on every case).
+    verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts), partly (some
+    answers are explained, as those of one path through the port), imprecise (the errors are within those of a lower precision),
+    unexplained, unstable (the same input, another output), gradient (the output is right and a gradient is not), error (the port fails on
+    every case).
     explanations: combinations of ids of defects and settings. paths: the places in a model, where only those are meant.
     """
 
@@ -149,31 +150,42 @@ class _Examiner:
 
     def _examine(self, component: str, dtype: str, search: Search, errors: list[str], pairs: bool, progress: Progress) -> None:
         if any(stability.RANDOM in error for error in errors):
-            again = self._ask(stability.twice(search.hypotheses.probes))
-            random = {index for index, (*_, answer) in enumerate(again) if isinstance(answer, str) and stability.RANDOM in answer}
-            found = stability.random_defects(search.hypotheses, random)
-            self._add(component, dtype, "unstable", explanation.unstable(found, self._framework), found)
-            return
+            self._unstable(component, dtype, search)
+        elif all(answer is None for answer in search.answers):
+            self._add(component, dtype, "error", f"fails on every case: {errors[0]}")
+        elif found := self._found(component, dtype, search, pairs, progress):
+            self._explained(component, dtype, search, found)
+        elif imprecise := search.imprecise():
+            self._add(component, dtype, "imprecise", explanation.imprecise(imprecise[0], self._framework), imprecise)
+        else:
+            base = self._cover(search)
+            if rest := search.remaining(base) or [base] * bool(base):
+                self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._framework), rest)
+            else:
+                symptoms = stability.symptoms(search, self._ask)
+                self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms))
+
+    def _unstable(self, component: str, dtype: str, search: Search) -> None:
+        again = self._ask(stability.twice(search.hypotheses.probes))
+        random = {index for index, (*_, answer) in enumerate(again) if isinstance(answer, str) and stability.RANDOM in answer}
+        found = stability.random_defects(search.hypotheses, random)
+        self._add(component, dtype, "unstable", explanation.unstable(found, self._framework), found)
+
+    def _found(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> list[Combination]:
+        """The simplest explanations: one name, what the parts of the model come to, two names, more that each explain something."""
         failures = self._tap(dtype, search, 1, progress)
         found = search.explain(self._known)
         if not found and failures:
             self._localise(dtype, failures + self._tap(dtype, search, TAPPED, progress))
             found = search.explain(self._known)
-        if not found and pairs:
+        if not found and pairs and not search.imprecise():
             found = search.pairs(lambda share: progress(f"{component} {dtype}, pairs", share))
-        base = () if found else search.cover()
-        if base and search.explains(base):
-            found = [base]
-        rest = [] if found else search.remaining(base)
-        if found:
-            self._explained(component, dtype, search, found)
-        elif base or rest:
-            self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._framework), rest or [base])
-        elif all(answer is None for answer in search.answers):
-            self._add(component, dtype, "error", f"fails on every case: {errors[0]}")
-        else:
-            symptoms = stability.symptoms(search, self._ask)
-            self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms))
+        cover = () if found or not pairs else self._cover(search)
+        return [cover] if cover and search.explains(cover) else found
+
+    def _cover(self, search: Search) -> Combination:
+        """What explains the most answers, from nothing or from what is known."""
+        return max((search.cover(base) for base in ((), self._known)), key=lambda cover: len(search.explained(cover)))
 
     def _explained(self, component: str, dtype: str, search: Search, found: list[Combination], paths: Sequence[str] = ()) -> None:
         if found == [self._known]:
@@ -210,8 +222,11 @@ class _Examiner:
             parts.setdefault(failure.case.component, []).append(failure)
         for component, own in parts.items():
             part = Search(self._hypotheses([failure.case for failure in own]), [{"output": failure.output} for failure in own])
+            paths = sorted({failure.path for failure in own})
             if found := part.explain(self._known) or part.pairs():
-                self._explained(component, dtype, part, found, sorted({failure.path for failure in own}))
+                self._explained(component, dtype, part, found, paths)
+            else:
+                self._add(component, dtype, "unexplained", explanation.unexplained(part, True, ()), paths=paths)
 
     def _hypotheses(self, cases: Iterable[Case]) -> Hypotheses:
         return Hypotheses(cases, self._defects, self._settings)

@@ -6,7 +6,7 @@ from ..case import Case
 from ..defects import Defect
 from .search import Combination, Search, separates
 
-__all__ = ["explained", "follows", "partly", "unexplained", "unstable"]
+__all__ = ["explained", "follows", "imprecise", "partly", "unexplained", "unstable"]
 
 SHOWN = 4
 
@@ -35,9 +35,14 @@ def partly(base: Combination, rest: Sequence[Combination], search: Search, frame
     others = [probes[index].id for index in range(len(probes)) if index not in explained]
     lines = [f"your output equals the truth{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} cases"]
     lines += [f"  on {', '.join(others)} it equals the truth with {_named(combination)}" for combination in rest[:SHOWN]]
-    if not rest:
-        lines.append(f"  unexplained remain {', '.join(others)}")
-    return "\n".join([*lines, _fixes(rest[0] if rest else base, framework)])
+    if rest == [base]:
+        lines[1:] = [f"  unexplained remain {', '.join(others)}"]
+    return "\n".join([*lines, _fixes(rest[0], framework)])
+
+
+def imprecise(combination: Combination, framework: str) -> str:
+    """No error is larger than a lower precision makes, which is no equality."""
+    return f"every error is within what {_named(combination)} makes, and beyond float32's\n{_fixes(combination, framework)}"
 
 
 def follows(known: Combination) -> str:

@@ -76,16 +76,19 @@ class Search:
 
         Several are those that the probes cannot tell apart; none means that nothing of this kind explains them.
         """
+        if all(answer is None for answer in self.answers):  # what fails everywhere says nothing of why
+            return []
         if known and self.explains(known):
             return [known]
         for before in ((), known) if known else ((),):
             for tier in (self.hypotheses.defects, self.hypotheses.settings):
                 if found := [(*before, one) for one in tier if one not in before and self.explains((*before, one))]:
                     return found
-        return self._imprecise()
+        return []
 
-    def _imprecise(self) -> list[Combination]:
-        """The defect of rounded operands, where every error is of the size that it makes: its bits depend on the device and its order."""
+    def imprecise(self) -> list[Combination]:
+        """The defect of rounded operands, where no error is larger than it makes: which bits it changes depends on the order of additions,
+        so that equality can not be asked."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
         if len(low) < len(self.answers) or not all(map(_equal, map(tolerance.expect, low), self.answers)):
             return []
@@ -97,7 +100,7 @@ class Search:
         progress is called with the share that is done.
         """
         settings = self.hypotheses.settings
-        pairs = list(itertools.combinations([*self.hypotheses.defects, *settings], 2))
+        pairs = list(_pairs([*self.hypotheses.defects, *settings]))
         found = []
         for count, pair in enumerate(pairs):
             if count % 100 == 0:
@@ -161,6 +164,14 @@ class Search:
             return predicted is answer
         clean = self.hypotheses.clean[index]
         return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
+
+
+def _pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
+    """Every two candidates; in both orders where they alter the same function, since one may not call what the other left there."""
+    for first, second in itertools.combinations(candidates, 2):
+        yield first, second
+        if first.replaces.keys() & second.replaces.keys():
+            yield second, first
 
 
 def expected(combination: Combination, case: Case) -> dict[str, tolerance.Expectation] | None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic, normalization
+from reference_numpy import arithmetic
 
 from ..defects import Defect
 from ..defects.normalization import centred, normalised
+from ..defects.transformer import other_final_norm
 
 __all__ = ["all_settings"]
 
@@ -56,7 +57,7 @@ def _norms() -> Iterator[Defect]:
         yield _setting(f"norm.{name}=none", "layer_norm", title, f"load the norm's {name}", "normalization.layer_norm", without)
     for stack in ("encoder", "decoder"):
         title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"transformer.{stack}", _other_final_norm)
+        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"transformer.{stack}", other_final_norm)
 
 
 def _outside(x: np.ndarray, epsilon: Any) -> np.ndarray:
@@ -68,14 +69,6 @@ def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
     x_centred = centred(x)
     variance = arithmetic.divide(arithmetic.total(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
     return arithmetic.divide(x_centred, np.sqrt(variance + epsilon))
-
-
-def _other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-    y = original(parameters, config.replace(final_norm=False), *rest, **options)
-    if config.final_norm:
-        return y
-    width = config.model_width
-    return normalization.layer_norm({"scale": np.ones(width, y.dtype), "offset": np.zeros(width, y.dtype)}, y, config.epsilon)
 
 
 def _activations() -> Iterator[Defect]:
