@@ -19,7 +19,9 @@ from rosettaformer.conformance import tolerance, truth
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.diagnosis.search import Combination, Hypotheses, Search
+from rosettaformer.conformance.diagnosis.altered import Combination
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import random_defects
 

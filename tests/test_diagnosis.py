@@ -12,7 +12,9 @@ from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis import Finding, diagnose
-from rosettaformer.conformance.diagnosis.search import Hypotheses, Search, separates
+from rosettaformer.conformance.diagnosis.altered import separates
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.settings import all_settings
 
 TESTS = Path(__file__).parent
@@ -127,6 +129,16 @@ def layer_norm(case):
     assert finding.verdict == "unexplained"
     assert finding.explanations == ()
     assert "unexplained: none of" in finding.text
+
+
+def test_another_dtype_is_unexplained_and_said(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert finding.verdict == "unexplained"
+    assert "first seen: layer_norm/small_variance: must be float64; got float16" in finding.text
 
 
 def test_a_defect_on_one_path_is_said_to_be_partly_there(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ modules can be tapped, the parts that fail on the truth's inputs are searched on
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..case import DTYPES, Case
@@ -18,48 +17,19 @@ from ..port import MissingBackend
 from ..runner import open_worker
 from ..truth import COMPONENTS
 from . import explanation, stability
-from .search import Combination, Hypotheses, Search
+from .altered import Combination
+from .findings import Diagnosis, Finding
+from .hypotheses import Hypotheses
+from .search import Search
 from .settings import all_settings
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
+__all__ = ["diagnose"]
 
 Progress = Callable[[str, float], None]
 TAPPED = 2  # a model that no name explains is tapped on so many failing cases
 HALF = ("bfloat16", "float16")
 SHOWN = 3  # so many places of a finding are listed
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong with one component.
-
-    verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts), partly (some
-    answers are explained, as those of one path through the port), imprecise (the errors are within those of a lower precision),
-    unexplained, unstable (the same input, another output), gradient (the output is right and a gradient is not), error (the port fails on
-    every case).
-    explanations: combinations of ids of defects and settings. paths: the places in a model, where only those are meant.
-    """
-
-    component: str
-    dtype: str
-    verdict: str
-    explanations: tuple[tuple[str, ...], ...]
-    text: str
-    paths: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What diagnosis found.
-
-    findings: the smallest components first, then the gradients. divergences: where models that can be tapped first diverge, forward.
-    gradients: the same backward, of the largest component that the port covers.
-    """
-
-    findings: list[Finding]
-    divergences: list[Divergence]
-    gradients: list[Backward]
 
 
 def diagnose(

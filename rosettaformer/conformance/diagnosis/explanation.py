@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from ..case import Case
 from ..defects import Defect
-from .search import Combination, Search, separates
+from .altered import Combination, separates
+from .search import Search
 
 __all__ = ["explained", "follows", "imprecise", "partly", "unexplained", "unstable"]
 
@@ -56,7 +57,7 @@ def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
     text = f"unexplained: none of {count} defects and settings{', alone or in pairs,' if pairs else ''} gives this output"
     if nearest := search.nearest():
         text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {share:.0%} of the error" for one, share in nearest)
-    return "\n".join([text, *(f"  besides: {symptom}" for symptom in symptoms)])
+    return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
 
 def unstable(found: Sequence[Combination], framework: str) -> str:

@@ -1,65 +1,31 @@
-"""Which alterations of the truth give a port's outputs: the search behind diagnosis.
+"""Which alterations of the truth give a port's outputs.
 
 An alteration is a defect of the catalogue or a setting. It explains a port where the altered truth equals the port's answers within the
 tolerance, derived from the altered truth itself, on every probe: those that the port fails and those that it passes.
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import tolerance, truth
+from .. import tolerance
 from ..case import Case
 from ..compare import compare
-from ..defects import Defect, injected
+from ..defects import Defect
+from . import altered
+from .altered import Combination, Outputs
+from .hypotheses import Hypotheses
 
-__all__ = ["Answers", "Combination", "Hypotheses", "Search", "expected", "separates"]
+__all__ = ["Answers", "Search"]
 
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
 FAR = {8: 1000.0, 4: 1000.0, 2: 30.0}
 
-Combination = tuple[Defect, ...]
-Answers = Sequence[Mapping[str, Any] | None]  # a port's outputs, probe by probe; None where it ended with an error
-
-
-class Hypotheses:
-    """Defects and settings, and what the truth altered by them answers to some probes; each answer is computed once and kept.
-
-    probes: cases in the dtype in which a port answered them. What alters no probe is left out.
-    """
-
-    def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
-        self.probes = list(probes)
-        self.clean = [tolerance.expect(case) for case in self.probes]
-        self._answers: dict[tuple[tuple[str, ...], int], dict[str, np.ndarray] | None] = {}
-        self.defects = [defect for defect in defects if self._alters(defect)]
-        self.settings = [setting for setting in settings if self._alters(setting)]
-
-    def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
-        """The altered truth's float64 outputs of a probe; None where it fails."""
-        key = (tuple(one.id for one in combination), index)
-        if key not in self._answers:
-            self._answers[key] = _attempt(lambda: _answer(combination, self.probes[index].at("float64")))
-        return self._answers[key]
-
-    def unstable(self, one: Defect) -> set[int]:
-        """The probes to which the truth with this defect gives another answer each time."""
-        answers = [[_attempt(functools.partial(_answer, (one,), probe)) for probe in self.probes] for _ in range(2)]
-        return {index for index in range(len(self.probes)) if _differ(answers[0][index], answers[1][index])}
-
-    def _alters(self, one: Defect) -> bool:
-        for index, probe in enumerate(self.probes):
-            predicted = self.answer((one,), index)
-            if predicted is None or _rounds((one,), probe):
-                return True
-            if _differ(predicted, {name: clean.reference for name, clean in self.clean[index].items()}):
-                return True
-        return False
+Answers = Sequence[Outputs | None]  # a port's outputs, probe by probe; None where it ended with an error
 
 
 class Search:
@@ -67,7 +33,7 @@ class Search:
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers) -> None:
         self.hypotheses, self.answers = hypotheses, answers
-        self.failing = [index for index, clean in enumerate(hypotheses.clean) if not _equal(clean, answers[index])]
+        self.failing = [index for index, clean in enumerate(hypotheses.clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
         self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
 
@@ -90,7 +56,7 @@ class Search:
         """The defect of rounded operands, where no error is larger than it makes: which bits it changes depends on the order of additions,
         so that equality can not be asked."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
-        if len(low) < len(self.answers) or not all(map(_equal, map(tolerance.expect, low), self.answers)):
+        if len(low) < len(self.answers) or not all(map(altered.equal, map(tolerance.expect, low), self.answers)):
             return []
         return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
 
@@ -134,7 +100,14 @@ class Search:
         return all(self._equals(combination, index) for index in self._order)
 
     def _equals(self, combination: Combination, index: int) -> bool:
-        return _equal(expected(combination, self.hypotheses.probes[index]), self.answers[index])
+        return altered.equal(altered.expected(combination, self.hypotheses.probes[index]), self.answers[index])
+
+    def complaint(self) -> str:
+        """What is wrong with the first answer that fails, in words."""
+        index = self.failing[0]
+        clean, answer = self.hypotheses.clean[index], self.answers[index]
+        problems = ["an error"] if answer is None else [compare(clean[name], answer.get(name)).message for name in clean]
+        return f"{self.hypotheses.probes[index].id}: {next(filter(None, problems), 'other outputs')}"
 
     def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
         """The hypotheses that leave the least of the error, and the share of it that they leave."""
@@ -157,7 +130,7 @@ class Search:
     def _near(self, combination: Combination, index: int) -> bool:
         """False where the float64 answer of the altered truth alone rules the combination out."""
         probe, answer = self.hypotheses.probes[index], self.answers[index]
-        if _rounds(combination, probe):
+        if altered.rounds(combination, probe):
             return True
         predicted = self.hypotheses.answer(combination, index)
         if predicted is None or answer is None:
@@ -174,49 +147,7 @@ def _pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
             yield second, first
 
 
-def expected(combination: Combination, case: Case) -> dict[str, tolerance.Expectation] | None:
-    """What the altered truth lets a port answer; None where it fails."""
-    return _attempt(lambda: tolerance.expect(case, lambda case: _answer(combination, case), _rounds(combination, case)))
-
-
-def separates(case: Case, first: Combination, second: Combination) -> bool:
-    """True where the two altered truths differ on the case by at least ten times what passes."""
-    expectations, answers = expected(first, case), _attempt(lambda: _answer(second, case))
-    if expectations is None or answers is None:
-        return (expectations is None) != (answers is None)
-    return any(compare(expectations[name], answers[name]).excess >= 10 for name in expectations)
-
-
-def _answer(combination: Combination, case: Case) -> dict[str, np.ndarray]:
-    with injected(*combination), np.errstate(all="ignore"):
-        return truth.answer(case)
-
-
-def _attempt(function: Callable[[], Any]) -> Any:
-    """The function's result; None where an alteration makes the truth fail, as some defects do."""
-    try:
-        return function()
-    except (ValueError, IndexError):
-        return None
-
-
-def _rounds(combination: Combination, case: Case) -> bool:
-    return case.dtype != "float64" and any(one.rounding for one in combination)
-
-
-def _equal(expectations: Mapping[str, tolerance.Expectation] | None, answer: Mapping[str, Any] | None) -> bool:
-    if expectations is None or answer is None:
-        return expectations is answer
-    return expectations.keys() == answer.keys() and all(compare(expectations[name], answer[name]).excess <= 1 for name in expectations)
-
-
-def _differ(first: Mapping[str, np.ndarray] | None, second: Mapping[str, np.ndarray] | None) -> bool:
-    if first is None or second is None:
-        return first is not second
-    return any(not np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind not in "biu") for name in first)
-
-
-def _same_shapes(predicted: Mapping[str, np.ndarray], answer: Mapping[str, Any]) -> bool:
+def _same_shapes(predicted: Outputs, answer: Outputs) -> bool:
     return predicted.keys() == answer.keys() and all(np.shape(answer[name]) == value.shape for name, value in predicted.items())
 
 

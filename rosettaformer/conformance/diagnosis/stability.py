@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from .search import Combination, Hypotheses, Search
+from .altered import Combination
+from .hypotheses import Hypotheses
+from .search import Search
 
 __all__ = ["RANDOM", "random_defects", "symptoms", "twice"]
 

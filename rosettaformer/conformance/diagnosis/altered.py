@@ -1,0 +1,65 @@
+"""The truth with some alterations in it: what it answers, and what it lets a port answer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import tolerance, truth
+from ..case import Case
+from ..compare import compare
+from ..defects import Defect, injected
+
+__all__ = ["Combination", "Outputs", "answer", "differ", "equal", "expected", "rounds", "separates"]
+
+Combination = tuple[Defect, ...]
+Outputs = Mapping[str, Any]
+
+
+def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
+    """The altered truth's outputs; None where it fails, as some defects make it."""
+    return _attempt(lambda: _answer(combination, case))
+
+
+def expected(combination: Combination, case: Case) -> dict[str, tolerance.Expectation] | None:
+    """What the altered truth lets a port answer; None where it fails."""
+    return _attempt(lambda: tolerance.expect(case, lambda case: _answer(combination, case), rounds(combination, case)))
+
+
+def separates(case: Case, first: Combination, second: Combination) -> bool:
+    """True where the two altered truths differ on the case by at least ten times what passes."""
+    expectations, answers = expected(first, case), answer(second, case)
+    if expectations is None or answers is None:
+        return (expectations is None) != (answers is None)
+    return any(compare(expectations[name], answers[name]).excess >= 10 for name in expectations)
+
+
+def rounds(combination: Combination, case: Case) -> bool:
+    """True where an alteration changes nothing but the rounding, and the case is in a dtype that rounds."""
+    return case.dtype != "float64" and any(one.rounding for one in combination)
+
+
+def equal(expectations: Mapping[str, tolerance.Expectation] | None, outputs: Outputs | None) -> bool:
+    """True where every output is within what is expected, or both fail."""
+    if expectations is None or outputs is None:
+        return expectations is outputs
+    return expectations.keys() == outputs.keys() and all(compare(expectations[name], outputs[name]).excess <= 1 for name in expectations)
+
+
+def differ(first: Outputs | None, second: Outputs | None) -> bool:
+    """True where two answers are not the same, bit for bit but for NaN."""
+    if first is None or second is None:
+        return first is not second
+    return any(not np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind not in "biu") for name in first)
+
+
+def _answer(combination: Combination, case: Case) -> dict[str, np.ndarray]:
+    with injected(*combination), np.errstate(all="ignore"):
+        return truth.answer(case)
+
+
+def _attempt(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except (ValueError, IndexError):
+        return None

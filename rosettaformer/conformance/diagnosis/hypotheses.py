@@ -1,0 +1,48 @@
+"""What could be wrong: defects and settings, and what they make of some cases."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from .. import tolerance
+from ..case import Case
+from ..defects import Defect
+from . import altered
+from .altered import Combination
+
+__all__ = ["Hypotheses"]
+
+
+class Hypotheses:
+    """Defects and settings, and what the truth altered by them answers to some probes; each answer is computed once and kept.
+
+    probes: cases in the dtype in which a port answered them. What alters no probe is left out.
+    """
+
+    def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
+        self.probes = list(probes)
+        self.clean = [tolerance.expect(case) for case in self.probes]
+        self._answers: dict[tuple[tuple[str, ...], int], dict[str, np.ndarray] | None] = {}
+        self.defects = [defect for defect in defects if self._alters(defect)]
+        self.settings = [setting for setting in settings if self._alters(setting)]
+
+    def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
+        """The altered truth's float64 outputs of a probe; None where it fails."""
+        key = (tuple(one.id for one in combination), index)
+        if key not in self._answers:
+            self._answers[key] = altered.answer(combination, self.probes[index].at("float64"))
+        return self._answers[key]
+
+    def unstable(self, one: Defect) -> set[int]:
+        """The probes to which the truth with this defect gives another answer each time."""
+        answers = [[altered.answer((one,), probe) for probe in self.probes] for _ in range(2)]
+        return {index for index in range(len(self.probes)) if altered.differ(answers[0][index], answers[1][index])}
+
+    def _alters(self, one: Defect) -> bool:
+        for index, probe in enumerate(self.probes):
+            predicted = self.answer((one,), index)
+            if predicted is None or altered.rounds((one,), probe):
+                return True
+            if altered.differ(predicted, {name: clean.reference for name, clean in self.clean[index].items()}):
+                return True
+        return False
