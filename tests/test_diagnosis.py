@@ -14,7 +14,7 @@ from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis import Finding, diagnose
 from rosettaformer.conformance.diagnosis.altered import separates
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.diagnosis.search import Search, _pairs
 from rosettaformer.conformance.diagnosis.settings import all_settings
 
 TESTS = Path(__file__).parent
@@ -161,6 +161,80 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = next(case for case in all_cases() if case.id == "softmax/large_masked").at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
+
+
+def test_a_port_that_fails_on_every_case_gets_no_name(tmp_path: Path) -> None:
+    text = """
+def transformer(case):
+    raise TypeError("forward() takes 2 arguments")
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("error", ())
+    assert "fails on every case: TypeError: forward() takes 2 arguments" in finding.text
+
+
+def test_two_mistakes_in_one_function_are_named_together(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    x, p = case.inputs["x_btd"], case.parameters
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + 1e-3)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+"""
+    (finding,) = diagnose(_port(tmp_path, "dtypes = ('float64',)\n" + text)).findings
+    assert finding.verdict == "explained"
+    assert set(finding.explanations[0]) == {"NRM1", "NRM2"}
+
+
+def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
+    pairs = {(first.id, second.id) for first, second in _pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
+    assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
+
+
+def test_low_precision_is_said_as_that_and_not_as_equality(tmp_path: Path) -> None:
+    text = """
+dtypes = ("float64", "float32")
+def multi_head_attention(case):
+    inputs = dict(case.inputs)
+    if case.dtype == "float32":
+        inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
+    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.dtype, finding.verdict, finding.explanations) == ("float32", "imprecise", (("PRC1",),))
+    assert "every error is within what PRC1" in finding.text
+
+
+def test_declared_deviations_are_left_out() -> None:
+    declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
+    assert diagnose(str(TESTS / "wrong_port.py"), declared=declared).findings == []
+    assert diagnose(str(TESTS / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
+
+
+def test_stock_keras_attention_is_taken_apart() -> None:
+    (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
+    assert finding.verdict == "partly"
+    assert {"scale=float32", "CAU3", "ATT13"} in [set(ids) for ids in finding.explanations]
+    assert "on multi_head_attention/left_padding it equals the truth with" in finding.text
+
+
+def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "larger.py"
+    file.write_text("""
+from impl_torch import port
+from impl_torch.port import framework, weights
+
+def build(config, dtype):
+    model = port.components["encoder"](config, dtype)
+    network = model.layers[1].feed_forward
+    network.register_forward_hook(lambda module, args, output: 1.01 * output)
+    return model
+
+components = {"encoder": build}
+config = {"encoder_layers": 2}
+""")
+    findings = diagnose(str(file), pairs=False, gradients=False).findings
+    assert [finding.verdict for finding in findings] == ["unexplained", "unexplained"]
+    assert findings[0].paths == ("layers.1.feed_forward",)
 
 
 def test_randomness_in_evaluation_is_found(tmp_path: Path) -> None:
