@@ -113,8 +113,8 @@ def name(component: str, combination: Combination, pairs: bool = False) -> Namin
         if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
             return Naming(combination, random_defects(candidates, unstable), dtype)
         if search.failing:
-            named = search.explain() or search.imprecise()
-            return Naming(combination, named or (search.pairs() if pairs else []), dtype)
+            named = (search.explain() or search.imprecise()) if search.answered else []
+            return Naming(combination, named or (search.pairs() if pairs and search.answered else []), dtype)
     return Naming(combination, [], "")
 
 

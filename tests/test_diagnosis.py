@@ -190,6 +190,40 @@ def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
 
 
+def _one_case(id_: str) -> Hypotheses:
+    case = next(case for case in all_cases() if case.id == id_).at("float64")
+    return Hypotheses([case], DEFECTS.values(), SETTINGS.values())
+
+
+def test_a_defect_is_preferred_to_a_setting_that_is_the_same() -> None:
+    candidates = _one_case("activation/gelu_erf")
+    search = Search(candidates, mutation.as_port((SETTINGS["activation=gelu_tanh"],), candidates.probes))
+    assert search.explain() == [(DEFECTS["FFN1"],)]
+    candidates = _one_case("encoder_layer/gelu")
+    search = Search(candidates, mutation.as_port((DEFECTS["NRM2"], DEFECTS["FFN1"]), candidates.probes))
+    found = [{one.id for one in pair} for pair in search.pairs()]
+    assert {"NRM2", "FFN1"} in found
+    assert not {one for pair in found for one in pair} & SETTINGS.keys()
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), ("not config.scale_embedding", "partly")])
+def test_what_the_parts_come_to_is_said_of_the_whole(tmp_path: Path, scale: str, verdict: str) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(f"""
+from impl_torch import port
+from impl_torch.port import framework, weights
+
+def build(config, dtype):
+    return port.components["transformer"](config.replace(epsilon=1e-3, scale_embedding={scale}), dtype)
+
+components = {{"transformer": build}}
+""")
+    findings = diagnose(str(file), pairs=False, gradients=False).findings
+    assert [finding.explanations for finding in findings[:2]] == [(("EMB1",),), (("NRM2",),)]
+    assert (findings[2].component, findings[2].verdict) == ("transformer", verdict)
+    assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
+
+
 def test_low_precision_is_said_as_that_and_not_as_equality(tmp_path: Path) -> None:
     text = """
 dtypes = ("float64", "float32")

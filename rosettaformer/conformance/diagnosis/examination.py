@@ -121,7 +121,7 @@ class _Examiner:
     def _examine(self, component: str, dtype: str, search: Search, errors: list[str], pairs: bool, progress: Progress) -> None:
         if any(stability.RANDOM in error for error in errors):
             self._unstable(component, dtype, search)
-        elif all(answer is None for answer in search.answers):
+        elif not search.answered:
             self._add(component, dtype, "error", f"fails on every case: {errors[0]}")
         elif found := self._found(component, dtype, search, pairs, progress):
             self._explained(component, dtype, search, found)

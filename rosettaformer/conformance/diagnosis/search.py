@@ -37,13 +37,16 @@ class Search:
         # The cheapest probe that fails comes first, since it rejects the most.
         self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
 
+    @property
+    def answered(self) -> bool:
+        """Whether there is any output; what fails everywhere says nothing of why."""
+        return any(answer is not None for answer in self.answers)
+
     def explain(self, known: Combination = ()) -> list[Combination]:
         """The simplest alterations that explain the answers: the known ones, one defect, one setting, the known ones and another.
 
         Several are those that the probes cannot tell apart; none means that nothing of this kind explains them.
         """
-        if all(answer is None for answer in self.answers):  # what fails everywhere says nothing of why
-            return []
         if known and self.explains(known):
             return [known]
         for before in ((), known) if known else ((),):
