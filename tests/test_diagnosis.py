@@ -11,7 +11,7 @@ import pytest
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.diagnosis import Finding, diagnose
+from rosettaformer.conformance.diagnosis import Finding, diagnose, explanation
 from rosettaformer.conformance.diagnosis.altered import separates
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search, _pairs
@@ -161,6 +161,10 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = next(case for case in all_cases() if case.id == "softmax/large_masked").at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], 17, [case.at("float64") for case in all_cases()], "torch")
+    assert "So does the truth with\n  ATT12 (the finite fill is not below every logit); softmax/large_masked would tell them apart" in text
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], 17, [softmax], "torch")
+    assert "no case of the suite tells them apart" in text
 
 
 def test_a_port_that_fails_on_every_case_gets_no_name(tmp_path: Path) -> None:
