@@ -132,7 +132,7 @@ class _Examiner:
             if rest := search.remaining(base) or [base] * bool(base):
                 self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._framework), rest)
             else:
-                symptoms = stability.symptoms(search, self._ask)
+                symptoms = [*stability.symptoms(search, self._ask), *(f"some cases fail: {error}" for error in errors[:1])]
                 self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms))
 
     def _unstable(self, component: str, dtype: str, search: Search) -> None:
