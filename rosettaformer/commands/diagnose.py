@@ -32,7 +32,7 @@ COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan
     "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
 )
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
-@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Compare gradients too, part by part.")
+@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, compare gradients too.")
 @click.option("--limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
 def diagnose(

@@ -44,9 +44,9 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
-    components: only these. pairs: search also for two alterations together. gradients: compare the gradients of the largest component,
-    where its modules can be tapped. limit: seconds for one answer. declared: cases and dtypes in which the port is known to deviate, and
-    which are left out. progress is called with what is being done and the share of it that is done.
+    components: only these. pairs: search also for two alterations together. gradients: compare the gradients of the largest component
+    whose outputs are right, where its modules can be tapped. limit: seconds for one answer. declared: cases and dtypes in which the port
+    is known to deviate, and which are left out. progress is called with what is being done and the share of it that is done.
     Raises ValueError where the port cannot be started, MissingBackend where its framework is not installed.
     """
     with contextlib.closing(_Examiner(port, mode, limit, declared)) as examiner:
@@ -101,10 +101,9 @@ class _Examiner:
                 return
 
     def examine_gradients(self, components: Iterable[str], progress: Progress) -> None:
-        """Walks the gradients of the largest of the components, and adds the finding where one is wrong."""
-        cases = [
-            case for case in self._cases if case.component in components and case.component in self.covered and not self._declares(case)
-        ]
+        """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""
+        right = set(components) & set(self.covered) - {finding.component for finding in self.findings}
+        cases = [case for case in self._cases if case.component in right and not self._declares(case)]
         dtype = next((dtype for dtype in self._dtypes if dtype not in HALF), None)
         if not cases or dtype is None:
             return

@@ -31,7 +31,7 @@ class Diagnosis:
     """What diagnosis found.
 
     findings: the smallest components first, then the gradients. divergences: where models that can be tapped first diverge, forward.
-    gradients: the same backward, of the largest component that the port covers.
+    gradients: the same backward, of the largest component whose outputs are right.
     """
 
     findings: list[Finding]
