@@ -56,6 +56,7 @@ def diagnose(
         raise ValueError("one port is required: its name, its file, or --command")
     if unknown := [component for component in components if component not in COMPONENTS]:
         raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
+    files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
     entries = deviations.read(declared, all_cases()) if declared else []
     try:

@@ -47,7 +47,7 @@ def diagnose(
     components: only these. pairs: search also for two alterations together. gradients: compare the gradients of the largest component
     whose outputs are right, where its modules can be tapped. limit: seconds for one answer. declared: cases and dtypes in which the port
     is known to deviate, and which are left out. progress is called with what is being done and the share of it that is done.
-    Raises ValueError where the port cannot be started, MissingBackend where its framework is not installed.
+    Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     with contextlib.closing(_Examiner(port, mode, limit, declared)) as examiner:
         for component in COMPONENTS:
@@ -73,6 +73,9 @@ class _Examiner:
             if kind == "missing":
                 raise MissingBackend(about)
             raise ValueError(f"the port {port} must start; got {kind}: {about}")
+        if mode and mode not in about["modes"]:
+            self.close()
+            raise ValueError(f"mode must be one of {', '.join(about['modes'])}, which the port has; got {mode!r}")
         self.covered: Sequence[str] = about["components"]
         self._framework: str = about.get("framework", "")
         self._dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
