@@ -5,10 +5,11 @@ dtype and the judge can measure how far another order lies away.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["divide", "einsum", "erf", "exp", "is_half", "mean", "power", "tanh", "total", "widen"]
+__all__ = ["divide", "einsum", "einsum_vjp", "erf", "exp", "is_half", "mean", "power", "scatter", "tanh", "total", "unbroadcast", "widen"]
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -28,6 +29,32 @@ def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     """
     result = np.einsum(subscripts, *(widen(operand) for operand in operands), optimize=True)
     return result.astype(operands[0].dtype, copy=False)
+
+
+def einsum_vjp(subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The gradients of `einsum(subscripts, x, kernel)` with respect to x and kernel: each is the contraction of the two others."""
+    inputs, output = subscripts.split("->")
+    first, second = inputs.split(",")
+    return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(f"{first},{output}->{second}", x, cotangent)
+
+
+def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting. Half types add in float32."""
+    result = widen(array)
+    if not result.size:
+        return np.zeros(shape, dtype=array.dtype)
+    result = total(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
+    for axis, size in enumerate(shape):
+        if size == 1 and result.shape[axis] != 1:
+            result = total(result, axis)
+    return result.astype(array.dtype, copy=False)
+
+
+def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index. Half types add in float32."""
+    result = np.zeros((size, rows.shape[-1]), dtype=widen(rows).dtype)
+    np.add.at(result, index.reshape(-1), rows.reshape(-1, rows.shape[-1]))
+    return result.astype(rows.dtype, copy=False)
 
 
 def total(array: np.ndarray, axis: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from . import arithmetic, checks, dropout, mask, softmax
 
-__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+__all__ = ["multi_head_attention", "multi_head_attention_vjp", "scaled_dot_product_attention", "scaled_dot_product_attention_vjp"]
 
 Output = Any  # the output, or with return_weights (output, weights)
 
@@ -35,9 +35,62 @@ def scaled_dot_product_attention(
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    key_bshk, value_bshe = _repeated(key_bsgk, query_bthk), _repeated(value_bsge, query_bthk)
+    logits_bhts, mask_bhts = _logits(query_bthk, key_bshk, mask_bhts, bias_bhts, causal)
+    weights_bhts = softmax.softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype, copy=False)
+    dropped_bhts = dropout.dropout(weights_bhts, keep_bhts, dropout_rate)
+    output_bthe = arithmetic.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
+    return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+def scaled_dot_product_attention_vjp(
+    query_bthk: np.ndarray,
+    key_bsgk: np.ndarray,
+    value_bsge: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    bias_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    keep_bhts: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q / sqrt(k)`, with P the weights.
+
+    A query that may attend to nothing has weights 0, so it passes zero gradient (EMPTY). The key and value heads that several query heads
+    share get the sum. Half types hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
+    """
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    key_bshk, value_bshe = _repeated(key_bsgk, query_bthk), _repeated(value_bsge, query_bthk)
+    logits_bhts, mask_bhts = _logits(query_bthk, key_bshk, mask_bhts, bias_bhts, causal)
+    dtype, scale = query_bthk.dtype, logits_bhts.dtype.type(query_bthk.shape[3] ** -0.5)
+    weights_bhts = softmax.softmax(logits_bhts, mask_bhts).astype(dtype, copy=False)
+    dropped_bhts = dropout.dropout(weights_bhts, keep_bhts, dropout_rate)
+    g_bhts = arithmetic.einsum("bthe,bshe->bhts", cotangent, value_bshe)
+    g_bhts = dropout.dropout_vjp(weights_bhts, keep_bhts, dropout_rate, cotangent=g_bhts)["x"]
+    g_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
+    gradients = {
+        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.widen(key_bshk)) * scale).astype(dtype, copy=False),
+        "key_bsgk": _shared(arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.widen(query_bthk) * scale).astype(dtype), key_bsgk),
+        "value_bsge": _shared(arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge),
+    }
+    if bias_bhts is not None:
+        gradients["bias_bhts"] = arithmetic.unbroadcast(g_bhts, bias_bhts.shape).astype(bias_bhts.dtype, copy=False)
+    return gradients
+
+
+def _repeated(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
+    """Keys or values with each head as many times as query heads share it."""
+    heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
+    return np.repeat(key_bsgk, heads // groups, axis=2) if groups != heads else key_bsgk
+
+
+def _logits(
+    query_bthk: np.ndarray, key_bshk: np.ndarray, mask_bhts: np.ndarray | None, bias_bhts: np.ndarray | None, causal: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
-    scores = (batch, heads, target, key_bsgk.shape[1])
-    key_bshk, value_bshe = (np.repeat(x, heads // x.shape[2], axis=2) if x.shape[2] != heads else x for x in (key_bsgk, value_bsge))
+    scores = (batch, heads, target, key_bshk.shape[1])
     wide_query_bthk = arithmetic.widen(query_bthk)
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
     logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.widen(key_bshk))
@@ -47,11 +100,15 @@ def scaled_dot_product_attention(
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bsgk.shape[1]))
-    weights_bhts = softmax.softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype, copy=False)
-    dropped_bhts = dropout.dropout(weights_bhts, keep_bhts, dropout_rate)
-    output_bthe = arithmetic.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
-    return (output_bthe, weights_bhts) if return_weights else output_bthe
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bshk.shape[1]))
+    return logits_bhts, mask_bhts
+
+
+def _shared(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
+    """The gradient of the heads that were repeated: the sum over the query heads that each serves."""
+    batch, source, groups, size = key_bsgk.shape
+    grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
+    return arithmetic.unbroadcast(grouped, (batch, source, groups, 1, size))[:, :, :, 0]
 
 
 def multi_head_attention(
@@ -85,6 +142,48 @@ def multi_head_attention(
     return (output_btd, weights_bhts) if return_weights else output_btd
 
 
+def multi_head_attention_vjp(
+    parameters: Mapping[str, Mapping[str, np.ndarray]],
+    query_btd: np.ndarray,
+    memory_bsd: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    bias_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    keep_bhts: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through the output projection, the attention and the three projections; parameters, query_btd, memory_bsd, bias_bhts.
+
+    query_btd and memory_bsd have a gradient each: in self-attention, where they are one array, its gradient is their sum.
+    """
+    query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
+    key_bsgk = _project("bsd,dgk->bsgk", parameters["key"], memory_bsd)
+    value_bsge = _project("bsd,dge->bsge", parameters["value"], memory_bsd)
+    settings: dict[str, Any] = {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": dropout_rate}
+    output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings)
+    g_bthe, output = _project_vjp("bthe,hed->btd", parameters["output"], output_bthe, cotangent)
+    inner = scaled_dot_product_attention_vjp(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings, cotangent=g_bthe)
+    gradient_btd, query = _project_vjp("btd,dhk->bthk", parameters["query"], query_btd, inner["query_bthk"])
+    from_key_bsd, key = _project_vjp("bsd,dgk->bsgk", parameters["key"], memory_bsd, inner["key_bsgk"])
+    from_value_bsd, value = _project_vjp("bsd,dge->bsge", parameters["value"], memory_bsd, inner["value_bsge"])
+    gradients = {
+        "parameters": {"query": query, "key": key, "value": value, "output": output},
+        "query_btd": gradient_btd,
+        "memory_bsd": from_key_bsd + from_value_bsd,
+    }
+    return gradients | ({"bias_bhts": inner["bias_bhts"]} if bias_bhts is not None else {})
+
+
 def _project(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
     y = arithmetic.einsum(subscripts, x, parameters["kernel"])
     return y + parameters["bias"] if "bias" in parameters else y
+
+
+def _project_vjp(
+    subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray, cotangent: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    gradient, kernel = arithmetic.einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
+    bias = {"bias": arithmetic.unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
+    return gradient, {"kernel": kernel} | bias

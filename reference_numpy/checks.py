@@ -11,8 +11,10 @@ __all__ = [
     "check_bias",
     "check_features",
     "check_keep",
+    "check_labels",
     "check_mask",
     "check_same_batch",
+    "check_target",
     "check_token_mask",
     "check_tokens",
 ]
@@ -103,6 +105,35 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
     if dtype != "bool":
         raise ValueError(f"keep must be boolean, True = keep; got {dtype}")
     _check_broadcast("keep", shape, x, "the input")
+
+
+def check_target(shape: Shape, dtype: str) -> None:
+    """A target to be learnt is integer ids `b t`: at least a first token, and one that follows it."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
+        raise ValueError(f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}")
+    if shape[1] is not None and shape[1] < 2:
+        raise ValueError(f"target must have length at least 2, an input and its label; got shape {_show(shape)}")
+
+
+def check_labels(
+    logits: Shape, labels: Shape, dtype: str, smoothing: float, total: int | None, lowest: int | None = None, highest: int | None = None
+) -> None:
+    """Logits are `b t v`, labels their integer ids `b t`; smoothing lies in [0, 1); a total is at least 1.
+
+    A total that a traced program does not know yet is given as None.
+    """
+    if len(logits) != 3 or logits[2] == 0:
+        raise ValueError(f"logits must have axes b t v; got shape {_show(logits)}")
+    fits = len(labels) == 2 and all(None in (have, want) or have == want for have, want in zip(labels, logits[:2], strict=True))
+    if not dtype.startswith(("int", "uint")) or not fits:
+        raise ValueError(f"labels must be integer ids of axes b t = {_show(logits[:2])}; got {dtype} of shape {_show(labels)}")
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
+    if total is not None and total < 1:
+        raise ValueError(f"total must be at least 1; got {total}")
+    for id_ in (lowest, highest):
+        if id_ is not None and logits[2] is not None and not 0 <= id_ < logits[2]:
+            raise ValueError(f"label ids must lie in 0 .. {logits[2] - 1}; got {id_}")
 
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "dropout_vjp"]
 
 
 def dropout(x: np.ndarray, keep: np.ndarray | None, rate: float) -> np.ndarray:
@@ -19,3 +19,8 @@ def dropout(x: np.ndarray, keep: np.ndarray | None, rate: float) -> np.ndarray:
     checks.check_keep(keep.shape, str(keep.dtype), x.shape, rate)
     wide = arithmetic.widen(x)
     return np.where(keep, wide / wide.dtype.type(1 - rate), wide.dtype.type(0)).astype(x.dtype, copy=False)
+
+
+def dropout_vjp(x: np.ndarray, keep: np.ndarray | None, rate: float, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+    """`dx = g / (1 - rate)` where kept, otherwise 0: dropout is linear, so its gradient is dropout itself, with the same mask."""
+    return {"x": dropout(cotangent, keep, rate)}

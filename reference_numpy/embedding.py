@@ -1,12 +1,13 @@
 """Token embedding and the logits that invert it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["embedding", "logits"]
+__all__ = ["embedding", "embedding_vjp", "logits", "logits_vjp"]
 
 
 def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool) -> np.ndarray:
@@ -19,14 +20,35 @@ def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bo
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al. 2017, section 3.4.
     """
     table_vd = parameters["table"]
+    ids = _are_ids(token, table_vd.shape[0])
+    x_btd = table_vd[token] if ids else arithmetic.einsum("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd)
+    return _scaled(x_btd) if scale else x_btd
+
+
+def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool, *, cotangent: np.ndarray) -> dict[str, Any]:
+    """`dtable[v] = sqrt(d)^scale sum of g over the places where v stands`; a row that stands nowhere gets zero.
+
+    Soft rows: `dtable = token^T g`, and the token has a gradient too, `g table^T`.
+    """
+    table_vd = parameters["table"]
+    g_btd = _scaled(cotangent) if scale else cotangent
+    if _are_ids(token, table_vd.shape[0]):
+        return {"parameters": {"table": arithmetic.scatter(g_btd, token, table_vd.shape[0])}}
+    token_btv, gradient_vd = arithmetic.einsum_vjp("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd)
+    return {"parameters": {"table": gradient_vd}, "token": token_btv.astype(token.dtype, copy=False)}
+
+
+def _are_ids(token: np.ndarray, vocabulary: int) -> bool:
+    """Whether tokens are ids, otherwise soft rows; raises ValueError where they are neither."""
     ids = token.dtype.kind in "iu"
     bounds = (int(token.min()), int(token.max())) if ids and token.size else ()
-    checks.check_tokens("token", token.shape, str(token.dtype), table_vd.shape[0], *bounds)
-    x_btd = table_vd[token] if ids else arithmetic.einsum("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd)
-    if not scale:
-        return x_btd
+    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds)
+    return ids
+
+
+def _scaled(x_btd: np.ndarray) -> np.ndarray:
     wide_btd = arithmetic.widen(x_btd)
-    return (wide_btd * wide_btd.dtype.type(table_vd.shape[1] ** 0.5)).astype(table_vd.dtype, copy=False)
+    return (wide_btd * wide_btd.dtype.type(x_btd.shape[2] ** 0.5)).astype(x_btd.dtype, copy=False)
 
 
 def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarray:
@@ -39,3 +61,12 @@ def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarra
     checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
     logits_btv = arithmetic.einsum("btd,dv->btv", x_btd, kernel_dv)
     return logits_btv + parameters["bias"] if "bias" in parameters else logits_btv
+
+
+def logits_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+    """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`."""
+    gradient_btd, kernel_dv = arithmetic.einsum_vjp("btd,dv->btv", x_btd, parameters["kernel"], cotangent)
+    gradients = {"kernel": kernel_dv}
+    if "bias" in parameters:
+        gradients["bias"] = arithmetic.unbroadcast(cotangent, parameters["bias"].shape)
+    return {"parameters": gradients, "x_btd": gradient_btd}

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks, dropout
 
-__all__ = ["activation", "feed_forward"]
+__all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
 
 def activation(x: np.ndarray, name: str) -> np.ndarray:
@@ -30,6 +31,30 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)
 
 
+def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+    """The cotangent times the derivative; half types compute in float32.
+
+    relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal density.
+    gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+    """
+    wide, g = arithmetic.widen(x), arithmetic.widen(cotangent)
+    number = wide.dtype.type
+    half = number(0.5)
+    if name == "relu":
+        slope = (wide > 0).astype(wide.dtype)
+    elif name == "gelu_erf":
+        density = number((2 * math.pi) ** -0.5) * arithmetic.exp(-half * wide * wide)
+        slope = half * (number(1) + arithmetic.erf(wide * number(0.5**0.5))) + wide * density
+    elif name == "gelu_tanh":
+        root = number((2 / math.pi) ** 0.5)
+        gate = arithmetic.tanh(root * (wide + number(0.044715) * wide**3))
+        inner = root * (number(1) + number(3 * 0.044715) * wide * wide)
+        slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * inner
+    else:
+        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+    return {"x": (g * slope).astype(x.dtype, copy=False)}
+
+
 def feed_forward(
     parameters: Mapping[str, Mapping[str, np.ndarray]],
     x_btd: np.ndarray,
@@ -47,3 +72,28 @@ def feed_forward(
     hidden_btf = arithmetic.einsum("btd,df->btf", x_btd, hidden["kernel"]) + hidden["bias"]
     active_btf = dropout.dropout(activation(hidden_btf, activation_name), keep_btf, dropout_rate)
     return arithmetic.einsum("btf,fd->btd", active_btf, output["kernel"]) + output["bias"]
+
+
+def feed_forward_vjp(
+    parameters: Mapping[str, Mapping[str, np.ndarray]],
+    x_btd: np.ndarray,
+    activation_name: str,
+    keep_btf: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through `output`, dropout, the activation and `hidden`; parameters and x_btd."""
+    hidden, output = parameters["hidden"], parameters["output"]
+    hidden_btf = arithmetic.einsum("btd,df->btf", x_btd, hidden["kernel"]) + hidden["bias"]
+    active_btf = activation(hidden_btf, activation_name)
+    dropped_btf = dropout.dropout(active_btf, keep_btf, dropout_rate)
+    g_btf, output_fd = arithmetic.einsum_vjp("btf,fd->btd", dropped_btf, output["kernel"], cotangent)
+    g_btf = dropout.dropout_vjp(active_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
+    g_btf = activation_vjp(hidden_btf, activation_name, cotangent=g_btf)["x"]
+    gradient_btd, hidden_df = arithmetic.einsum_vjp("btd,df->btf", x_btd, hidden["kernel"], g_btf)
+    gradients = {
+        "hidden": {"kernel": hidden_df, "bias": arithmetic.unbroadcast(g_btf, hidden["bias"].shape)},
+        "output": {"kernel": output_fd, "bias": arithmetic.unbroadcast(cotangent, output["bias"].shape)},
+    }
+    return {"parameters": gradients, "x_btd": gradient_btd}

@@ -1,12 +1,13 @@
 """Layer normalisation."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["layer_norm"]
+__all__ = ["layer_norm", "layer_norm_vjp"]
 
 
 def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float) -> np.ndarray:
@@ -17,9 +18,31 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
+    normalised_btd, _ = _normalise(x_btd, epsilon)
+    scale_d, offset_d = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
+    return (normalised_btd * scale_d + offset_d).astype(x_btd.dtype, copy=False)
+
+
+def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float, *, cotangent: np.ndarray) -> dict[str, Any]:
+    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) / sqrt(variance + epsilon)`, `h = scale g`.
+
+    `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a finite gradient.
+    """
+    normalised_btd, deviation_bt1 = _normalise(x_btd, epsilon)
+    g_btd = arithmetic.widen(cotangent)
+    h_btd = g_btd * arithmetic.widen(parameters["scale"])
+    slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
+    gradient_btd = arithmetic.divide(h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1)
+    shape, dtype = parameters["scale"].shape, parameters["scale"].dtype
+    scale_d = arithmetic.unbroadcast(g_btd * normalised_btd, shape).astype(dtype, copy=False)
+    offset_d = arithmetic.unbroadcast(g_btd, shape).astype(dtype, copy=False)
+    return {"parameters": {"scale": scale_d, "offset": offset_d}, "x_btd": gradient_btd.astype(x_btd.dtype, copy=False)}
+
+
+def _normalise(x_btd: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half types in float32."""
     wide_btd = arithmetic.widen(x_btd)
     centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
     variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)
-    normalised_btd = arithmetic.divide(centred_btd, np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon)))
-    scale_d, offset_d = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
-    return (normalised_btd * scale_d + offset_d).astype(x_btd.dtype, copy=False)
+    deviation_bt1 = np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon))
+    return arithmetic.divide(centred_btd, deviation_bt1), deviation_bt1

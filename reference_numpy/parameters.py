@@ -13,7 +13,7 @@ import numpy as np
 
 from .config import TransformerConfig
 
-__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nearest", "nest", "shapes", "ties"]
+__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nearest", "nest", "shapes", "ties", "training_dtype"]
 
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
@@ -114,6 +114,14 @@ def match(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dt
     """Raises one ValueError that lists all `mismatches`."""
     if problems := [*mismatches(arrays, expected, dtype)]:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
+
+
+def training_dtype(values: Mapping[str, np.ndarray]) -> str:
+    """The one dtype of the parameters of a training run. Raises ValueError unless it is float32 or float64."""
+    dtypes = sorted({str(value.dtype) for value in values.values()})
+    if dtypes not in (["float32"], ["float64"]):
+        raise ValueError(f"parameters to be trained must all be float32 or all float64; got {', '.join(dtypes) or 'none'}")
+    return dtypes[0]
 
 
 def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> Iterator[str]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["softmax"]
+__all__ = ["softmax", "softmax_vjp"]
 
 
 def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
@@ -24,3 +24,9 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     exponential = arithmetic.exp(x - np.where(empty, x.dtype.type(0), largest))
     denominator = np.where(empty, x.dtype.type(1), arithmetic.total(exponential, axis=-1))
     return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)
+
+
+def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+    """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and for rows with no entry present (EMPTY)."""
+    p, g = softmax(arithmetic.widen(logits), mask), arithmetic.widen(cotangent)
+    return {"logits": (p * (g - arithmetic.total(p * g, axis=-1))).astype(logits.dtype, copy=False)}

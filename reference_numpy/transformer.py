@@ -5,10 +5,24 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, layers, mask, normalization, positional_encoding
+from . import checks, dropout, embedding, layers, loss, mask, normalization, positional_encoding
 from .config import TransformerConfig
+from .parameters import flatten, nest
 
-__all__ = ["decode", "decoder", "encode", "encoder", "transformer"]
+__all__ = [
+    "decode",
+    "decode_vjp",
+    "decoder",
+    "decoder_vjp",
+    "encode",
+    "encode_vjp",
+    "encoder",
+    "encoder_vjp",
+    "training_loss",
+    "training_loss_vjp",
+    "transformer",
+    "transformer_vjp",
+]
 
 Tree = Mapping[str, Any]
 
@@ -24,6 +38,29 @@ def encoder(
     for index in range(config.encoder_layers):
         x_bsd = layers.encoder_layer(parameters["layers"][str(index)], config, x_bsd, mask_bhts, layer_keep.get(str(index)))
     return normalization.layer_norm(parameters["final_norm"], x_bsd, config.epsilon) if config.final_norm else x_bsd
+
+
+def encoder_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    x_bsd: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """The input of every layer again, then backwards from the final norm to the first layer; parameters and x_bsd."""
+    layer_keep = (keep or {}).get("layers", {})
+    inputs_bsd = [x_bsd]
+    for index in range(config.encoder_layers):
+        layer = parameters["layers"][str(index)]
+        inputs_bsd.append(layers.encoder_layer(layer, config, inputs_bsd[-1], mask_bhts, layer_keep.get(str(index))))
+    g_bsd, gradients = _final_norm_vjp(parameters, config, inputs_bsd.pop(), cotangent)
+    for index in reversed(range(config.encoder_layers)):
+        layer, site = parameters["layers"][str(index)], layer_keep.get(str(index))
+        inner = layers.encoder_layer_vjp(layer, config, inputs_bsd[index], mask_bhts, site, cotangent=g_bsd)
+        gradients["layers"][str(index)], g_bsd = inner["parameters"], inner["x_btd"]
+    return {"parameters": gradients, "x_bsd": g_bsd}
 
 
 def decoder(
@@ -47,6 +84,33 @@ def decoder(
     return normalization.layer_norm(parameters["final_norm"], x_btd, config.epsilon) if config.final_norm else x_btd
 
 
+def decoder_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    x_btd: np.ndarray,
+    memory_bsd: np.ndarray,
+    self_mask_bhts: np.ndarray | None = None,
+    cross_mask_bhts: np.ndarray | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """As `encoder_vjp`; parameters, x_btd and memory_bsd, to which every layer adds."""
+    layer_keep, masks = (keep or {}).get("layers", {}), (self_mask_bhts, cross_mask_bhts)
+    inputs_btd = [x_btd]
+    for index in range(config.decoder_layers):
+        layer = parameters["layers"][str(index)]
+        inputs_btd.append(layers.decoder_layer(layer, config, inputs_btd[-1], memory_bsd, *masks, layer_keep.get(str(index))))
+    g_btd, gradients = _final_norm_vjp(parameters, config, inputs_btd.pop(), cotangent)
+    g_bsd = np.zeros_like(memory_bsd)
+    for index in reversed(range(config.decoder_layers)):
+        layer, site = parameters["layers"][str(index)], layer_keep.get(str(index))
+        inner = layers.decoder_layer_vjp(layer, config, inputs_btd[index], memory_bsd, *masks, site, cotangent=g_btd)
+        gradients["layers"][str(index)], g_btd = inner["parameters"], inner["x_btd"]
+        g_bsd = g_bsd + inner["memory_bsd"]
+    return {"parameters": gradients, "x_btd": g_btd, "memory_bsd": g_bsd}
+
+
 def encode(
     parameters: Tree, config: TransformerConfig, source: np.ndarray, source_mask_bs: np.ndarray | None = None, keep: Tree | None = None
 ) -> np.ndarray:
@@ -59,6 +123,24 @@ def encode(
     keep = (keep or {}).get("encoder", {})
     x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
     return encoder(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep)
+
+
+def encode_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    source_mask_bs: np.ndarray | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
+    keep = (keep or {}).get("encoder", {})
+    x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
+    inner = encoder_vjp(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent)
+    embedded = _embed_vjp(parameters["source_embedding"], config, source, keep, inner["x_bsd"])
+    gradients = {"source_embedding": embedded["parameters"], "encoder": inner["parameters"]}
+    return {"parameters": gradients} | ({"source": embedded["token"]} if "token" in embedded else {})
 
 
 def decode(
@@ -75,21 +157,38 @@ def decode(
     source_mask_bs hides the memory's padding. Otherwise as `encode`. Raises ValueError on ids, masks and shapes that do not fit, and
     where the config has no decoder.
     """
-    if not config.decoder_layers:
-        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
-    checks.check_features("memory", memory_bsd.shape, config.model_width)
-    checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
-    table = parameters["source_embedding" if config.share_embeddings else "target_embedding"]
-    keep = (keep or {}).get("decoder", {})
-    x_btd, mask_bt = _embed(table, config, "target", target, target_mask_bt, keep)
-    if source_mask_bs is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
-    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    x_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep)
-    head = dict(parameters.get("logits", {}))
+    x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    x_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
+    return embedding.logits(_head(parameters, config), x_btd)
+
+
+def decode_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    target: np.ndarray,
+    memory_bsd: np.ndarray,
+    source_mask_bs: np.ndarray | None = None,
+    target_mask_bt: np.ndarray | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through the logits, the decoder and the embedding; parameters, memory_bsd, and target where it is soft.
+
+    The gradient of a table that is also the logits' kernel is the sum of both uses.
+    """
+    table = _target_table(config)
+    x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    y_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
+    head = embedding.logits_vjp(_head(parameters, config), y_btd, cotangent=cotangent)
+    inner = decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=head["x_btd"])
+    embedded = _embed_vjp(parameters[table], config, target, keep, inner["x_btd"])
+    gradients = {table: embedded["parameters"], "decoder": inner["parameters"]}
     if config.tie_logits:
-        head["kernel"] = table["table"].T
-    return embedding.logits(head, x_btd)
+        gradients = _sum(gradients, {table: {"table": head["parameters"].pop("kernel").T}})
+    if head["parameters"]:
+        gradients["logits"] = head["parameters"]
+    return {"parameters": gradients, "memory_bsd": inner["memory_bsd"]} | ({"target": embedded["token"]} if "token" in embedded else {})
 
 
 def transformer(
@@ -112,6 +211,66 @@ def transformer(
     return decode(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
 
+def transformer_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    target: np.ndarray,
+    source_mask_bs: np.ndarray | None = None,
+    target_mask_bt: np.ndarray | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through `decode`, then through `encode`; parameters, source and target where they are soft.
+
+    The gradient of a table that source and target share is the sum of its uses.
+    """
+    memory_bsd = encode(parameters, config, source, source_mask_bs, keep)
+    mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    second = decode_vjp(parameters, config, target, memory_bsd, mask_bs, target_mask_bt, keep, cotangent=cotangent)
+    first = encode_vjp(parameters, config, source, source_mask_bs, keep, cotangent=second.pop("memory_bsd"))
+    return first | second | {"parameters": _sum(first["parameters"], second["parameters"])}
+
+
+def training_loss(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    target: np.ndarray,
+    smoothing: float = 0.0,
+    total: int | None = None,
+    keep: Tree | None = None,
+) -> np.ndarray:
+    """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
+
+    target: integer ids `b t`, with its start and end tokens; labels that are the padding id do not count. smoothing and total as
+    `loss.cross_entropy`. keep: dropout masks by site, whose targets are one shorter than `target`. Raises ValueError as both do.
+    """
+    input_bt, label_bt = loss.teacher_forcing(target)
+    logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
+    return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, config.padding_id), smoothing, total)
+
+
+def training_loss_vjp(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    target: np.ndarray,
+    smoothing: float = 0.0,
+    total: int | None = None,
+    keep: Tree | None = None,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
+    """Backwards through the loss and the whole model; parameters, and source where it is soft."""
+    input_bt, label_bt = loss.teacher_forcing(target)
+    logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
+    mask_bt = mask.token_mask(label_bt, config.padding_id)
+    inner = loss.cross_entropy_vjp(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
+    return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=inner["logits_btv"])
+
+
 def _embed(
     table: Tree, config: TransformerConfig, name: str, token: np.ndarray, mask_bt: np.ndarray | None, keep: Tree
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -122,3 +281,52 @@ def _embed(
     position_bt = positional_encoding.token_positions(mask_bt)
     x_btd = x_btd + positional_encoding.positional_encoding(position_bt, config.model_width, x_btd.dtype)
     return dropout.dropout(x_btd, keep.get("embedding_dropout"), config.dropout_rate), mask_bt
+
+
+def _embed_vjp(table: Tree, config: TransformerConfig, token: np.ndarray, keep: Tree, cotangent: np.ndarray) -> dict[str, Any]:
+    """Positions are constants, so the gradient passes the sum unchanged."""
+    g_btd = dropout.dropout_vjp(cotangent, keep.get("embedding_dropout"), config.dropout_rate, cotangent=cotangent)["x"]
+    return embedding.embedding_vjp(table, token, config.scale_embedding, cotangent=g_btd)
+
+
+def _decoder_inputs(
+    parameters: Tree, config: TransformerConfig, target: np.ndarray, memory_bsd: np.ndarray,
+    source_mask_bs: np.ndarray | None, target_mask_bt: np.ndarray | None, keep: Tree | None,
+) -> tuple[np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
+    """The embedded target, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
+    if not config.decoder_layers:
+        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+    checks.check_features("memory", memory_bsd.shape, config.model_width)
+    checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+    keep = (keep or {}).get("decoder", {})
+    x_btd, mask_bt = _embed(parameters[_target_table(config)], config, "target", target, target_mask_bt, keep)
+    if source_mask_bs is not None:
+        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
+    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    return x_btd, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
+
+
+def _target_table(config: TransformerConfig) -> str:
+    return "source_embedding" if config.share_embeddings else "target_embedding"
+
+
+def _head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
+    """The parameters of the logits; tied, their kernel is the transposed table."""
+    head = dict(parameters.get("logits", {}))
+    return head | {"kernel": parameters[_target_table(config)]["table"].T} if config.tie_logits else head
+
+
+def _final_norm_vjp(
+    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, cotangent: np.ndarray
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The cotangent before the final norm, where the config has one, and the gradients of a stack whose layers are still to come."""
+    if not config.final_norm:
+        return cotangent, {"layers": {}}
+    inner = normalization.layer_norm_vjp(parameters["final_norm"], x_btd, config.epsilon, cotangent=cotangent)
+    return inner["x_btd"], {"layers": {}, "final_norm": inner["parameters"]}
+
+
+def _sum(first: Tree, second: Tree) -> dict[str, Any]:
+    """Both gradients, added where both have one."""
+    flat, other = flatten(first), flatten(second)
+    return nest(flat | {name: flat[name] + value if name in flat else value for name, value in other.items()})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
 
-__all__ = ["DTYPES", "HALF", "configs", "draw_parameters", "draw_tokens", "seeds", "tree"]
+__all__ = ["DTYPES", "HALF", "configs", "draw_pairs", "draw_parameters", "draw_tokens", "seeds", "tree"]
 
 HALF = (ml_dtypes.bfloat16, np.float16)
 DTYPES = (np.float64, np.float32, *HALF)
@@ -66,3 +66,14 @@ def tree(config: TransformerConfig, seed: int, component: str = "transformer", d
 def draw_tokens(rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...], padding_id: int | None = None) -> np.ndarray:
     """Random ids, none of them the padding id."""
     return rng.choice([id_ for id_ in range(vocabulary) if id_ != padding_id], shape)
+
+
+def draw_pairs(config: TransformerConfig, rng: np.random.Generator, batch: int = 4, source: int = 5, target: int = 5) -> dict[str, Any]:
+    """Ids of source and target, with some padding at the end of every row but the first where the config has a padding id."""
+    vocabularies, lengths = (config.source_vocabulary, config.target_vocabulary), (source, target)
+    pairs = [draw_tokens(rng, v, (batch, length), config.padding_id) for v, length in zip(vocabularies, lengths, strict=True)]
+    if config.padding_id is not None:
+        for ids in pairs:
+            for row, length in zip(ids[1:], rng.integers(1, ids.shape[1] + 1, batch - 1), strict=True):
+                row[length:] = config.padding_id
+    return {"source": pairs[0], "target": pairs[1]}

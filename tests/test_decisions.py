@@ -1,4 +1,4 @@
-"""One test per decision on inference (docs/decisions.md), by its id, on the truth: hand-worked numbers and closed forms."""
+"""One test per decision (docs/decisions.md), by its id, on the truth: hand-worked numbers and closed forms."""
 
 import math
 from typing import Any
@@ -8,7 +8,22 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, HALF, tree
 
-from reference_numpy import attention, dropout, embedding, layers, mask, normalization, parameters, positional_encoding, preset, transformer
+from reference_numpy import (
+    attention,
+    dropout,
+    embedding,
+    layers,
+    loss,
+    mask,
+    normalization,
+    optimizer,
+    parameters,
+    positional_encoding,
+    preset,
+    schedule,
+    sites,
+    transformer,
+)
 from reference_numpy.softmax import softmax
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -85,6 +100,33 @@ def test_EMPTY_whole_model_is_never_nan(dtype: Any, placement: str) -> None:
     logits = transformer.transformer(tree(config, 3, dtype=dtype), config, source, target)
     assert logits.dtype == dtype
     assert np.isfinite(logits.astype(float)).all()
+
+
+@every_dtype
+def test_EMPTY_query_without_a_key_passes_zero_gradient(dtype: Any) -> None:
+    seen = np.array([[True, True], [False, False], [False, True]])[None, None]
+    rng = np.random.default_rng(18)
+    query, key, value, g = (rng.normal(size=(1, length, 1, 2)).astype(dtype) for length in (3, 2, 2, 3))
+    bias = np.zeros((1, 1, 3, 2), dtype)
+    gradients = attention.scaled_dot_product_attention_vjp(query, key, value, seen, bias, cotangent=g)
+    wide = {name: gradient.astype(float) for name, gradient in gradients.items()}
+    assert not wide["query_bthk"][0, 1].any()
+    assert not wide["bias_bhts"][0, 0, 1].any()
+    without = attention.scaled_dot_product_attention_vjp(query[:, ::2], key, value, seen[:, :, ::2], bias[:, :, ::2], cotangent=g[:, ::2])
+    for name in ("key_bsgk", "value_bsge"):
+        assert_array_equal(wide[name], without[name].astype(float))
+    assert wide["query_bthk"][0, 0].any()
+
+
+@every_dtype
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_EMPTY_gradient_of_the_whole_model_is_never_nan(dtype: Any, placement: str) -> None:
+    config = CONFIG.replace(norm_placement=placement)
+    source, target = np.array([[0, 0, 0], [0, 5, 0]]), np.array([[0, 0, 0], [0, 7, 2]])
+    gradients = transformer.training_loss_vjp(tree(config, 3, dtype=dtype), config, source, target, 0.1, cotangent=np.ones((), dtype))
+    flat = parameters.flatten(gradients["parameters"])
+    assert all(np.isfinite(value.astype(float)).all() for value in flat.values())
+    assert flat["encoder.layers.0.feed_forward.hidden.kernel"].astype(float).any()
 
 
 def test_CAUSAL_is_aligned_bottom_right() -> None:
@@ -285,6 +327,14 @@ def test_DROPOUT_is_inverted_and_the_identity_in_evaluation(dtype: Any) -> None:
     assert dropout.dropout(x, np.ones(4, bool), 0.75).dtype == dtype
 
 
+@every_dtype
+def test_DROPOUT_gradient_is_dropped_where_the_input_was(dtype: Any) -> None:
+    g = np.array([1, -2, 3, 4], dtype)
+    gradient = dropout.dropout_vjp(np.ones(4, dtype), np.array([True, False, True, False]), 0.5, cotangent=g)["x"]
+    assert_array_equal(gradient.astype(float), [2, 0, 6, 0])
+    assert_array_equal(dropout.dropout_vjp(np.ones(4, dtype), None, 0.5, cotangent=g)["x"], g)
+
+
 DROPOUT_SITES = {
     "encoder.embedding_dropout": (1, 3, 5),
     "encoder.layers.1.self_attention_dropout": (1, 3, 5),
@@ -316,6 +366,13 @@ def test_DROPOUT_every_site_has_a_canonical_name(site: str) -> None:
     dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
     assert np.abs(scaled - logits).max() > 1e-4
     assert np.abs(dropped - logits).max() > 1e-4
+
+
+def test_DROPOUT_sites_are_declared_with_their_shapes() -> None:
+    config = CONFIG.replace(dropout_rate=0.1, attention_dropout_rate=0.1, hidden_dropout_rate=0.1)
+    declared = sites.shapes(config, 1, 3, 2)
+    assert declared.items() >= DROPOUT_SITES.items()
+    assert {site.replace("layers.1", "layers.0") for site in declared} == {site.replace("layers.1", "layers.0") for site in DROPOUT_SITES}
 
 
 def test_DROPOUT_drops_the_sum_of_embedding_and_position_and_the_sublayer_before_the_sum() -> None:
@@ -363,3 +420,86 @@ def test_INIT_is_a_function_of_the_seed() -> None:
     first, same, other = (parameters.initialise(preset("tiny"), seed) for seed in (3, 3, 4))
     assert all((first[name] == same[name]).all() for name in first)
     assert all((first[name] != other[name]).any() for name in first if name.endswith(("kernel", "table")))
+
+
+@pytest.mark.parametrize("name", ["tiny", "semillero"])
+def test_INIT_every_parameter_learns_from_the_first_step(name: str) -> None:
+    """But for a key's bias, which adds the same number to every logit of a query and so changes nothing."""
+    config = preset(name, source_vocabulary=7, target_vocabulary=7, model_width=6, heads=2, key_value_heads=2, key_size=3, value_size=3,
+                    feed_forward_width=9, encoder_layers=2, decoder_layers=2)  # fmt: skip
+    ids = np.arange(12).reshape(3, 4) % 7
+    fresh = parameters.nest(parameters.initialise(config, 2))
+    gradients = transformer.training_loss_vjp(fresh, config, ids, ids[:, ::-1], cotangent=np.ones(()))["parameters"]
+    for parameter, gradient in parameters.flatten(gradients).items():
+        assert (np.abs(gradient).max() > 1e-12) != parameter.endswith("key.bias"), parameter
+
+
+UNIFORM = np.zeros((1, 1, 4))  # every token has probability 1/4
+
+
+@every_dtype
+def test_SMOOTH_spreads_over_all_tokens_the_true_and_the_padding_one(dtype: Any) -> None:
+    """q of a label is 0.8 + 0.2 / 4, of the three others 0.2 / 4; the gradient is p - q."""
+    gradient = loss.cross_entropy_vjp(UNIFORM.astype(dtype), np.array([[2]]), None, 0.2, cotangent=np.ones((), dtype))["logits_btv"]
+    assert_allclose(gradient.ravel().astype(float), [0.2, 0.2, -0.6, 0.2], rtol={2: 0.004}.get(gradient.itemsize, 1e-6))
+    logits = np.log(np.array([[[1, 2, 4, 8]]])).astype(dtype)
+    p = np.array([1, 2, 4, 8]) / 15
+    expected = -(0.05 * np.log(p).sum() + 0.8 * math.log(p[2]))
+    assert_allclose(float(loss.cross_entropy(logits, np.array([[2]]), None, 0.2)), expected, rtol={2: 0.01}.get(logits.itemsize, 1e-6))
+
+
+def test_SMOOTH_is_the_mean_over_the_real_labels_of_the_whole_batch() -> None:
+    """Rows of one and of three labels: the mean of four numbers, not of two means."""
+    rng = np.random.default_rng(19)
+    logits, label = rng.normal(size=(2, 3, 5)), np.array([[2, 0, 0], [1, 3, 4]])
+    each = [float(loss.cross_entropy(logits[b : b + 1, t : t + 1], label[b : b + 1, t : t + 1], None, 0.1)) for b, t in np.argwhere(label)]
+    assert_allclose(loss.cross_entropy(logits, label, label != 0, 0.1), np.mean(each), rtol=1e-14)
+    parts = [loss.cross_entropy(logits[[row]], label[[row]], label[[row]] != 0, 0.1, total=4) for row in (0, 1)]
+    assert_allclose(sum(parts), np.mean(each), rtol=1e-14)
+    assert loss.cross_entropy(logits, 0 * label, np.zeros((2, 3), bool), 0.1) == 0
+
+
+@half_types
+def test_SMOOTH_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+    logits, label = np.zeros((1, 1, 5000), dtype), np.array([[7]])  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
+    value = loss.cross_entropy(logits, label, None, 0.1)
+    assert value.dtype == dtype
+    assert value == np.asarray(math.log(5000)).astype(dtype)
+
+
+def adam(step: int = 1, g: float = 1.0, **changes: Any) -> float:
+    """The parameter after one step from 0.5 and moments 0, at rate 1."""
+    hyper = {"learning_rate": 1.0, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1.0, "weight_decay": 0.0} | changes
+    name = hyper.pop("name", "kernel")
+    p, g_tree, m, v = ({name: np.array([x])} for x in (0.5, g, 0.0, 0.0))
+    return float(optimizer.adam(p, g_tree, m, v, step, **hyper)["parameters"][name][0])
+
+
+def test_ADAM_adds_epsilon_to_the_corrected_root() -> None:
+    """g = 3: m_hat = 3, v_hat = 9. Inside the root it would be 3 / sqrt(10), before the correction 3 / (3 + 10)."""
+    assert_allclose(adam(g=3.0), 0.5 - 3 / (3 + 1), rtol=1e-14)
+
+
+def test_ADAM_corrects_both_moments_by_the_number_of_the_step() -> None:
+    expected = 0.5 - (0.1 / (1 - 0.9**3)) / (math.sqrt(0.01 / (1 - 0.99**3)) + 1)
+    assert_allclose(adam(step=3), expected, rtol=1e-14)
+
+
+def test_ADAM_decay_is_decoupled_and_spares_biases_and_norms() -> None:
+    """At rate 0.5, half of 1/2 + 0.1 * 0.5 is taken; where the decay passed through the moments it would be 1.05 / 2.05."""
+    assert_allclose(adam(learning_rate=0.5, weight_decay=0.1), 0.5 - 0.5 * (0.5 + 0.05), rtol=1e-14)
+    for name, decays in {"kernel": True, "table": True, "bias": False, "scale": False, "offset": False}.items():
+        assert (adam(weight_decay=0.1, name=name) != adam(name=name)) == decays
+
+
+def test_NOAM_counts_from_1_rises_linearly_and_falls_with_the_root() -> None:
+    rate = schedule.noam(np.array([1, 50, 100, 400]), 64, 100)  # 1/8 of n / 1000 until n = 100, then of the root of 1/n
+    assert_allclose(rate, np.array([0.001, 0.05, 0.1, 0.05]) / 8, rtol=1e-14)
+    with pytest.raises(ValueError, match=r"^step must be an integer of at least 1; got 0$"):
+        schedule.noam(0, 64, 100)
+
+
+def test_NOAM_is_computed_in_float64_and_then_cast() -> None:
+    steps = np.array([1, 3, 16_777_217])  # the last one is no float32
+    assert_array_equal(schedule.noam(steps, 512, 4000, np.float32), schedule.noam(steps, 512, 4000).astype(np.float32))
+    assert schedule.noam(7, 512, 4000, np.float32).dtype == np.float32

@@ -13,10 +13,13 @@ from reference_numpy import (
     embedding,
     feed_forward,
     layers,
+    loss,
     mask,
     normalization,
+    optimizer,
     positional_encoding,
     preset,
+    schedule,
     transformer,
 )
 from reference_numpy.softmax import softmax
@@ -27,6 +30,7 @@ ENCODER_LAYER, DECODER_LAYER = MODEL["encoder"]["layers"]["0"], MODEL["decoder"]
 MHA, NORM, NETWORK = ENCODER_LAYER["self_attention"], ENCODER_LAYER["feed_forward_norm"], ENCODER_LAYER["feed_forward"]
 
 IDS, X = np.ones((2, 3), int), np.zeros((2, 3, 6))
+LOGITS, ONE = np.zeros((2, 3, 7)), np.ones(())
 QUERY, KEY, VALUE = np.zeros((2, 3, 4, 3)), np.zeros((2, 5, 2, 3)), np.zeros((2, 5, 2, 5))
 
 
@@ -44,6 +48,15 @@ def attend(query: np.ndarray = QUERY, key: np.ndarray = KEY, value: np.ndarray =
 
 def embed(token: np.ndarray) -> np.ndarray:
     return embedding.embedding(MODEL["source_embedding"], token, True)
+
+
+def entropy(logits: np.ndarray = LOGITS, label: np.ndarray = IDS, *arguments: Any) -> Any:
+    return loss.cross_entropy(logits, label, *arguments)
+
+
+def step(number: int) -> Any:
+    tree_of_one = {"kernel": np.ones(1)}
+    return optimizer.adam(tree_of_one, tree_of_one, tree_of_one, tree_of_one, number, 0.1, 0.9, 0.98, 1e-9)
 
 
 KINDS = "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got "
@@ -135,6 +148,45 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: dropout.dropout(X, true(2, 3, 6), -0.5), DROPPED + "-0.5"),
     (lambda: dropout.dropout(X, np.ones((2, 3, 6)), 0.5), "keep must be boolean, True = keep; got float64"),
     (lambda: dropout.dropout(X, true(2, 4, 6), 0.5), "keep must broadcast to the input = (2, 3, 6); got shape (2, 4, 6)"),
+    # loss
+    (lambda: loss.teacher_forcing(IDS[:, :1]), "target must have length at least 2, an input and its label; got shape (2, 1)"),
+    (lambda: loss.teacher_forcing(IDS[0]), "target must be integer token ids of axes b t; got int64 of shape (3,)"),
+    (lambda: loss.teacher_forcing(X), "target must be integer token ids of axes b t; got float64 of shape (2, 3, 6)"),
+    (lambda: transformer.training_loss(MODEL, CONFIG, IDS, IDS[:, :1]),
+     "target must have length at least 2, an input and its label; got shape (2, 1)"),
+    (lambda: transformer.training_loss(MODEL, CONFIG, IDS, IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
+    (lambda: entropy(np.zeros((2, 7))), "logits must have axes b t v; got shape (2, 7)"),
+    (lambda: entropy(np.zeros((2, 3, 0))), "logits must have axes b t v; got shape (2, 3, 0)"),
+    (lambda: entropy(label=IDS[:, :2]), "labels must be integer ids of axes b t = (2, 3); got int64 of shape (2, 2)"),
+    (lambda: entropy(label=IDS[:1]), "labels must be integer ids of axes b t = (2, 3); got int64 of shape (1, 3)"),
+    (lambda: entropy(label=IDS * 1.0), "labels must be integer ids of axes b t = (2, 3); got float64 of shape (2, 3)"),
+    (lambda: entropy(label=true(2, 3)), "labels must be integer ids of axes b t = (2, 3); got bool of shape (2, 3)"),
+    (lambda: entropy(label=7 * IDS), "label ids must lie in 0 .. 6; got 7"),
+    (lambda: entropy(label=-IDS), "label ids must lie in 0 .. 6; got -1"),
+    (lambda: entropy(LOGITS, IDS, IDS), f"mask {REAL}int64"),
+    (lambda: entropy(LOGITS, IDS, true(2, 1)), "mask must have axes b t = (2, 3); got shape (2, 1)"),
+    (lambda: entropy(LOGITS, IDS, None, 1.0), "smoothing must be at least 0 and less than 1; got 1.0"),
+    (lambda: entropy(LOGITS, IDS, None, -0.1), "smoothing must be at least 0 and less than 1; got -0.1"),
+    (lambda: entropy(LOGITS, IDS, None, 0.1, 0), "total must be at least 1; got 0"),
+    # gradients
+    (lambda: loss.cross_entropy_vjp(LOGITS, 7 * IDS, cotangent=ONE), "label ids must lie in 0 .. 6; got 7"),
+    (lambda: transformer.training_loss_vjp(MODEL, CONFIG, IDS, IDS[:, :1], cotangent=ONE),
+     "target must have length at least 2, an input and its label; got shape (2, 1)"),
+    (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids must lie in 0 .. 6; got 7"),
+    (lambda: embedding.embedding_vjp(MODEL["source_embedding"], -IDS, True, cotangent=X), "token ids must lie in 0 .. 6; got -1"),
+    (lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X), "activation must be one of relu, gelu_erf, gelu_tanh; got 'gelu'"),
+    (lambda: attention.scaled_dot_product_attention_vjp(QUERY[:, :, :3], KEY, VALUE, cotangent=X),
+     "key heads must divide query heads; got h=3, g=2"),
+    (lambda: dropout.dropout_vjp(X, np.ones((2, 3, 6)), 0.5, cotangent=X), "keep must be boolean, True = keep; got float64"),
+    # update
+    (lambda: step(0), "step must be at least 1; got 0"),
+    (lambda: optimizer.clip_global_norm({"kernel": X}, 0.0), "limit must be greater than 0; got 0.0"),
+    (lambda: optimizer.clip_global_norm({"kernel": X}, float("nan")), "limit must be greater than 0; got nan"),
+    (lambda: schedule.noam(0, 4, 4), "step must be an integer of at least 1; got 0"),
+    (lambda: schedule.noam(np.array([2, -1]), 4, 4), "step must be an integer of at least 1; got [2, -1]"),
+    (lambda: schedule.noam(1.0, 4, 4), "step must be an integer of at least 1; got 1.0"),
+    (lambda: schedule.noam(1, 0, 4), "width must be an integer of at least 1; got 0"),
+    (lambda: schedule.noam(1, 4, 0), "warmup must be an integer of at least 1; got 0"),
 ]  # fmt: skip
 
 

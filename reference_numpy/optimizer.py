@@ -1,0 +1,62 @@
+"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import arithmetic
+from .parameters import flatten, nest
+
+__all__ = ["adam", "clip_global_norm", "decay_mask"]
+
+Tree = Mapping[str, Any]  # arrays, nested by the parts of the canonical names
+
+
+def adam(
+    parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
+    learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """One step: `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`.
+
+    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n = step counted from 1: epsilon is added to the corrected root. The decay
+    is decoupled, it does not pass through the moments, and applies where `decay_mask` says so.
+    Returns parameters, first_moment and second_moment, in the parameters' dtype. Raises ValueError on a step less than 1.
+    Source: Kingma & Ba 2015, algorithm 1; decay: Loshchilov & Hutter 2019, algorithm 2.
+    """
+    if step < 1:
+        raise ValueError(f"step must be at least 1; got {step}")
+    decays = flatten(decay_mask(parameters))
+    flat = [flatten(tree) for tree in (parameters, gradients, first_moment, second_moment)]
+    updated: dict[str, Any] = {"parameters": {}, "first_moment": {}, "second_moment": {}}
+    for name in flat[0]:
+        p, g, m, v = (tree[name] for tree in flat)
+        number = p.dtype.type
+        m = number(beta_1) * m + number(1 - beta_1) * g
+        v = number(beta_2) * v + number(1 - beta_2) * (g * g)
+        m_hat, v_hat = arithmetic.divide(m, number(1 - beta_1**step)), arithmetic.divide(v, number(1 - beta_2**step))
+        update = arithmetic.divide(m_hat, np.sqrt(v_hat) + number(epsilon))
+        if weight_decay and decays[name]:
+            update = update + number(weight_decay) * p
+        updated["parameters"][name] = p - number(learning_rate) * update
+        updated["first_moment"][name], updated["second_moment"][name] = m, v
+    return {name: nest(tree) for name, tree in updated.items()}
+
+
+def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`: the direction stays, the length is at most limit.
+
+    A tied tensor counts once. Raises ValueError where limit is not greater than 0. Source: Pascanu et al. 2013, algorithm 1.
+    """
+    if not limit > 0:
+        raise ValueError(f"limit must be greater than 0; got {limit}")
+    flat = flatten(gradients)
+    norm = math.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in flat.values()))
+    factor = min(1.0, limit / norm) if norm else 1.0
+    return nest({name: g * g.dtype.type(factor) for name, g in flat.items()})
+
+
+def decay_mask(parameters: Tree) -> dict[str, Any]:
+    """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
+    return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})

@@ -1,0 +1,21 @@
+"""The learning rate of every step."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["noam"]
+
+
+def noam(step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)`: linear until n = warmup, then falling with the root of n (NOAM).
+
+    step: integers n, counted from 1; width: d. Computed in float64 and then cast to dtype.
+    Raises ValueError on a step, width or warmup less than 1. Source: Vaswani et al. 2017, eq. 3.
+    """
+    n = np.asarray(step)
+    for name, value in (("step", n), ("width", np.asarray(width)), ("warmup", np.asarray(warmup))):
+        if value.dtype.kind not in "iu" or (value < 1).any():
+            raise ValueError(f"{name} must be an integer of at least 1; got {value.tolist()}")
+    n = n.astype(np.float64)
+    return np.asarray(width**-0.5 * np.minimum(n**-0.5, n * warmup**-1.5)).astype(dtype)

@@ -1,0 +1,123 @@
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import checks, loss, mask, optimizer, schedule, sites, transformer
+from . import parameters as canonical
+from .config import TransformerConfig
+from .recipe import Recipe
+
+__all__ = ["Trainer"]
+
+Tree = Mapping[str, Any]
+_PARTS = ("parameters", "first_moment", "second_moment")
+
+
+class Trainer:
+    """Parameters and moments of one run, and the number of steps done.
+
+    parameters: by canonical name; their dtype, float32 or float64, is that of the run. seed: of the random keep masks, which are a
+    function of the seed and the step alone, so that a resumed run draws those of the uninterrupted one. device and compiled are for
+    frameworks that have a choice; here they are "cpu" and of no effect. Raises ValueError where the parameters do not fit the config.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, recipe: Recipe, parameters: Mapping[str, np.ndarray],
+        seed: int = 0, device: str = "cpu", compiled: bool = True,
+    ) -> None:  # fmt: skip
+        if device != "cpu":
+            raise ValueError(f"device must be cpu; got {device!r}")
+        canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
+        self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
+        self._state = {part: {name: np.zeros_like(value) for name, value in parameters.items()} for part in _PARTS}
+        self._state["parameters"] = {name: np.array(value) for name, value in parameters.items()}
+
+    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> float:
+        """One update from a batch of ids `b s` and `b t`; the loss of the batch before it.
+
+        The batch is split by rows into `recipe.microbatches` parts, whose gradients are added up. keep: keep masks by site; without them
+        random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
+        """
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        checks.check_tokens("token", source.shape, str(source.dtype), self.config.source_vocabulary)
+        checks.check_target(target.shape, str(target.dtype))
+        if keep is None:
+            rng = np.random.default_rng([self.seed, self.steps])
+            keep = sites.draw(self.config, len(source), source.shape[1], target.shape[1] - 1, rng)
+        value, gradients = self._gradients(source, target, keep)
+        if self.recipe.clip_norm is not None:
+            gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
+        rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
+        hyper = (self.recipe.beta_1, self.recipe.beta_2, self.recipe.epsilon, self.recipe.weight_decay)
+        trees = [canonical.nest(self._state[part]) for part in _PARTS]
+        updated = optimizer.adam(trees[0], gradients, trees[1], trees[2], self.steps + 1, rate, *hyper)
+        self._state = {part: canonical.flatten(updated[part]) for part in _PARTS}
+        self.steps += 1
+        return value
+
+    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+        value = transformer.training_loss(self._parameters, self.config, source, target, total=1)
+        return float(value), _count(self.config, target)
+
+    def encode(self, source: np.ndarray) -> np.ndarray:
+        """The memory `b s d`, in evaluation."""
+        return transformer.encode(self._parameters, self.config, source)
+
+    def decode(self, memory: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """The logits `b t v` of the decoder's input, in evaluation. memory: of `encode`, for the same source."""
+        mask_bs = mask.token_mask(source, self.config.padding_id)
+        return transformer.decode(self._parameters, self.config, target, memory, mask_bs)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
+        return {f"{part}.{name}": np.array(value) for part in _PARTS for name, value in self._state[part].items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
+        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
+        if steps < 0:
+            raise ValueError(f"steps must be at least 0; got {steps}")
+        wanted = {f"{part}.{name}": value for part in _PARTS for name, value in self._state[part].items()}
+        dtype = canonical.training_dtype(self._state["parameters"])
+        canonical.match(state, {name: value.shape for name, value in wanted.items()}, dtype)
+        self._state = {part: {name: np.array(state[f"{part}.{name}"]) for name in self._state[part]} for part in _PARTS}
+        self.steps = steps
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return canonical.nest(self._state["parameters"])
+
+    def _gradients(self, source: np.ndarray, target: np.ndarray, keep: Tree) -> tuple[float, Tree]:
+        """The loss of the whole batch and its gradients, added up over the microbatches."""
+        parts, total = self.recipe.microbatches, _count(self.config, target)
+        if len(source) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
+        value, rows = 0.0, len(source) // parts
+        summed: dict[str, np.ndarray] = {}
+        for part in range(parts):
+            chosen = slice(part * rows, (part + 1) * rows)
+            masks = canonical.nest({site: drop[chosen] for site, drop in canonical.flatten(keep).items()})
+            step = self._backward(source[chosen], target[chosen], max(total, 1), masks)
+            value += step[0]
+            summed = {name: summed[name] + g if summed else g for name, g in step[1].items()}
+        return value, canonical.nest(summed)
+
+    def _backward(self, source: np.ndarray, target: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
+        """The loss of some rows and its gradients by canonical name, both divided by the total of the batch."""
+        input_bt, label_bt = loss.teacher_forcing(target)
+        tree, label_mask_bt = self._parameters, mask.token_mask(label_bt, self.config.padding_id)
+        logits_btv = transformer.transformer(tree, self.config, source, input_bt, keep=keep)
+        settings = (label_bt, label_mask_bt, self.recipe.smoothing, total)
+        value = float(loss.cross_entropy(logits_btv, *settings))
+        one = np.ones((), logits_btv.dtype)
+        g_btv = loss.cross_entropy_vjp(logits_btv, *settings, cotangent=one)["logits_btv"]
+        gradients = transformer.transformer_vjp(tree, self.config, source, input_bt, keep=keep, cotangent=g_btv)
+        return value, canonical.flatten(gradients["parameters"])
+
+
+def _count(config: TransformerConfig, target: np.ndarray) -> int:
+    """The number of labels that count."""
+    return int(mask.token_mask(loss.teacher_forcing(target)[1], config.padding_id).sum())

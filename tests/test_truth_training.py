@@ -1,0 +1,339 @@
+"""The truth's Trainer: what a step does, resuming, microbatches, keep masks, padding; and the dropout sites."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import configs, draw_parameters, seeds
+
+from reference_numpy import TransformerConfig, parameters, preset, sites, transformer
+from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.training import Trainer
+
+CONFIG = preset("tiny", source_vocabulary=9, target_vocabulary=9, model_width=8, heads=2, key_value_heads=2, key_size=4, value_size=4,
+                feed_forward_width=16, encoder_layers=1, decoder_layers=1, attention_dropout_rate=0.1)  # fmt: skip
+# A large epsilon, so that a gradient of 0 and one that is a rounding make the same step.
+RECIPE = PAPER.replace(warmup=5, epsilon=1e-3, weight_decay=0.01)
+SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
+State = dict[str, np.ndarray]
+
+
+def batch(seed: int = 0, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Source `b 5` and target `b 6` with a start token 1, ragged with padding 0."""
+    rng = np.random.default_rng(seed)
+    source, target = rng.integers(2, 9, (rows, 5)), rng.integers(2, 9, (rows, 6))
+    target[:, 0] = 1
+    for row, (s, t) in enumerate(zip(rng.integers(1, 6, rows), rng.integers(2, 7, rows), strict=True)):
+        source[row, s:], target[row, t:] = 0, 0
+    return source, target
+
+
+def trainer(recipe: Recipe = RECIPE, config: TransformerConfig = CONFIG, dtype: Any = np.float64, **options: Any) -> Trainer:
+    return Trainer(config, recipe, draw_parameters(config, 1, dtype=dtype), **options)
+
+
+def draw_keep(rows: int = 4, seed: int = 2) -> dict[str, Any]:
+    return sites.draw(CONFIG, rows, 5, 5, np.random.default_rng(seed))
+
+
+def assert_same(actual: State, expected: State, **tolerance: Any) -> None:
+    assert set(actual) == set(expected)
+    for name, value in expected.items():
+        assert_allclose(actual[name], value, **(tolerance or {"rtol": 0, "atol": 0}), err_msg=name)
+
+
+def parts(state: State, kind: str) -> State:
+    return {name.removeprefix(f"{kind}."): value for name, value in state.items() if name.startswith(f"{kind}.")}
+
+
+def by_hand(p: State, steps: int, recipe: Recipe) -> tuple[State, list[float]]:
+    """The parameters and losses of so many steps on batches 0, 1, ..., with the formulas written out."""
+    m, v = ({name: np.zeros_like(value) for name, value in p.items()} for _ in range(2))
+    losses = []
+    for n in range(1, steps + 1):
+        arguments: dict[str, Any] = dict(zip(("source", "target"), batch(n - 1), strict=True)) | {"keep": draw_keep(seed=n)}
+        arguments["smoothing"] = recipe.smoothing
+        losses.append(float(transformer.training_loss(parameters.nest(p), CONFIG, **arguments)))
+        nested = transformer.training_loss_vjp(parameters.nest(p), CONFIG, **arguments, cotangent=np.ones(()))
+        g = parameters.flatten(nested["parameters"])
+        norm = math.sqrt(sum((value**2).sum() for value in g.values()))
+        rate = 8**-0.5 * min(n**-0.5, n * recipe.warmup**-1.5)
+        for name in p:
+            clipped = g[name] * min(1, (recipe.clip_norm or math.inf) / norm)
+            m[name] = 0.9 * m[name] + 0.1 * clipped
+            v[name] = 0.98 * v[name] + 0.02 * clipped**2
+            update = m[name] / (1 - 0.9**n) / (np.sqrt(v[name] / (1 - 0.98**n)) + recipe.epsilon)
+            decay = recipe.weight_decay * p[name] if name.endswith((".kernel", ".table")) else 0
+            p = p | {name: p[name] - rate * (update + decay)}
+    return p, losses
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_three_steps_are_the_formulas(clip_norm: float | None) -> None:
+    recipe = RECIPE.replace(clip_norm=clip_norm, warmup=2)
+    run = trainer(recipe)
+    expected, losses = by_hand(draw_parameters(CONFIG, 1), 3, recipe)
+    actual = [run.train_step(*batch(n), keep=draw_keep(seed=n + 1)) for n in range(3)]
+    assert_allclose(actual, losses, rtol=1e-10)
+    assert_same(parts(run.state(), "parameters"), expected, **SAME)
+    assert run.steps == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_resumed_run_is_bit_identical(dtype: Any) -> None:
+    config = CONFIG.replace(dropout_rate=0.5)
+    run, resumed = (trainer(config=config, dtype=dtype, seed=3) for _ in range(2))
+    for n in range(2):
+        run.train_step(*batch(n))
+    resumed.load_state(run.state(), run.steps)
+    for n in range(2, 5):
+        assert resumed.train_step(*batch(n)) == run.train_step(*batch(n))
+    assert resumed.steps == run.steps == 5
+    assert_same(resumed.state(), run.state())
+    assert {value.dtype for value in run.state().values()} == {np.dtype(dtype)}
+
+
+def test_the_random_masks_are_a_function_of_the_seed_and_the_step() -> None:
+    config, (source, target) = CONFIG.replace(dropout_rate=0.5), batch()
+    for seed, steps in ((0, 0), (0, 1), (7, 0)):
+        drawn, given_masks = (trainer(config=config, seed=seed) for _ in range(2))
+        drawn.steps = given_masks.steps = steps
+        keep = sites.draw(config, 4, 5, 5, np.random.default_rng([seed, steps]))
+        assert drawn.train_step(source, target) == given_masks.train_step(source, target, keep)
+    losses = {trainer(config=config, seed=seed).train_step(source, target) for seed in range(4)}
+    assert len(losses) == 4
+
+
+def test_without_dropout_a_seed_changes_nothing() -> None:
+    config = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0)
+    first, second = (trainer(config=config, seed=seed) for seed in (0, 1))
+    assert first.train_step(*batch()) == second.train_step(*batch())
+    assert first.train_step(*batch(1), keep={}) == second.train_step(*batch(1))
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_make_the_step_of_the_batch(microbatches: int) -> None:
+    """Masks and rows are split alike; each part is divided by the labels of all, of which the parts hold different numbers."""
+    recipe = RECIPE.replace(clip_norm=0.5)
+    whole, split = trainer(recipe), trainer(recipe.replace(microbatches=microbatches))
+    for n in range(3):
+        keep = draw_keep(seed=n)
+        assert_allclose(split.train_step(*batch(n), keep), whole.train_step(*batch(n), keep), rtol=1e-12)
+    assert_same(split.state(), whole.state(), **SAME)
+
+
+def test_clipping_bounds_the_norm_of_the_whole_gradient() -> None:
+    run = trainer(RECIPE.replace(clip_norm=0.05))
+    run.train_step(*batch())
+    norm = math.sqrt(sum((value**2).sum() for value in parts(run.state(), "first_moment").values()))
+    assert norm == pytest.approx(0.1 * 0.05, rel=1e-12)
+
+
+def test_rows_of_padding_change_nothing() -> None:
+    (source, target), keep = batch(), parameters.flatten(draw_keep(6))
+    few, many = trainer(), trainer()
+    value = few.train_step(source, target, parameters.nest({site: mask[:4] for site, mask in keep.items()}))
+    padded: Any = [np.pad(ids, ((0, 2), (0, 0))) for ids in (source, target)]
+    assert many.train_step(padded[0], padded[1], parameters.nest(keep)) == pytest.approx(value, rel=1e-12)
+    assert_same(many.state(), few.state(), **SAME)
+    sums, counts = zip(few.loss(source, target), many.loss(*padded), strict=True)
+    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_batch_whose_labels_are_all_padding(microbatches: int) -> None:
+    """Nothing to learn: the loss and the gradients are 0; a first step only decays the weights."""
+    run, (source, target) = trainer(RECIPE.replace(microbatches=microbatches)), batch()
+    before, target[:, 1:] = parts(run.state(), "parameters"), 0
+    assert run.loss(source, target) == (0.0, 0)
+    assert run.train_step(source, target) == 0
+    rate = 8**-0.5 * 5**-1.5
+    for name, value in parts(run.state(), "parameters").items():
+        share = 1 - rate * 0.01 if name.endswith((".kernel", ".table")) else 1.0
+        assert_allclose(value, share * before[name], rtol=1e-14, err_msg=name)
+    assert not any(value.any() for kind in ("first_moment", "second_moment") for value in parts(run.state(), kind).values())
+
+
+@pytest.mark.parametrize("padding_id", [0, 3, None])
+def test_loss_sums_over_the_labels_that_count(padding_id: int | None) -> None:
+    config = CONFIG.replace(padding_id=padding_id)
+    run, (source, target) = trainer(config=config), batch()
+    summed, count = run.loss(source, target)
+    logits = run.decode(run.encode(source), source, target[:, :-1])
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    real = [(b, t) for b, t in np.ndindex(4, 5) if target[b, t + 1] != padding_id]
+    assert count == len(real)
+    assert summed == pytest.approx(-sum(math.log(p[b, t, target[b, t + 1]]) for b, t in real), rel=1e-12)
+    assert run.steps == 0
+
+
+def test_encode_and_decode_are_the_evaluated_model() -> None:
+    run, (source, target) = trainer(), batch()
+    run.train_step(source, target)
+    part = parameters.nest(parts(run.state(), "parameters"))
+    assert_array_equal(run.decode(run.encode(source), source, target), transformer.transformer(part, CONFIG, source, target))
+
+
+@pytest.mark.parametrize(("dtype", "seed"), [(np.float64, 0), (np.float32, 1)])
+def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
+    """Three tokens out of seven: guessing costs log 7 a token."""
+    config, rng = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0), np.random.default_rng(seed)
+    run = Trainer(config, PAPER.replace(warmup=200), parameters.initialise(config, seed, dtype))
+    pairs = [(source, np.pad(source, ((0, 0), (1, 0)), constant_values=1)) for source in rng.integers(2, 9, (161, 16, 3))]
+    for pair in pairs[1:]:
+        run.train_step(*pair)
+    summed, count = run.loss(*pairs[0])
+    assert summed / count < math.log(7) / 2
+
+
+def test_state_is_a_copy_and_the_given_parameters_are_left_alone() -> None:
+    given_parameters = draw_parameters(CONFIG, 1)
+    before = {name: value.copy() for name, value in given_parameters.items()}
+    run = Trainer(CONFIG, RECIPE, given_parameters)
+    state = run.state()
+    assert list(state) == [
+        f"{kind}.{name}" for kind in ("parameters", "first_moment", "second_moment") for name in parameters.shapes(CONFIG)
+    ]
+    assert_same(parts(state, "parameters"), before)
+    run.train_step(*batch())
+    assert_same(given_parameters, before)
+    assert_same(parts(state, "parameters"), before)
+    loaded = run.state()
+    run.load_state(loaded, 1)
+    for value in loaded.values():
+        value[...] = np.nan
+    assert all(np.isfinite(value).all() for value in run.state().values())
+
+
+def test_load_state_lists_every_problem_and_then_changes_nothing() -> None:
+    run = trainer()
+    run.train_step(*batch())
+    before, bad = run.state(), run.state()
+    table = bad.pop("first_moment.source_embedding.table")
+    bad["first_moment.source_embeding.table"] = table
+    bad["parameters.encoder.layers.0.feed_forward.hidden.bias"] = np.zeros(3)
+    bad["second_moment.encoder.layers.0.feed_forward.hidden.bias"] = np.zeros(16, np.float32)
+    with pytest.raises(ValueError) as caught:
+        run.load_state(bad, 9)
+    assert str(caught.value).splitlines() == [
+        "parameters do not fit:",
+        "  missing first_moment.source_embedding.table of shape (9, 8) (nearest: first_moment.source_embeding.table)",
+        "  parameters.encoder.layers.0.feed_forward.hidden.bias must have shape (16,); got (3,)",
+        "  second_moment.encoder.layers.0.feed_forward.hidden.bias must be float64; got float32",
+        "  unexpected first_moment.source_embeding.table (nearest: first_moment.source_embedding.table)",
+    ]
+    assert run.steps == 1
+    assert_same(run.state(), before)
+
+
+BAD_STEPS: dict[str, tuple[Any, ...]] = {
+    "batch sizes must be equal; got source 4, target 3": (batch()[0], batch()[1][:3]),
+    "the batch must divide into 2 microbatches; got 3 rows": (batch()[0][:3], batch()[1][:3]),
+    "target must have length at least 2, an input and its label; got shape (4, 1)": (batch()[0], batch()[1][:, :1]),
+    "target must be integer token ids of axes b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),
+    "token ids must lie in 0 .. 8; got 9": (np.full((4, 5), 9), batch()[1]),
+    "label ids must lie in 0 .. 8; got 10": (batch()[0], batch()[1] + 10 * (np.arange(6) == 5) * (np.arange(4) == 0)[:, None]),
+    "token must have length at least 1; got shape (4, 0)": (batch()[0][:, :0], batch()[1]),
+    "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got int64 of shape (4,)": (
+        batch()[0][:, 0],
+        batch()[1],
+    ),
+    "keep must broadcast to the input = (2, 5, 8); got shape (2, 4, 8)": (
+        *batch(),
+        {"encoder": {"embedding_dropout": np.ones((4, 4, 8), bool)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD_STEPS)
+def test_a_refused_step_changes_nothing(message: str) -> None:
+    run = trainer(RECIPE.replace(microbatches=2))
+    run.train_step(*batch())
+    before = run.state()
+    with pytest.raises(ValueError) as caught:
+        run.train_step(*BAD_STEPS[message])
+    assert str(caught.value).endswith(message)
+    assert run.steps == 1
+    assert_same(run.state(), before)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "got"), [((np.float16,), "float16"), ((np.float64, np.float32), "float32, float64"), ((np.int64,), "int64")]
+)
+def test_parameters_of_another_dtype_are_refused(dtypes: tuple[Any, ...], got: str) -> None:
+    values = {name: value.astype(dtypes[index % len(dtypes)]) for index, (name, value) in enumerate(draw_parameters(CONFIG, 1).items())}
+    with pytest.raises(ValueError) as caught:
+        Trainer(CONFIG, RECIPE, values)
+    assert str(caught.value) == f"parameters to be trained must all be float32 or all float64; got {got}"
+
+
+def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refused() -> None:
+    values = draw_parameters(CONFIG, 1)
+    with pytest.raises(ValueError, match=r"^parameters do not fit:\n  missing source_embedding.table of shape \(9, 8\)$"):
+        Trainer(CONFIG, RECIPE, {name: value for name, value in values.items() if name != "source_embedding.table"})
+    with pytest.raises(ValueError, match=r"^device must be cpu; got 'cuda'$"):
+        Trainer(CONFIG, RECIPE, values, device="cuda")
+    run = trainer()
+    with pytest.raises(ValueError, match=r"^steps must be at least 0; got -1$"):
+        run.load_state(run.state(), -1)
+
+
+# Sites.
+
+
+def test_sites_of_a_layer_of_each_kind_and_their_shapes() -> None:
+    config = CONFIG.replace(hidden_dropout_rate=0.1)
+    assert sites.shapes(config, 2, 3, 4) == {
+        "encoder.embedding_dropout": (2, 3, 8),
+        "encoder.layers.0.self_attention.weights_dropout": (2, 2, 3, 3),
+        "encoder.layers.0.self_attention_dropout": (2, 3, 8),
+        "encoder.layers.0.feed_forward.hidden_dropout": (2, 3, 16),
+        "encoder.layers.0.feed_forward_dropout": (2, 3, 8),
+        "decoder.embedding_dropout": (2, 4, 8),
+        "decoder.layers.0.self_attention.weights_dropout": (2, 2, 4, 4),
+        "decoder.layers.0.self_attention_dropout": (2, 4, 8),
+        "decoder.layers.0.cross_attention.weights_dropout": (2, 2, 4, 3),
+        "decoder.layers.0.cross_attention_dropout": (2, 4, 8),
+        "decoder.layers.0.feed_forward.hidden_dropout": (2, 4, 16),
+        "decoder.layers.0.feed_forward_dropout": (2, 4, 8),
+    }
+    assert sites.shapes(config.replace(decoder_layers=0), 2, 3, 4).keys() == {s for s in sites.shapes(config, 2, 3, 4) if s[0] == "e"}
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(configs(model_width=5), seeds)
+def test_every_site_takes_a_mask_of_its_shape_and_no_other(config: TransformerConfig, seed: int) -> None:
+    config, ids = config.replace(activation="gelu_erf"), (np.ones((2, 3), int), np.ones((2, 4), int))
+    part = parameters.nest(draw_parameters(config, seed))
+    for site, shape in sites.shapes(config, 2, 3, 4).items():
+        plain = transformer.transformer(part, config, *ids, keep={})
+        dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
+        assert (dropped != plain).any(), site
+        for axis, size in enumerate(shape):
+            wrong = np.ones((*shape[:axis], size + 1, *shape[axis + 1 :]), bool)
+            with pytest.raises(ValueError, match="keep must broadcast to the input"):
+                transformer.transformer(part, config, *ids, keep=parameters.nest({site: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "ends"),
+    [
+        ("dropout_rate", ("embedding_dropout", "attention_dropout", "feed_forward_dropout")),
+        ("attention_dropout_rate", ("weights_dropout",)),
+        ("hidden_dropout_rate", ("hidden_dropout",)),
+    ],
+)
+def test_a_rate_keeps_its_share_at_its_own_sites_alone(field: str, ends: tuple[str, ...]) -> None:
+    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "hidden_dropout_rate": 0.0}
+    config = CONFIG.replace(**(rates | {field: 0.3}))
+    masks = parameters.flatten(sites.draw(config, 40, 20, 30, np.random.default_rng(0)))
+    assert masks
+    assert all(site.endswith(ends) for site in masks)
+    for site, mask in masks.items():
+        # a share of n draws has the deviation sqrt(0.3 * 0.7 / n); five of them are met by chance once in two million
+        assert abs(mask.mean() - 0.7) < 5 * math.sqrt(0.21 / mask.size), site
+    assert len({mask.tobytes() for mask in masks.values()}) == len(masks)

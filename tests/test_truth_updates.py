@@ -1,0 +1,163 @@
+"""Loss, schedule, clipping and Adam in numbers that can be worked by hand; the recipe."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import DTYPES
+
+from reference_numpy import loss, optimizer, schedule
+from reference_numpy.recipe import PAPER, Recipe
+
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+LOGITS = np.log(np.array([[[1.0, 2, 1], [1, 1, 2]]]))  # probabilities 1/4 1/2 1/4 and 1/4 1/4 1/2
+LABEL = np.array([[1, 0]])
+LN2 = math.log(2)
+
+
+def test_teacher_forcing_scores_each_token_on_the_next() -> None:
+    inputs, labels = loss.teacher_forcing(np.array([[1, 5, 7, 2], [1, 6, 2, 0]]))
+    assert_array_equal(inputs, [[1, 5, 7], [1, 6, 2]])
+    assert_array_equal(labels, [[5, 7, 2], [6, 2, 0]])
+
+
+def test_cross_entropy_by_hand() -> None:
+    assert_allclose(loss.cross_entropy(LOGITS, LABEL), (LN2 + 2 * LN2) / 2, rtol=1e-15)  # -log 1/2 and -log 1/4
+    gradient = loss.cross_entropy_vjp(LOGITS, LABEL, cotangent=np.array(4.0))["logits_btv"]
+    assert_allclose(gradient[0], 2 * np.array([[1 / 4, -1 / 2, 1 / 4], [-3 / 4, 1 / 4, 1 / 2]]), rtol=1e-15)
+
+
+def test_smoothing_by_hand() -> None:
+    """Three tenths over three tokens: the label's share is 0.7 + 0.1, that of each other one 0.1."""
+    assert_allclose(loss.cross_entropy(LOGITS[:, :1], LABEL[:, :1], None, 0.3), 0.8 * LN2 + 0.2 * 2 * LN2, rtol=1e-15)
+    gradient = loss.cross_entropy_vjp(LOGITS[:, :1], LABEL[:, :1], None, 0.3, cotangent=np.ones(()))["logits_btv"]
+    assert_allclose(gradient[0, 0], [0.25 - 0.1, 0.5 - 0.8, 0.25 - 0.1], rtol=1e-14)
+
+
+def test_smoothing_is_least_where_the_probabilities_are_the_smoothed_ones() -> None:
+    logits = np.log(np.array([[[0.1, 0.8, 0.1]]]))
+    gradient = loss.cross_entropy_vjp(logits, LABEL[:, :1], None, 0.3, cotangent=np.ones(()))["logits_btv"]
+    assert_allclose(gradient, np.zeros((1, 1, 3)), atol=1e-16)
+
+
+@every_dtype
+def test_masked_labels_do_not_count_and_total_divides(dtype: Any) -> None:
+    logits, mask = LOGITS.astype(dtype), np.array([[False, True]])
+    for total, expected in ((None, 2 * LN2), (1, 2 * LN2), (8, LN2 / 4)):
+        assert_allclose(float(loss.cross_entropy(logits, LABEL, mask, 0.0, total)), expected, rtol=0.01)
+    none = np.zeros((1, 2), bool)
+    assert float(loss.cross_entropy(logits, LABEL, none, 0.1)) == 0
+    assert not loss.cross_entropy_vjp(logits, LABEL, none, 0.1, cotangent=np.ones((), dtype))["logits_btv"].astype(float).any()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_labels_of_every_integer_dtype(dtype: Any) -> None:
+    assert loss.cross_entropy(LOGITS, LABEL.astype(dtype)) == loss.cross_entropy(LOGITS, LABEL)
+
+
+def test_noam_by_hand() -> None:
+    """Width 4 halves; warmup 4 divides n by 8 until n = 4."""
+    assert_allclose(schedule.noam(np.array([1, 2, 4, 16, 64]), 4, 4), [1 / 16, 1 / 8, 1 / 4, 1 / 8, 1 / 16], rtol=1e-15)
+    rates = schedule.noam(np.arange(1, 20_000), 512, 4000)
+    assert rates.argmax() + 1 == 4000
+    assert rates.max() == pytest.approx(6.98771e-4, rel=1e-6)
+    assert (schedule.noam(3, 4, 4, np.float32).dtype, schedule.noam(3, 4, 4).shape) == (np.float32, ())
+
+
+HYPER: dict[str, Any] = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 0.5}
+
+
+def one_step(p: float, g: float, m: float, v: float, step: int, name: str = "kernel", dtype: Any = np.float64, **other: Any) -> list[float]:
+    """Adam on one number: the new parameter and moments."""
+    p_tree, g_tree, m_tree, v_tree = ({"hidden": {name: np.array([x], dtype)}} for x in (p, g, m, v))
+    updated = optimizer.adam(p_tree, g_tree, m_tree, v_tree, step, **(HYPER | other))
+    assert list(updated) == ["parameters", "first_moment", "second_moment"]
+    assert {tree["hidden"][name].dtype for tree in updated.values()} == {np.dtype(dtype)}
+    return [float(tree["hidden"][name][0]) for tree in updated.values()]
+
+
+def test_two_steps_of_adam_by_hand() -> None:
+    """m: 0.05, then 0.9 * 0.05 - 0.05. v: 0.005, then 0.98 * 0.005 + 0.005; its corrected root is 1/2 both times, plus epsilon 1."""
+    first = one_step(1, 0.5, 0, 0, 1)
+    assert_allclose(first, [1 - 0.1 * 0.5, 0.05, 0.005], rtol=1e-14)
+    second = one_step(first[0], -0.5, first[1], first[2], 2)
+    assert_allclose(second, [0.95 + 0.1 * (0.005 / 0.19), -0.005, 0.0099], rtol=1e-12)
+
+
+def test_the_first_step_is_the_rate_whatever_the_gradient_is() -> None:
+    for g in (1e-3, 1.0, -1e5):
+        assert one_step(0, g, 0, 0, 1, epsilon=1e-12)[0] == pytest.approx(-0.1 * np.sign(g), rel=1e-8)
+    assert one_step(3, 0, 0, 0, 1)[0] == 3
+
+
+@pytest.mark.parametrize(("name", "expected"), [("kernel", 0.94), ("table", 0.94), ("bias", 0.95), ("scale", 0.95), ("offset", 0.95)])
+def test_decay_is_decoupled_and_of_kernels_and_tables_alone(name: str, expected: float) -> None:
+    """0.1 * (0.5 + 0.1 * 1) is taken from a kernel, 0.1 * 0.5 from a bias; the moments are those without decay."""
+    assert_allclose(one_step(1, 0.5, 0, 0, 1, name, weight_decay=0.1), [expected, 0.05, 0.005], rtol=1e-14)
+    assert optimizer.decay_mask({"hidden": {name: np.ones(1)}}) == {"hidden": {name: expected == 0.94}}
+
+
+def test_adam_in_float32_stays_there() -> None:
+    assert_allclose(one_step(1, 0.5, 0, 0, 1, dtype=np.float32), [0.95, 0.05, 0.005], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (1e-3, 1e-3 / 13)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_clip_by_hand(limit: float, factor: float, dtype: Any) -> None:
+    """The norm over both tensors is sqrt(3^2 + 4^2 + 12^2) = 13."""
+    clipped = optimizer.clip_global_norm({"a": {"kernel": np.array([[3], [4]], dtype)}, "b": {"bias": np.array([-12], dtype)}}, limit)
+    assert_array_equal(clipped["a"]["kernel"], np.array([[3], [4]], dtype) * dtype(factor))
+    assert_array_equal(clipped["b"]["bias"], np.array([-12], dtype) * dtype(factor))
+    assert clipped["a"]["kernel"].dtype == dtype
+
+
+def test_clip_of_nothing_is_nothing() -> None:
+    assert_array_equal(optimizer.clip_global_norm({"kernel": np.zeros(3)}, 1.0)["kernel"], np.zeros(3))
+
+
+def test_the_recipe_of_the_paper() -> None:
+    assert dataclasses.astuple(PAPER) == (0.1, 4000, 0.9, 0.98, 1e-9, 0.0, None, 1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PAPER.smoothing = 0.2  # type: ignore[misc]
+
+
+def test_a_recipe_goes_through_json() -> None:
+    recipe = PAPER.replace(clip_norm=1.5, microbatches=4)
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert recipe != PAPER
+
+
+BAD_FIELDS = {
+    "smoothing": ((1.0, -0.1, "a", True, None, math.nan), "at least 0 and less than 1"),
+    "warmup": ((0, 1.5, True, "4"), "an integer of at least 1"),
+    "beta_1": ((1, -0.1, None), "at least 0 and less than 1"),
+    "beta_2": ((1.0, math.inf), "at least 0 and less than 1"),
+    "epsilon": ((0, -1e-9, math.inf), "greater than 0"),
+    "weight_decay": ((-0.1, math.nan), "at least 0"),
+    "clip_norm": ((0, -1.0, "1", math.inf), "greater than 0, or None"),
+    "microbatches": ((0, 2.0, None), "an integer of at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FIELDS)
+def test_a_recipe_refuses_what_is_out_of_range(name: str) -> None:
+    values, wanted = BAD_FIELDS[name]
+    for value in values:
+        with pytest.raises(ValueError) as caught:
+            PAPER.replace(**{name: value})
+        assert str(caught.value) == f"{name} must be {wanted}; got {value!r}"
+
+
+def test_a_recipe_names_every_problem() -> None:
+    with pytest.raises(ValueError, match=r"^warmup must be an integer of at least 1; got 0; epsilon must be greater than 0; got 0$"):
+        PAPER.replace(warmup=0, epsilon=0)
+    with pytest.raises(ValueError, match=r"^unknown recipe field 'beta1', did you mean 'beta_1'\?; unknown recipe field 'xyz'$"):
+        PAPER.replace(beta1=0.9, xyz=1)
+    fields = PAPER.to_dict()
+    del fields["warmup"], fields["clip_norm"]
+    with pytest.raises(ValueError, match=r"^a recipe needs every field; missing warmup, clip_norm$"):
+        Recipe.from_dict(fields)
