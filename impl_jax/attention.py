@@ -1,7 +1,5 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,6 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
 from .mask import causal_mask, combine_masks
+from .projection import Projection
 from .softmax import softmax
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
@@ -26,13 +25,13 @@ def scaled_dot_product_attention(
     bias_bhts: jax.Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    weights_dropout: Callable[[jax.Array], jax.Array] | None = None,
+    keep_bhts: jax.Array | None = None,
+    dropout_rate: float = 0.0,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
     XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
     mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
-    weights_dropout: applied to the weights before they meet the values; the weights returned are those before it.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, head_size = query_bthk.shape
@@ -49,7 +48,7 @@ def scaled_dot_product_attention(
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
-    dropped_bhts = weights_bhts if weights_dropout is None else weights_dropout(weights_bhts)
+    dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
     output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
@@ -57,15 +56,15 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
-    The kernels have the canonical axes; `nnx.Einsum` contracts them without a reshape.
+    The kernels have the canonical axes; einsum contracts them without a reshape.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         d, h, g, k, e, _ = config.sizes.values()
 
-        def projection(subscripts: str, kernel: tuple[int, ...], bias: tuple[int, ...], inputs: int) -> nnx.Einsum:
+        def projection(subscripts: str, kernel: tuple[int, ...], bias: tuple[int, ...], inputs: int) -> Projection:
             axes = range(len(kernel))  # the fans of INIT are those of the unfused projection
-            return nnx.Einsum(
+            return Projection(
                 subscripts, kernel, bias if config.attention_bias else None, dtype=dtype, param_dtype=param_dtype,
                 kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
             )  # fmt: skip
@@ -75,7 +74,7 @@ class MultiHeadAttention(nnx.Module):
         self.value = projection("bsd,dge->bsge", (d, g, e), (g, e), inputs=1)
         self.output = projection("bthe,hed->btd", (h, e, d), (d,), inputs=2)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
-        self.width = d
+        self.width, self.heads = d, h
 
     def __call__(
         self,
@@ -85,12 +84,15 @@ class MultiHeadAttention(nnx.Module):
         bias_bhts: jax.Array | None = None,
         causal: bool = False,
         return_weights: bool = False,
+        keep_bhts: jax.Array | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
+        if keep_bhts is None:
+            keep_bhts = self.weights_dropout.draw((query_btd.shape[0], self.heads, query_btd.shape[1], memory_bsd.shape[1]))
         output_bthe, weights_bhts = scaled_dot_product_attention(
             self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd),
-            mask_bhts, bias_bhts, causal, True, self.weights_dropout,
+            mask_bhts, bias_bhts, causal, True, keep_bhts, self.weights_dropout.rate,
         )  # fmt: skip
         output_btd = self.output(output_bthe)
         return (output_btd, weights_bhts) if return_weights else output_btd

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -57,4 +57,4 @@ def _variables(state: Any) -> list[nnx.Variable[Any]]:
 
 
 def _holds_arrays(value: Any) -> bool:
-    return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))
+    return isinstance(value, Mapping) or any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))

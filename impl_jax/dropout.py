@@ -12,8 +12,8 @@ __all__ = ["Dropout"]
 class Dropout(nnx.Dropout):
     """`y = x / (1 - rate)` where keep, otherwise 0; half types divide in float32.
 
-    Without a keep mask one is drawn from the module's rngs, and after `model.eval()` the module is the identity. A module with rate 0
-    needs no rngs and holds none.
+    A keep mask that is given is applied in every mode. Without one it is drawn from the module's rngs, and after `model.eval()` the
+    module is the identity. A module with rate 0 needs no rngs and holds none.
     """
 
     def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs | None = None) -> None:
@@ -21,12 +21,17 @@ class Dropout(nnx.Dropout):
         super().__init__(rate, deterministic=deterministic, rngs=rngs if rate else None)
 
     def __call__(self, x: jax.Array, keep: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
+        keep = self.draw(x.shape) if keep is None else keep
         if keep is None:
-            if self.deterministic or not self.rate:
-                return x
-            if self.rngs is None:
-                raise ValueError("dropout in training needs rngs; got None")
-            keep = jax.random.bernoulli(self.rngs(), 1 - self.rate, x.shape)
+            return x
         checks.check_keep(keep.shape, str(keep.dtype), x.shape, self.rate)
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         return jnp.where(keep, wide / (1 - self.rate), 0).astype(x.dtype)
+
+    def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
+        """A random keep mask; None where nothing is dropped: in evaluation, and with rate 0."""
+        if self.deterministic or not self.rate:
+            return None
+        if self.rngs is None:
+            raise ValueError("dropout in training needs rngs; got None")
+        return jax.random.bernoulli(self.rngs(), 1 - self.rate, shape)

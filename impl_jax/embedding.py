@@ -8,6 +8,8 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
+from .projection import add_bias
+
 __all__ = ["Embedding", "Logits"]
 
 
@@ -15,6 +17,7 @@ class Embedding(nnx.Module):
     """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     dtype: of the result, and so of the computation that follows; by default param_dtype.
+    Half types take the rows from a float32 copy, which XLA never makes: it is where the gradient of a frequent token adds up.
     Ids out of range raise ValueError where they are concrete; a traced program cannot raise and gives NaN rows instead.
     """
 
@@ -29,14 +32,12 @@ class Embedding(nnx.Module):
     def __call__(self, token: jax.Array) -> jax.Array:
         self.check_ids(token)
         table_vd = self.table[...].astype(self.dtype or self.table.dtype)
+        wide = jnp.promote_types(table_vd.dtype, jnp.float32)
         if jnp.issubdtype(token.dtype, jnp.integer):
-            x_btd = jnp.take(table_vd, token, axis=0)
+            x_btd = jnp.take(table_vd.astype(wide), token, axis=0)
         else:
-            x_btd = jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd)
-        if not self.scale:
-            return x_btd
-        wide = jnp.promote_types(x_btd.dtype, jnp.float32)
-        return (x_btd.astype(wide) * table_vd.shape[1] ** 0.5).astype(x_btd.dtype)
+            x_btd = jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd).astype(wide)
+        return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
@@ -66,4 +67,4 @@ class Logits(nnx.Module):
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
         logits_btv = jnp.einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
-        return logits_btv if self.bias is None else logits_btv + self.bias[...].astype(x_btd.dtype)
+        return logits_btv if self.bias is None else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))

@@ -10,6 +10,7 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
+from .projection import Projection
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the truth's order
 
@@ -30,17 +31,22 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 
 
 class FeedForward(nnx.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; `nnx.Linear` has the canonical axes `d f` and `f d`."""
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position."""
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        width, hidden_width = config.model_width, config.feed_forward_width
-        xavier = nnx.initializers.xavier_uniform()
-        self.hidden = nnx.Linear(width, hidden_width, kernel_init=xavier, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.output = nnx.Linear(hidden_width, width, kernel_init=xavier, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
-        self.activation_name = config.activation
+        d, f = config.model_width, config.feed_forward_width
 
-    def __call__(self, x_btd: jax.Array) -> jax.Array:
-        checks.check_features("x", x_btd.shape, self.hidden.in_features)
+        def projection(subscripts: str, inputs: int, outputs: int) -> Projection:
+            return Projection(
+                subscripts, (inputs, outputs), (outputs,), dtype=dtype, param_dtype=param_dtype,
+                kernel_init=nnx.initializers.xavier_uniform(), rngs=rngs,
+            )  # fmt: skip
+
+        self.hidden, self.output = projection("btd,df->btf", d, f), projection("btf,fd->btd", f, d)
+        self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
+        self.activation_name, self.width = config.activation, d
+
+    def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:
+        checks.check_features("x", x_btd.shape, self.width)
         active_btf = activation(self.hidden(x_btd), self.activation_name)
-        return self.output(self.hidden_dropout(active_btf))
+        return self.output(self.hidden_dropout(active_btf, keep_btf))

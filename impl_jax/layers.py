@@ -1,6 +1,6 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
+
+Tree = Mapping[str, Any]
 
 
 class EncoderLayer(nnx.Module):
@@ -33,20 +35,27 @@ class EncoderLayer(nnx.Module):
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
         self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
-    def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
-        x_btd = self._self_attention(x_btd, mask_bhts)
-        return self._residual(x_btd, self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout)
+    def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
+        keep = keep or {}
+        return self._feed_forward(self._self_attention(x_btd, mask_bhts, False, keep), keep)
 
-    def _self_attention(self, x_btd: jax.Array, mask_bhts: jax.Array | None, causal: bool = False) -> jax.Array:
+    def _self_attention(self, x_btd: jax.Array, mask_bhts: jax.Array | None, causal: bool, keep: Tree) -> jax.Array:
+        keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+
         def self_attention(x_btd: jax.Array) -> Any:
-            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal)
+            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal, keep_bhts=keep_bhts)
 
-        return self._residual(x_btd, self_attention, self.self_attention_norm, self.self_attention_dropout)
+        return self._residual("self_attention", x_btd, self_attention, keep)
 
-    def _residual(self, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], norm: LayerNorm, dropout: Dropout) -> jax.Array:
+    def _feed_forward(self, x_btd: jax.Array, keep: Tree) -> jax.Array:
+        keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
+        return self._residual("feed_forward", x_btd, lambda x_btd: self.feed_forward(x_btd, keep_btf), keep)
+
+    def _residual(self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree) -> jax.Array:
+        norm, dropout, keep_btd = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout"), keep.get(f"{name}_dropout")
         if self.norm_placement == "pre":
-            return x_btd + dropout(sublayer(norm(x_btd)))
-        return norm(x_btd + dropout(sublayer(x_btd)))
+            return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
+        return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
 
 
 class DecoderLayer(EncoderLayer):
@@ -64,12 +73,15 @@ class DecoderLayer(EncoderLayer):
         memory_bsd: jax.Array,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
+        keep: Tree | None = None,
     ) -> jax.Array:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+        keep = keep or {}
+        keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
 
         def cross_attention(query_btd: jax.Array) -> Any:
-            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts)
+            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        x_btd = self._self_attention(x_btd, self_mask_bhts, causal=True)
-        x_btd = self._residual(x_btd, cross_attention, self.cross_attention_norm, self.cross_attention_dropout)
-        return self._residual(x_btd, self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout)
+        x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
+        x_btd = self._residual("cross_attention", x_btd, cross_attention, keep)
+        return self._feed_forward(x_btd, keep)

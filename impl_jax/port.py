@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from flax.typing import Dtype
 
@@ -18,10 +19,14 @@ from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import FeedForward, activation
 from .layers import DecoderLayer, EncoderLayer
+from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
+from .optimizer import adam, clip_global_norm
 from .positional_encoding import positional_encoding, token_positions
+from .schedule import noam
 from .softmax import softmax
+from .training import moments, with_moments
 from .transformer import Decoder, Encoder, Transformer
 from .weights import TABLE, from_numpy
 
@@ -34,7 +39,7 @@ def _function(function: Callable[..., Any]) -> Builder:
     return lambda config, dtype: function
 
 
-def _blank(build: Callable[[TransformerConfig, Dtype, nnx.Rngs], nnx.Module]) -> Builder:
+def _blank(build: Callable[[TransformerConfig, Dtype, nnx.Rngs], nnx.Module]) -> Callable[[TransformerConfig, Dtype], Any]:
     """A module of zeros: the judge loads the parameters, and drawing random ones first would compile a program for every shape."""
 
     def builder(config: TransformerConfig, dtype: Dtype) -> nnx.Module:
@@ -51,8 +56,28 @@ def _zeros(leaf: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
     return from_numpy(np.zeros(leaf.shape, leaf.dtype))
 
 
+def _adam(
+    parameters: Any, gradients: Any, first_moment: Any, second_moment: Any, step: int,
+    learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """The truth's function, by the optimiser that the Trainer has."""
+    optimizer = adam(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    state = with_moments(optimizer.init(parameters), step - 1, first_moment, second_moment)
+    updates, state = optimizer.update(gradients, state, parameters)
+    return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
+
+
+def _initialise(config: TransformerConfig, dtype: Dtype) -> Callable[[int], dict[str, jax.Array]]:
+    def initialise(seed: int) -> dict[str, jax.Array]:
+        model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
+        return {".".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}
+
+    return initialise
+
+
 framework = "jax"
 modes = ("compiled", "eager")
+_transformer = _blank(lambda config, dtype, rngs: Transformer(config, param_dtype=dtype, rngs=rngs))
 weights = TABLE
 components: dict[str, Builder] = {
     "embedding": _blank(
@@ -80,5 +105,12 @@ components: dict[str, Builder] = {
     "logits": _blank(
         lambda config, dtype, rngs: Logits(config.model_width, config.target_vocabulary, config.output_bias, param_dtype=dtype, rngs=rngs)
     ),
-    "transformer": _blank(lambda config, dtype, rngs: Transformer(config, param_dtype=dtype, rngs=rngs)),
+    "transformer": _transformer,
+    "cross_entropy": _function(cross_entropy),
+    "training_loss": lambda config, dtype: _transformer(config, dtype).training_loss,
+    "adam": _function(_adam),
+    "clip_global_norm": _function(clip_global_norm),
+    "noam": lambda config, dtype: functools.partial(noam, width=config.model_width, dtype=dtype),
+    "initialise": _initialise,
+    "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x),
 }

@@ -12,7 +12,7 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, where masked entries count as absent.
 
     `jax.nn.softmax` gives NaN in a row without an entry; with `where` it hides them, which jax_debug_nans still finds. Here no step
-    makes one, forward or backward. The maximum only keeps exp in range: the result does not depend on it, so no gradient flows there.
+    makes one, forward or backward.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
@@ -20,8 +20,20 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     if mask is not None:
         checks.check_mask(mask.shape, str(mask.dtype), logits.shape, axes="the logits")
         x = jnp.where(mask, x, -jnp.inf)
-    largest = jax.lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
+    return _softmax(x).astype(logits.dtype)
+
+
+@jax.custom_jvp
+def _softmax(x: jax.Array) -> jax.Array:
+    largest = jnp.max(x, axis=-1, keepdims=True)
     empty = jnp.isneginf(largest)
-    exponential = jnp.exp(x - jnp.where(empty, 0, largest))
-    denominator = jnp.where(empty, 1, jnp.sum(exponential, axis=-1, keepdims=True))
-    return (exponential / denominator).astype(logits.dtype)
+    # The minimum is x. Without it XLA fuses a product that x comes from with the subtraction, and the largest would not become 0.
+    exponential = jnp.exp(jnp.minimum(x, largest) - jnp.where(empty, 0, largest))
+    return exponential / jnp.where(empty, 1, jnp.sum(exponential, axis=-1, keepdims=True))
+
+
+@_softmax.defjvp
+def _softmax_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """`dp = p (dx - sum_j p_j dx_j)`: p is all that the backward pass needs, and where it is 1 the gradient is 0 and no rounding error."""
+    p, dx = _softmax(*primals), tangents[0]
+    return p, p * (dx - jnp.sum(p * dx, axis=-1, keepdims=True))

@@ -1,5 +1,8 @@
 """Encoder, decoder and the whole Transformer."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +14,14 @@ from reference_numpy import TransformerConfig, checks
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .layers import DecoderLayer, EncoderLayer
+from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
 from .normalization import LayerNorm
 from .positional_encoding import positional_encoding, token_positions
 
 __all__ = ["Decoder", "Encoder", "Transformer"]
+
+Tree = Mapping[str, Any]
 
 
 class Encoder(nnx.Module):
@@ -26,9 +32,10 @@ class Encoder(nnx.Module):
         self.layers = nnx.List(EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
 
-    def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
-        for layer in self.layers:
-            x_bsd = layer(x_bsd, mask_bhts)
+    def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_bsd) if self.final_norm else x_bsd
 
 
@@ -46,9 +53,11 @@ class Decoder(nnx.Module):
         memory_bsd: jax.Array,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
+        keep: Tree | None = None,
     ) -> jax.Array:
-        for layer in self.layers:
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts)
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_btd) if self.final_norm else x_btd
 
 
@@ -80,12 +89,13 @@ class Transformer(nnx.Module):
         target: jax.Array,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
+        keep: Tree | None = None,
     ) -> jax.Array:
         checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs)
+        memory_bsd = self.encode(source, source_mask_bs, keep)
         if source_mask_bs is None:
             source_mask_bs = token_mask(source, self.config.padding_id)
-        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt)
+        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
     def check_ids(
         self,
@@ -93,15 +103,18 @@ class Transformer(nnx.Module):
         target: jax.Array,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
+        keep: Tree | None = None,
     ) -> None:
         """Raises ValueError on tokens that a call with the same arguments refuses."""
         self.source_embedding.check_ids(source)
         (self.target_embedding or self.source_embedding).check_ids(target)
 
-    def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None) -> jax.Array:
+    def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
         """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
+        keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
-        return self.encoder(self.encoder.embedding_dropout(x_bsd), padding_mask(mask_bs))
+        x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"))
+        return self.encoder(x_bsd, padding_mask(mask_bs), keep)
 
     def decode(
         self,
@@ -109,19 +122,35 @@ class Transformer(nnx.Module):
         memory_bsd: jax.Array,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
+        keep: Tree | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
         if not self.config.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        keep = (keep or {}).get("decoder", {})
         embedding = self.target_embedding or self.source_embedding
         x_btd, mask_bt = self._embed(embedding, "target", target, target_mask_bt)
         if source_mask_bs is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-        x_btd = self.decoder(self.decoder.embedding_dropout(x_btd), memory_bsd, padding_mask(mask_bt), cross_mask_bhts)
+        x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
+        x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep)
         return self.logits(x_btd, embedding.table.T if self.config.tie_logits else None)
+
+    def training_loss(
+        self,
+        source: jax.Array,
+        target: jax.Array,
+        smoothing: float = 0.0,
+        total: jax.Array | int | None = None,
+        keep: Tree | None = None,
+    ) -> jax.Array:
+        """`cross_entropy` of every token of the target, given the source and the tokens before it; padding does not count."""
+        target_bt, label_bt = teacher_forcing(target)
+        logits_btv = self(source, target_bt, keep=keep)
+        return cross_entropy(logits_btv, label_bt, token_mask(label_bt, self.config.padding_id), smoothing, total)
 
     def _embed(self, embedding: Embedding, name: str, token: jax.Array, mask_bt: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         x_btd = embedding(token)

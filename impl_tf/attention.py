@@ -24,11 +24,13 @@ def scaled_dot_product_attention(
     bias_bhts: tf.Tensor | None = None,
     causal: bool = False,
     return_weights: bool = False,
+    keep_bhts: tf.Tensor | None = None,
+    dropout_rate: float = 0.0,
 ) -> Output:
     """As the truth. TensorFlow has no fused kernel for attention; grouped heads r = h/g share their key without repeating it."""
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-    output_bthe = _mix(weights_bhts, value_bsge)
+    output_bthe = _mix(Dropout.drop(weights_bhts, keep_bhts, dropout_rate), value_bsge)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
@@ -58,12 +60,13 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
         bias_bhts: tf.Tensor | None = None,
         causal: bool = False,
         return_weights: bool = False,
+        keep_bhts: tf.Tensor | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(query=query_btd.shape, key=memory_bsd.shape, value=memory_bsd.shape)
         weights_bhts = _weights(self.query(query_btd), self.key(memory_bsd), mask_bhts, bias_bhts, causal)
-        output_bthe = _mix(self.weights_dropout(weights_bhts), self.value(memory_bsd))
+        output_bthe = _mix(self.weights_dropout(weights_bhts, keep_bhts), self.value(memory_bsd))
         output_btd = self.output_projection(output_bthe)
         return (output_btd, weights_bhts) if return_weights else output_btd
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["Configured", "keras", "register", "widen"]
+__all__ = ["Configured", "add_bias", "keras", "register", "widen"]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
@@ -22,6 +22,11 @@ def widen(x: tf.Tensor) -> tf.Tensor:
     """float32 for half types, otherwise the tensor itself: attention, softmax and normalisation compute in this dtype."""
     x = tf.convert_to_tensor(x)
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+
+
+def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """y + bias along the last axis; half types pass through float32, so that the gradient of the bias adds up in float32."""
+    return tf.cast(tf.nn.bias_add(widen(y), widen(bias)), y.dtype)
 
 
 class Configured:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import keras, register, widen
+from .backend import add_bias, keras, register, widen
 from .projection import xavier_uniform
 
 __all__ = ["Embedding", "Logits"]
@@ -67,7 +67,7 @@ class Logits(keras.layers.Layer):
         # One matrix product of all positions: faster than a batched one, and a table tied to the embedding is not copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])
         logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.kernel)
-        logits_nv = logits_nv if self.bias is None else tf.nn.bias_add(logits_nv, self.bias)
+        logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
 
     def get_config(self) -> dict[str, Any]:

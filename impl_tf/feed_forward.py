@@ -47,7 +47,7 @@ class FeedForward(Configured, keras.layers.Layer):
         self.hidden.build()
         self.output_projection.build()
 
-    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+    def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
         active_btf = activation(self.hidden(x_btd), self.config.activation)
-        return self.output_projection(self.hidden_dropout(active_btf))
+        return self.output_projection(self.hidden_dropout(active_btf, keep_btf))

@@ -1,7 +1,7 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -14,6 +14,8 @@ from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
+
+Keep: TypeAlias = Mapping[str, Any]  # keep masks, nested by site
 
 
 class _Layer(Configured, keras.layers.Layer):
@@ -36,28 +38,35 @@ class _Layer(Configured, keras.layers.Layer):
         dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
         return dropout, LayerNorm(config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm")
 
-    def _self_attention(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None, causal: bool) -> tf.Tensor:
+    def _self_attention(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None, causal: bool, keep: Keep) -> tf.Tensor:
         def self_attention(x_btd: tf.Tensor) -> tf.Tensor:
-            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal)
+            keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal, keep_bhts=keep_bhts)
 
-        return self._residual(x_btd, self_attention, self.self_attention_dropout, self.self_attention_norm)
+        return self._residual("self_attention", x_btd, self_attention, keep)
 
-    def _feed_forward(self, x_btd: tf.Tensor) -> tf.Tensor:
-        return self._residual(x_btd, self.feed_forward, self.feed_forward_dropout, self.feed_forward_norm)
+    def _feed_forward(self, x_btd: tf.Tensor, keep: Keep) -> tf.Tensor:
+        def network(x_btd: tf.Tensor) -> tf.Tensor:
+            return self.feed_forward(x_btd, keep.get("feed_forward", {}).get("hidden_dropout"))
 
-    def _residual(self, x_btd: tf.Tensor, sublayer: Callable[[tf.Tensor], tf.Tensor], dropout: Dropout, norm: LayerNorm) -> tf.Tensor:
+        return self._residual("feed_forward", x_btd, network, keep)
+
+    def _residual(self, name: str, x_btd: tf.Tensor, sublayer: Callable[[tf.Tensor], tf.Tensor], keep: Keep) -> tf.Tensor:
+        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
+        keep_btd = keep.get(f"{name}_dropout")
         if self.config.norm_placement == "pre":
-            return x_btd + dropout(sublayer(norm(x_btd)))
-        return norm(x_btd + dropout(sublayer(x_btd)))
+            return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
+        return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
 
 
 @register
 class EncoderLayer(_Layer):
     """As the truth."""
 
-    def call(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
-        x_btd = self._self_attention(x_btd, mask_bhts, causal=False)
-        return self._feed_forward(x_btd)
+    def call(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
+        keep = keep or {}
+        x_btd = self._self_attention(x_btd, mask_bhts, False, keep)
+        return self._feed_forward(x_btd, keep)
 
 
 @register
@@ -80,12 +89,15 @@ class DecoderLayer(_Layer):
         memory_bsd: tf.Tensor,
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
     ) -> tf.Tensor:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+        keep = keep or {}
 
         def cross_attention(query_btd: tf.Tensor) -> tf.Tensor:
-            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts)
+            keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
+            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        x_btd = self._self_attention(x_btd, self_mask_bhts, causal=True)
-        x_btd = self._residual(x_btd, cross_attention, self.cross_attention_dropout, self.cross_attention_norm)
-        return self._feed_forward(x_btd)
+        x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
+        x_btd = self._residual("cross_attention", x_btd, cross_attention, keep)
+        return self._feed_forward(x_btd, keep)

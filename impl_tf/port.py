@@ -1,16 +1,25 @@
 """What the judge calls."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from . import attention, embedding, feed_forward, layers, mask, positional_encoding, softmax, transformer
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig
+
+from . import attention, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, transformer
+from .backend import keras
 from .compiled import compiled
 from .dropout import Dropout
 from .normalization import LayerNorm
-from .weights import TABLE
+from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
+
+Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
 
 framework = "tf"
 modes = ("eager", "compiled")
@@ -39,4 +48,42 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "decoder": lambda config, dtype: transformer.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
     "transformer": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name),
+    "cross_entropy": lambda config, dtype: loss.cross_entropy,
+    "training_loss": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name).training_loss,
+    "adam": lambda config, dtype: _adam,
+    "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
+    "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
+    "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
+    "random_dropout": lambda config, dtype: partial(_random_dropout, rate=config.dropout_rate, dtype=dtype.name),
 }
+
+
+def _adam(
+    parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
+    learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """The truth's function, by the optimiser that the Trainer has."""
+    trees = (parameters, first_moment, second_moment)
+    variables = [keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)]
+    decays = tf.nest.flatten(optimizer.decay_mask(parameters))
+    exclude = [variable for variable, decay in zip(variables, decays, strict=True) if not decay]
+    adam = optimizer.adam(learning_rate, beta_1, beta_2, epsilon, weight_decay, exclude)
+    adam.build(variables)
+    adam.iterations.assign(step - 1)
+    state = [[variable.value, *adam.moments(variable.value)] for variable in variables]
+    for held, given in zip(state, zip(*map(tf.nest.flatten, trees), strict=True), strict=True):
+        for variable, tensor in zip(held, given, strict=True):
+            variable.assign(tensor)
+    adam.apply(tf.nest.flatten(gradients))
+    names = ("parameters", "first_moment", "second_moment")
+    return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
+
+
+def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
+    """Fresh parameters by canonical name."""
+    random.seed(seed)  # whence Keras draws the seeds of its initialisers
+    return export(transformer.Transformer(config, dtype=dtype), config)
+
+
+def _random_dropout(x: tf.Tensor, seed: int, rate: float, dtype: str) -> tf.Tensor:
+    return Dropout(rate, seed=seed, dtype=dtype)(x, training=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .backend import keras, register
+from .backend import add_bias, keras, register
 
 __all__ = ["Projection", "xavier_uniform"]
 
@@ -38,7 +38,7 @@ class Projection(keras.layers.Layer):
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         y = tf.matmul(tf.reshape(x, [-1, inputs]), tf.reshape(self.kernel, [inputs, outputs]))
         if self.bias is not None:
-            y = tf.nn.bias_add(y, tf.reshape(self.bias, [outputs]))  # next to the product, so that a graph fuses the two
+            y = add_bias(y, tf.reshape(self.bias, [outputs]))  # next to the product, so that a graph fuses the two
         return tf.reshape(y, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
 
     def get_config(self) -> dict[str, Any]:

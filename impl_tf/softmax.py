@@ -15,7 +15,8 @@ def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
     if mask is None:
         return tf.cast(tf.nn.softmax(x), logits.dtype)
     checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
-    # An empty row keeps its entries until it is zeroed: a row of -inf would be NaN, and NaN times a zero cotangent is NaN.
+    # An empty row is a row of zeros until it is zeroed: one of -inf would be NaN, and NaN times a zero cotangent is NaN.
     present = tf.reduce_any(mask, axis=-1, keepdims=True)
-    p = tf.nn.softmax(tf.where(mask | ~present, x, tf.constant(float("-inf"), x.dtype)))
+    absent = tf.where(present, tf.constant(float("-inf"), x.dtype), tf.zeros((), x.dtype))
+    p = tf.nn.softmax(tf.where(mask, x, absent))
     return tf.cast(tf.where(present, p, tf.zeros((), x.dtype)), logits.dtype)

@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from . import mask
+from . import loss, mask
 from .backend import Configured, keras, register
 from .dropout import Dropout
 from .embedding import Embedding, Logits
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, Keep
 from .normalization import LayerNorm
 from .positional_encoding import positional_encoding, token_positions
 
@@ -40,9 +40,10 @@ class Encoder(_Stack):
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
 
-    def call(self, x_bsd: tf.Tensor, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
-        for layer in self.layers:
-            x_bsd = layer(x_bsd, mask_bhts)
+    def call(self, x_bsd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_bsd) if self.config.final_norm else x_bsd
 
 
@@ -59,15 +60,17 @@ class Decoder(_Stack):
         memory_bsd: tf.Tensor,
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
     ) -> tf.Tensor:
-        for layer in self.layers:
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts)
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
 
 @register
 class Transformer(Configured, keras.Model):
-    """As the truth, with `encode` and `decode` as methods. Outside a call of the model they take `training` themselves."""
+    """As the truth, with `encode`, `decode` and `training_loss` as methods. Outside a call of the model they take `training` themselves."""
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -93,10 +96,17 @@ class Transformer(Configured, keras.Model):
             self.decoder.build()
             self.logits.build()
 
-    def encode(self, source: tf.Tensor, source_mask_bs: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
+    def encode(
+        self,
+        source: tf.Tensor,
+        source_mask_bs: tf.Tensor | None = None,
+        keep: Keep | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
-        x_bsd = self.encoder.embedding_dropout(x_bsd, training=training)
-        return self.encoder(x_bsd, mask.padding_mask(mask_bs), training=training)
+        x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"), training=training)
+        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, training=training)
 
     def decode(
         self,
@@ -104,18 +114,20 @@ class Transformer(Configured, keras.Model):
         memory_bsd: tf.Tensor,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
+        keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
         if not self.config.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        keep = (keep or {}).get("decoder", {})
         x_btd, mask_bt = self._embed(self.target_embedding, "target", target, target_mask_bt)
-        x_btd = self.decoder.embedding_dropout(x_btd, training=training)
+        x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"), training=training)
         if source_mask_bs is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, training=training)
+        x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep, training=training)
         return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
 
     def call(
@@ -124,13 +136,27 @@ class Transformer(Configured, keras.Model):
         target: tf.Tensor,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
+        keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
         checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs, training)
+        memory_bsd = self.encode(source, source_mask_bs, keep, training)
         if source_mask_bs is None:
             source_mask_bs = mask.token_mask(source, self.config.padding_id)
-        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, training)
+        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, training)
+
+    def training_loss(
+        self,
+        source: tf.Tensor,
+        target: tf.Tensor,
+        smoothing: float = 0.0,
+        total: int | tf.Tensor | None = None,
+        keep: Keep | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        input_bt, label_bt = loss.teacher_forcing(target)
+        logits_btv = self(source, input_bt, keep=keep, training=training)
+        return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, self.config.padding_id), smoothing, total)
 
     def check_ids(self, source: Any, target: Any, *_: Any, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""

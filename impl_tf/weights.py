@@ -10,7 +10,9 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
-__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
+from .backend import keras
+
+__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy", "variables"]
 
 TABLE: layout.Table = (
     # end of the canonical name, end of the native name, native axes
@@ -45,27 +47,48 @@ def load(
     Raises ValueError, having changed nothing, on missing, unexpected and misshapen tensors and on every other dtype than the
     variable's, all in one message, and where table and module do not fit.
     """
-    _build(module)
-    variables = _variables(module, config, component, table)
-    dtypes = {tf.as_dtype(variable.dtype).name for variable in variables.values()}
+    native = variables(module, config, component, table)
+    dtypes = {tf.as_dtype(variable.dtype).name for variable in native.values()}
     canonical.match(parameters, canonical.shapes(config, component), dtypes.pop() if len(dtypes) == 1 else None)
     arrays = layout.to_native(parameters, table, config, component)
     problems = [
         f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; got {arrays[name].dtype} {arrays[name].shape}"
-        for name, variable in variables.items()
+        for name, variable in native.items()
         if (tf.as_dtype(variable.dtype), tuple(variable.shape)) != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
     ]
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
-    for name, variable in variables.items():
+    for name, variable in native.items():
         variable.assign(from_numpy(arrays[name]))
 
 
 def export(module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, np.ndarray]:
     """The module's variables by canonical name, the inverse of `load`. Raises ValueError where table and module do not fit."""
+    native = variables(module, config, component, table)
+    return layout.from_native({name: to_numpy(variable) for name, variable in native.items()}, table, config, component)
+
+
+def variables(
+    module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+) -> dict[str, keras.Variable | tf.Variable]:
+    """The module's variables by native name, a path of attributes and list indices; a layer that needs no shapes is built first.
+
+    Raises ValueError where table and module do not fit.
+    """
     _build(module)
-    variables = _variables(module, config, component, table)
-    return layout.from_native({name: to_numpy(variable) for name, variable in variables.items()}, table, config, component)
+    found, problems = {}, []
+    for name, letters in canonical.axes(config, component).items():
+        native, _ = layout.native(name, letters, table)
+        found[native] = _walk(module, native)
+        if found[native] is None:
+            problems.append(f"{native} of {name} is not a variable of the module")
+    known = {_key(variable) for variable in found.values()}
+    for variable in module.trainable_variables:
+        if _key(variable) not in known:
+            problems.append(f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table")
+    if problems:
+        raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
+    return found
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
@@ -85,23 +108,6 @@ def _build(module: Any) -> None:
     if any(parameter.default is parameter.empty for parameter in inspect.signature(module.build).parameters.values()):
         raise ValueError(f"{module.name} creates its variables from the shapes of its inputs; call it once before its parameters are set")
     module.build()
-
-
-def _variables(module: Any, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, Any]:
-    """The variables by native name: a path of attributes and list indices."""
-    variables, problems = {}, []
-    for name, letters in canonical.axes(config, component).items():
-        native, _ = layout.native(name, letters, table)
-        variables[native] = _walk(module, native)
-        if variables[native] is None:
-            problems.append(f"{native} of {name} is not a variable of the module")
-    known = {_key(variable) for variable in variables.values()}
-    for variable in module.trainable_variables:
-        if _key(variable) not in known:
-            problems.append(f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table")
-    if problems:
-        raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
-    return variables
 
 
 def _walk(module: Any, path: str) -> Any:

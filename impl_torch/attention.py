@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from . import dtypes, mask, softmax
-from .dropout import Dropout
+from .dropout import Dropout, dropout
 from .linear import Linear
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
@@ -23,9 +23,14 @@ def scaled_dot_product_attention(
     bias_bhts: Tensor | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    dropout: Dropout | None = None,
+    keep_bhts: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    training: bool = False,
 ) -> Output:
-    """torch's fused kernel, unless the weights must exist: because they are returned, or because dropout applies to them."""
+    """torch's fused kernel, which draws its own dropout, unless the weights must exist: to be returned, or to meet a keep mask.
+
+    training: as in `F.dropout`. Without a keep mask, it drops weights at random.
+    """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
     scores = (batch, heads, target, key_bsgk.shape[1])
@@ -33,14 +38,22 @@ def scaled_dot_product_attention(
         checks.check_bias(bias_bhts.shape, dtypes.name(bias_bhts.dtype), scores)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, dtypes.name(mask_bhts.dtype), scores)
-    if return_weights or dropout is not None:
-        output_bthe, weights_bhts = _explicit(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, dropout)
+    if return_weights or keep_bhts is not None:
+        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+        dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
+        output_bthe = torch.einsum("bhts,bshe->bthe", dropped_bhts, _repeat(value_bsge, heads))
         return (output_bthe, weights_bhts) if return_weights else output_bthe
-    return _fused(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+    return _fused(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, dropout_rate if training else 0.0)
 
 
 def _fused(
-    query_bthk: Tensor, key_bsgk: Tensor, value_bsge: Tensor, mask_bhts: Tensor | None, bias_bhts: Tensor | None, causal: bool
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    value_bsge: Tensor,
+    mask_bhts: Tensor | None,
+    bias_bhts: Tensor | None,
+    causal: bool,
+    dropout_rate: float,
 ) -> Tensor:
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
     # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the last one, sees every key.
@@ -54,33 +67,28 @@ def _fused(
         key_bsgk.transpose(1, 2),
         value_bsge.transpose(1, 2),
         attn_mask=mask_bhts,
+        dropout_p=dropout_rate,
         is_causal=triangle,
         enable_gqa=query_bthk.shape[2] != key_bsgk.shape[2],
     )
     return output_bhte.transpose(1, 2)
 
 
-def _explicit(
-    query_bthk: Tensor,
-    key_bsgk: Tensor,
-    value_bsge: Tensor,
-    mask_bhts: Tensor | None,
-    bias_bhts: Tensor | None,
-    causal: bool,
-    dropout: Dropout | None,
-) -> tuple[Tensor, Tensor]:
+def _weights(query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None, bias_bhts: Tensor | None, causal: bool) -> Tensor:
     _, target, heads, head_size = query_bthk.shape
-    key_bshk, value_bshe = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (key_bsgk, value_bsge))
     scaled_bthk = dtypes.widen(query_bthk) * head_size**-0.5
-    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, dtypes.widen(key_bshk))
+    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, dtypes.widen(_repeat(key_bsgk, heads)))
     if bias_bhts is not None:
         logits_bhts = logits_bhts + bias_bhts
         mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > -torch.inf)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device))
-    weights_bhts = softmax.softmax(logits_bhts, mask_bhts).to(query_bthk.dtype)
-    dropped_bhts = weights_bhts if dropout is None else dropout(weights_bhts)
-    return torch.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe), weights_bhts
+    return softmax.softmax(logits_bhts, mask_bhts).to(query_bthk.dtype)
+
+
+def _repeat(x_bsge: Tensor, heads: int) -> Tensor:
+    """A key or value head for each query head."""
+    return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -104,14 +112,17 @@ class MultiHeadAttention(nn.Module):
         bias_bhts: Tensor | None = None,
         causal: bool = False,
         return_weights: bool = False,
+        keep_bhts: Tensor | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.query.in_features)
         checks.check_features("memory", memory_bsd.shape, self.key.in_features)
         query_bthk = self.query(query_btd).unflatten(-1, (self.heads, -1))
         key_bsgk = self.key(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
         value_bsge = self.value(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
-        dropout = self.weights_dropout if self.weights_dropout.active else None
-        attended = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, dropout)
+        dropout_rate, training = self.weights_dropout.rate, self.weights_dropout.training
+        attended = scaled_dot_product_attention(
+            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate, training
+        )
         output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
         output_btd = self.output(output_bthe.flatten(-2))
         return (output_btd, *weights) if return_weights else output_btd

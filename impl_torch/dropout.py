@@ -18,16 +18,16 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
-    @property
-    def active(self) -> bool:
-        """True where a call without a keep mask is not the identity."""
-        return self.training and self.rate > 0
-
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        if keep is None:
-            return F.dropout(x, self.rate, self.training)
-        checks.check_keep(keep.shape, dtypes.name(keep.dtype), x.shape, self.rate)
-        return torch.where(keep, x / (1 - self.rate), 0)
+        return dropout(x, keep, self.rate, self.training)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
+
+
+def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tensor:
+    """The entries that are kept, by the mask; without one at random in training, and all of them in evaluation."""
+    if keep is None:
+        return F.dropout(x, rate, training)
+    checks.check_keep(keep.shape, dtypes.name(keep.dtype), x.shape, rate)
+    return torch.where(keep, x / (1 - rate), 0)

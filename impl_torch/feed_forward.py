@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
         self.output = Linear(config.feed_forward_width, config.model_width)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
-    def forward(self, x_btd: Tensor) -> Tensor:
+    def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.hidden.in_features)
         active_btf = activation(self.hidden(x_btd), self.activation_name)
-        return self.output(self.hidden_dropout(active_btf))
+        return self.output(self.hidden_dropout(active_btf, keep_btf))

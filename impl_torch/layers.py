@@ -1,6 +1,7 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,9 +14,11 @@ from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
+Tree = Mapping[str, Any]
+
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each as a residual sub-layer."""
+    """Self-attention, then feed-forward, each as a residual sub-layer. keep: dropout masks by site, where they are given."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -27,12 +30,17 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon)
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
-    def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None) -> Tensor:
-        def self_attention(x_btd: Tensor) -> Tensor:
-            return self.self_attention(x_btd, x_btd, mask_bhts)
+    def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
+        sites = keep or {}
 
-        x_btd = _residual(x_btd, self_attention, self.self_attention_norm, self.self_attention_dropout, self.pre_norm)
-        return _residual(x_btd, self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, self.pre_norm)
+        def self_attention(x_btd: Tensor) -> Tensor:
+            return self.self_attention(x_btd, x_btd, mask_bhts, keep_bhts=sites.get("self_attention", {}).get("weights_dropout"))
+
+        def feed_forward(x_btd: Tensor) -> Tensor:
+            return self.feed_forward(x_btd, sites.get("feed_forward", {}).get("hidden_dropout"))
+
+        x_btd = _residual(self, "self_attention", x_btd, self_attention, sites)
+        return _residual(self, "feed_forward", x_btd, feed_forward, sites)
 
 
 class DecoderLayer(nn.Module):
@@ -52,22 +60,34 @@ class DecoderLayer(nn.Module):
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
     def forward(
-        self, x_btd: Tensor, memory_bsd: Tensor, self_mask_bhts: Tensor | None = None, cross_mask_bhts: Tensor | None = None
+        self,
+        x_btd: Tensor,
+        memory_bsd: Tensor,
+        self_mask_bhts: Tensor | None = None,
+        cross_mask_bhts: Tensor | None = None,
+        keep: Tree | None = None,
     ) -> Tensor:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+        sites = keep or {}
 
         def self_attention(x_btd: Tensor) -> Tensor:
-            return self.self_attention(x_btd, x_btd, self_mask_bhts, causal=True)
+            keep_bhts = sites.get("self_attention", {}).get("weights_dropout")
+            return self.self_attention(x_btd, x_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
 
         def cross_attention(query_btd: Tensor) -> Tensor:
-            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts)
+            keep_bhts = sites.get("cross_attention", {}).get("weights_dropout")
+            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        x_btd = _residual(x_btd, self_attention, self.self_attention_norm, self.self_attention_dropout, self.pre_norm)
-        x_btd = _residual(x_btd, cross_attention, self.cross_attention_norm, self.cross_attention_dropout, self.pre_norm)
-        return _residual(x_btd, self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, self.pre_norm)
+        def feed_forward(x_btd: Tensor) -> Tensor:
+            return self.feed_forward(x_btd, sites.get("feed_forward", {}).get("hidden_dropout"))
+
+        x_btd = _residual(self, "self_attention", x_btd, self_attention, sites)
+        x_btd = _residual(self, "cross_attention", x_btd, cross_attention, sites)
+        return _residual(self, "feed_forward", x_btd, feed_forward, sites)
 
 
-def _residual(x_btd: Tensor, sublayer: Callable[[Tensor], Tensor], norm: LayerNorm, dropout: Dropout, pre_norm: bool) -> Tensor:
-    if pre_norm:
-        return x_btd + dropout(sublayer(norm(x_btd)))
-    return norm(x_btd + dropout(sublayer(x_btd)))
+def _residual(layer: EncoderLayer | DecoderLayer, name: str, x_btd: Tensor, sublayer: Callable[[Tensor], Tensor], sites: Tree) -> Tensor:
+    norm, dropout, keep_btd = getattr(layer, f"{name}_norm"), getattr(layer, f"{name}_dropout"), sites.get(f"{name}_dropout")
+    if layer.pre_norm:
+        return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
+    return norm(x_btd + dropout(sublayer(x_btd), keep_btd))

@@ -6,11 +6,16 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
+from . import dtypes
+
 __all__ = ["LayerNorm"]
 
 
 class LayerNorm(nn.Module):
-    """`F.layer_norm`, whose kernels compute half types in float32 up to and with the offset."""
+    """`F.layer_norm`, whose kernels compute half types in float32 up to and with the offset.
+
+    Backward that of the CPU does not: it keeps the mean in the half type and adds up in it, so that it is given float32.
+    """
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -25,7 +30,9 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.scale.shape[0])
-        return F.layer_norm(x_btd, self.scale.shape, self.scale, self.offset, self.epsilon)
+        tensors = (x_btd, self.scale, self.offset)
+        x, scale, offset = map(dtypes.widen, tensors) if x_btd.device.type == "cpu" else tensors
+        return F.layer_norm(x, scale.shape, scale, offset, self.epsilon).to(x_btd.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.scale.shape[0]}, epsilon={self.epsilon}"

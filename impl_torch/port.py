@@ -1,29 +1,75 @@
 """What the judge calls: every component, built from a config."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig
+from reference_numpy.parameters import flatten, nest
 
+from . import optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .compiled import compiled
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import FeedForward, activation
 from .layers import DecoderLayer, EncoderLayer
+from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
+from .optimizer import clip_global_norm
 from .positional_encoding import positional_encoding, token_positions
+from .schedule import noam
 from .softmax import softmax
 from .transformer import Decoder, Encoder, Transformer
-from .weights import TABLE
+from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
 
 Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
+Tree = Mapping[str, Any]
+
+
+def adam(
+    parameters: Tree,
+    gradients: Tree,
+    first_moment: Tree,
+    second_moment: Tree,
+    step: int,
+    learning_rate: float,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    weight_decay: float = 0.0,
+) -> dict[str, Any]:
+    """One step of the optimiser that trains, from the given moments."""
+    trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
+    stepping = optimizer.adam(nest(trained), first_moment, second_moment, step - 1, beta_1, beta_2, epsilon, weight_decay)
+    for name, gradient in flatten(gradients).items():
+        trained[name].grad = gradient
+    for group in stepping.param_groups:
+        group["lr"] = learning_rate
+    stepping.step()
+    return {"parameters": nest(trained), "first_moment": first_moment, "second_moment": second_moment}
+
+
+def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:
+    """The parameters of a fresh model."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return export(Transformer(config).to(dtype), config)
+
+
+def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
+    """Dropout with a mask of its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return dropout(x)
+
 
 framework = "torch"
 modes = ("eager", "compiled")
@@ -49,4 +95,11 @@ components: dict[str, Build] = {
     "decoder": lambda config, dtype: Decoder(config),
     "logits": lambda config, dtype: Logits(config.model_width, config.target_vocabulary, config.output_bias),
     "transformer": lambda config, dtype: Transformer(config),
+    "cross_entropy": lambda config, dtype: cross_entropy,
+    "training_loss": lambda config, dtype: Transformer(config).training_loss,
+    "adam": lambda config, dtype: adam,
+    "clip_global_norm": lambda config, dtype: clip_global_norm,
+    "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
+    "initialise": lambda config, dtype: partial(initialise, config, dtype),
+    "random_dropout": lambda config, dtype: partial(random_dropout, Dropout(config.dropout_rate).train()),
 }

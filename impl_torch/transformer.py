@@ -1,18 +1,23 @@
 """Encoder, decoder and the whole Transformer."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import dtypes, mask, positional_encoding
+from . import dtypes, loss, mask, positional_encoding
 from .dropout import Dropout
 from .embedding import Embedding, Logits, check_ids
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
 __all__ = ["Decoder", "Encoder", "Transformer"]
+
+Tree = Mapping[str, Any]
 
 
 class Encoder(nn.Module):
@@ -24,9 +29,10 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
 
-    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None) -> Tensor:
-        for layer in self.layers:
-            x_bsd = layer(x_bsd, mask_bhts)
+    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_bsd)
 
 
@@ -40,17 +46,24 @@ class Decoder(nn.Module):
         self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
 
     def forward(
-        self, x_btd: Tensor, memory_bsd: Tensor, self_mask_bhts: Tensor | None = None, cross_mask_bhts: Tensor | None = None
+        self,
+        x_btd: Tensor,
+        memory_bsd: Tensor,
+        self_mask_bhts: Tensor | None = None,
+        cross_mask_bhts: Tensor | None = None,
+        keep: Tree | None = None,
     ) -> Tensor:
-        for layer in self.layers:
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts)
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
         return self.final_norm(x_btd)
 
 
 class Transformer(nn.Module):
     """The whole model. Shared embeddings are one module, tied logits one `nn.Parameter`: their gradients add up.
 
-    Without a padding id there are no masks, and the fused kernels run without one.
+    Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, where they are given;
+    the other sites draw their own in training.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -67,41 +80,74 @@ class Transformer(nn.Module):
             if config.tie_logits:
                 self.logits.weight = self.target_embedding.table
 
-    def encode(self, source: Tensor, source_mask_bs: Tensor | None = None) -> Tensor:
+    def encode(self, source: Tensor, source_mask_bs: Tensor | None = None, keep: Tree | None = None) -> Tensor:
         check_ids((source, self.config.source_vocabulary))
-        return self._encode(source, self._mask(source, source_mask_bs))
+        return self._encode(source, self._mask(source, source_mask_bs), keep)
 
     def decode(
-        self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None
+        self,
+        target: Tensor,
+        memory_bsd: Tensor,
+        source_mask_bs: Tensor | None = None,
+        target_mask_bt: Tensor | None = None,
+        keep: Tree | None = None,
     ) -> Tensor:
         self._need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         check_ids((target, self.config.target_vocabulary))
-        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt)
+        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
-    def check_ids(self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None) -> None:
-        """Raises ValueError on tokens that `forward` refuses; takes the arguments of `forward`."""
+    def check_ids(self, source: Tensor, target: Tensor, *others: Any, **named: Any) -> None:
+        """Raises ValueError on tokens that `forward` and `training_loss` refuse; takes their arguments."""
         checks.check_same_batch(source=source.shape, target=target.shape)
         check_ids((source, self.config.source_vocabulary), (target, self.config.target_vocabulary))
 
-    def forward(self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None = None, target_mask_bt: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask_bs: Tensor | None = None,
+        target_mask_bt: Tensor | None = None,
+        keep: Tree | None = None,
+    ) -> Tensor:
         self._need_decoder()
         self.check_ids(source, target)
+        return self._logits(source, target, source_mask_bs, target_mask_bt, keep)
+
+    def training_loss(
+        self, source: Tensor, target: Tensor, smoothing: float = 0.0, total: int | Tensor | None = None, keep: Tree | None = None
+    ) -> Tensor:
+        self._need_decoder()
+        input_bt, label_bt = loss.teacher_forcing(target)
+        self.check_ids(source, target)
+        logits_btv = self._logits(source, input_bt, None, None, keep)
+        mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
+        return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
+
+    def _logits(
+        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
+    ) -> Tensor:
         source_mask_bs = self._mask(source, source_mask_bs)
-        return self._decode(target, self._encode(source, source_mask_bs), source_mask_bs, target_mask_bt)
+        return self._decode(target, self._encode(source, source_mask_bs, keep), source_mask_bs, target_mask_bt, keep)
 
-    def _encode(self, source: Tensor, mask_bs: Tensor | None) -> Tensor:
-        x_bsd = self.encoder.embedding_dropout(self._embed(self.source_embedding, "source", source, mask_bs))
-        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs))
+    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None) -> Tensor:
+        sites = (keep or {}).get("encoder", {})
+        x_bsd = self._embed(self.source_embedding, "source", source, mask_bs)
+        x_bsd = self.encoder.embedding_dropout(x_bsd, sites.get("embedding_dropout"))
+        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites)
 
-    def _decode(self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None) -> Tensor:
+    def _decode(
+        self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
+    ) -> Tensor:
+        sites = (keep or {}).get("decoder", {})
         mask_bt = self._mask(target, target_mask_bt)
-        x_btd = self.decoder.embedding_dropout(self._embed(self.target_embedding, "target", target, mask_bt))
+        x_btd = self._embed(self.target_embedding, "target", target, mask_bt)
+        x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, dtypes.name(source_mask_bs.dtype), memory_bsd.shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
-        return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts))
+        return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites))
 
     def _mask(self, token: Tensor, mask_bt: Tensor | None) -> Tensor | None:
         if mask_bt is not None or self.config.padding_id is None or token.is_floating_point():

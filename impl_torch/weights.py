@@ -16,7 +16,7 @@ from reference_numpy import parameters as canonical
 
 from . import dtypes
 
-__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
+__all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
 # end of the canonical name, end of the native name, native axes
 TABLE: layout.Table = (
@@ -73,6 +73,12 @@ def export(
     names = _native_names(config, component, table).values()
     tensors = {name: to_numpy(tensor) for name in names if (tensor := _find(module, name)) is not None}
     return layout.from_native(tensors, table, config, component)
+
+
+def tensors(module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, Tensor]:
+    """The module's own tensors by canonical name, in its own layout."""
+    names = _native_names(config, component, table).items()
+    return {name: tensor for name, native_name in names if (tensor := _find(module, native_name)) is not None}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

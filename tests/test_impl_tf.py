@@ -22,7 +22,7 @@ from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
 from impl_tf.softmax import softmax  # noqa: E402
 from impl_tf.transformer import Encoder, Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
+from reference_numpy import TransformerConfig, parameters, preset, sites  # noqa: E402
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
@@ -229,6 +229,52 @@ def test_every_site_drops_in_training(site):
     layer, x_bsd = Encoder(config), tf.random.normal((2, 5, 15), seed=1)
     layer.build()
     assert not np.allclose(layer(x_bsd, training=True), layer(x_bsd))
+
+
+@pytest.mark.parametrize("config", [CONFIG, TIED.replace(norm_placement="pre")], ids=["untied", "tied-pre"])
+def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(config):
+    model, (source, target) = loaded(config), tokens()
+    keep = sites.draw(config, 3, 7, 5, np.random.default_rng(4))
+    tree = parameters.nest(random_parameters(config))
+    expected = truth.transformer(tree, config, source, target, keep=keep)
+    for training in (False, True):
+        np.testing.assert_allclose(model(source, target, keep=keep, training=training), expected, rtol=0, atol=1e-12)
+    one = {"decoder": {"layers": {"0": {"cross_attention": keep["decoder"]["layers"]["0"]["cross_attention"]}}}}
+    np.testing.assert_allclose(
+        model(source, target, keep=one), truth.transformer(tree, config, source, target, keep=one), rtol=0, atol=1e-12
+    )
+    assert not np.allclose(model(source, target, keep=one, training=True), model(source, target, keep=one))
+
+
+def test_every_fresh_parameter_has_the_distribution_of_the_truth():
+    config = CONFIG.replace(source_vocabulary=2000, model_width=64, feed_forward_width=96)
+    fresh = weights.export(Transformer(config), config)
+    for name, expected in parameters.initialise(config, 0, np.float32).items():
+        array, count = fresh[name], expected.size
+        if name.endswith(("scale", "offset", "bias")):
+            np.testing.assert_array_equal(array, expected)
+            continue
+        # Four standard deviations of the mean and of the deviation of so many draws.
+        assert abs(array.mean()) < 4 * expected.std() / count**0.5, name
+        assert abs(array.std() / expected.std() - 1) < 4 * (2 / count) ** 0.5, name
+        if name.endswith("kernel"):
+            assert 0.9 < np.abs(array).max() / np.abs(expected).max() < 1.1, name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_a_bias_hides_passes_zero_gradient(dtype):
+    rng = np.random.default_rng(6)
+    query, key, value = (tf.cast(rng.normal(size=(2, 4, 3, 5)), dtype) for _ in range(3))
+    bias = np.zeros((1, 1, 4, 4))
+    bias[..., 1, :] = bias[..., 2, 3] = -np.inf
+    bias = tf.cast(bias, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value, bias])
+        output = scaled_dot_product_attention(query, key, value, bias_bhts=bias)
+    gradients = tape.gradient(output, [query, key, value, bias], tf.ones_like(output))
+    assert all(np.isfinite(tf.cast(gradient, "float32")).all() for gradient in gradients)
+    assert not tf.cast(gradients[0][:, 1], "float32").numpy().any()
+    assert not tf.cast(gradients[3][..., 1, :], "float32").numpy().any()
 
 
 def test_dropout_keeps_the_expectation():

@@ -1,6 +1,8 @@
 """What is special to the PyTorch port; what it shares with the others is proved by the judge."""
 
 import copy
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -8,6 +10,11 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer.conformance import tolerance
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.port import NotCovered
 
 torch = pytest.importorskip("torch")
 
@@ -19,6 +26,7 @@ from impl_torch.embedding import Embedding  # noqa: E402
 from impl_torch.linear import Linear  # noqa: E402
 from impl_torch.softmax import softmax  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
+from rosettaformer.conformance.adapters.torch import Adapter  # noqa: E402
 
 
 @pytest.fixture
@@ -132,13 +140,29 @@ def test_dropout_in_training_only(config: TransformerConfig) -> None:
 
 def test_dropout_of_the_weights_reaches_the_output(config: TransformerConfig) -> None:
     attention = MultiHeadAttention(config.replace(attention_dropout_rate=0.5))
-    keep = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
-    attention.weights_dropout.register_forward_pre_hook(lambda module, args: (args[0], keep))
-    output_btd, weights_bhts = attention(random(2, 3, 32).float(), random(2, 5, 32).float(), return_weights=True)
+    query, memory = random(2, 3, 32).float(), random(2, 5, 32).float()
+    nothing = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+    output_btd, weights_bhts = attention(query, memory, return_weights=True, keep_bhts=nothing)
     assert not output_btd.any()
     assert torch.allclose(weights_bhts.sum(-1), torch.ones(()))
-    assert not attention(random(2, 3, 32).float(), random(2, 5, 32).float()).any()
-    assert attention.eval()(random(2, 3, 32).float(), random(2, 5, 32).float()).any()
+    assert not attention.eval()(query, memory, keep_bhts=nothing).any()  # a mask that is given applies in every mode
+    assert torch.equal(attention(query, memory), attention(query, memory))
+    attention.train()
+    assert not torch.equal(attention(query, memory), attention(query, memory))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_fused_kernel_draws_its_own_dropout(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    calls: list[dict[str, Any]] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention", lambda *args, **kwargs: calls.append(kwargs) or kernel(*args, **kwargs)
+    )
+    query, key = random(2, 3, 6, 8), random(2, 5, 6, 8)
+    scaled_dot_product_attention(query, key, key, dropout_rate=0.25, training=training)
+    assert [call["dropout_p"] for call in calls] == [0.25 if training else 0.0]
+    scaled_dot_product_attention(query, key, key, keep_bhts=torch.ones(2, 6, 3, 5, dtype=torch.bool), dropout_rate=0.25, training=training)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -150,7 +174,16 @@ def test_empty(dtype: Any, value_size: int, return_weights: bool) -> None:
     mask = torch.ones(2, 1, 3, 7, dtype=torch.bool)
     mask[0, :, 1] = False
     bias = random(1, 6, 3, 7, dtype=dtype)
-    extras: list[dict[str, Any]] = [{}, {"bias_bhts": bias}, {"causal": True}]
+    hidden = torch.where(mask, bias, -torch.inf)
+    keep = torch.ones(2, 6, 3, 7, dtype=torch.bool)
+    extras: list[dict[str, Any]] = [
+        {},
+        {"bias_bhts": bias},
+        {"bias_bhts": hidden},
+        {"causal": True},
+        {"keep_bhts": keep, "dropout_rate": 0.1},
+    ]
+    extras += [{"dropout_rate": 0.1, "training": True}]
     for extra in extras:
         result: Any = scaled_dot_product_attention(query, key, value, mask, return_weights=return_weights, **extra)
         output = result[0] if return_weights else result
@@ -269,3 +302,54 @@ def test_export_to_a_graph(config: TransformerConfig) -> None:
     lengths = {"source": {1: torch.export.Dim("s", min=2, max=64)}, "target": {1: torch.export.Dim("t", min=2, max=64)}}
     program = torch.export.export(module, (tokens(7), tokens(5)), dynamic_shapes=lengths)
     torch.testing.assert_close(program.module()(tokens(9), tokens(6)), module(tokens(9), tokens(6)))
+
+
+class Attention(torch.nn.Module):
+    """Self-attention with one parameter for the three projections, whose parts are views; some are frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together = torch.nn.Parameter(torch.randn(3 * 12, 12), requires_grad=False)
+        self.output = torch.nn.Linear(12, 12, bias=False)
+
+    query, key, value = (property(lambda self, part=part: self.together.chunk(3)[part]) for part in range(3))
+
+    def forward(self, query_btd: Any, memory_bsd: Any, mask_bhts: Any = None) -> Any:
+        queries, keys, values = ((x @ kernel.T).unflatten(-1, (3, 4)) for x, kernel in zip(
+            (query_btd, memory_bsd, memory_bsd), (self.query, self.key, self.value), strict=True))  # fmt: skip
+        return self.output(scaled_dot_product_attention(queries, keys, values, mask_bhts).flatten(-2))
+
+
+VIEWS = SimpleNamespace(
+    components={"multi_head_attention": lambda config, dtype: Attention()},
+    weights=(
+        ("query.kernel", "query", "(h k) d"),
+        ("key.kernel", "key", "(g k) d"),
+        ("value.kernel", "value", "(g e) d"),
+        ("output.kernel", "output.weight", "d (h e)"),
+    ),
+)
+SIZES = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "attention_bias": False}
+
+
+def attention_case(**inputs: Any) -> Case:
+    case = next(case for case in all_cases(SIZES, grad=True) if case.id == "multi_head_attention_vjp/left_padding")
+    return dataclasses.replace(case, inputs=dict(case.inputs) | inputs)
+
+
+def test_gradients_of_views_of_a_frozen_parameter_are_those_of_the_truth() -> None:
+    case = attention_case()
+    found, expected = Adapter(VIEWS).run(case), tolerance.expect(case)
+    assert sorted(found) == sorted(expected)
+    assert len([name for name in found if name.startswith("parameters.")]) == 4
+    for name, expectation in expected.items():
+        assert compare(expectation, found[name]).message == "", name
+
+
+def test_a_module_that_takes_no_keep_masks_does_not_cover_them() -> None:
+    keep = np.ones((3, 3, 5, 7), dtype=bool)
+    with pytest.raises(NotCovered, match="Attention.forward takes no keep masks"):
+        Adapter(VIEWS).run(attention_case(keep_bhts=keep))
+    with pytest.raises(NotCovered, match="takes no keep masks"):
+        function = SimpleNamespace(components={"scaled_dot_product_attention": lambda config, dtype: lambda query_bthk: query_bthk})
+        Adapter(function).run(Case("x", "scaled_dot_product_attention", preset("tiny"), {"query_bthk": keep * 1.0, "keep_bhts": keep}))

@@ -1,0 +1,53 @@
+"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from reference_numpy import checks
+
+__all__ = ["cross_entropy", "teacher_forcing"]
+
+
+def teacher_forcing(target_bt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The decoder's input, which is all but the last token, and the labels, which are all but the first: row t is scored on token t + 1."""
+    checks.check_target(target_bt.shape, str(target_bt.dtype))
+    return target_bt[:, :-1], target_bt[:, 1:]
+
+
+def cross_entropy(
+    logits_btv: jax.Array,
+    label_bt: jax.Array,
+    mask_bt: jax.Array | None = None,
+    smoothing: float = 0.0,
+    total: jax.Array | int | None = None,
+) -> jax.Array:
+    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
+
+    `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds up to 1. `jax.nn.log_softmax`, on which
+    `optax.losses.softmax_cross_entropy` stands, takes the exponential of a rounded logarithm there. The rows of q, as wide as the logits,
+    are not made. Logits that do not count are replaced before they are used, so that no infinity among them reaches the gradient. A traced
+    total, and the labels in a traced program, are not checked.
+    """
+    label_bt, mask_bt, count = _checked(logits_btv, label_bt, mask_bt, smoothing, total)
+    wide = jnp.promote_types(logits_btv.dtype, jnp.float32)
+    x_btv = jnp.where(mask_bt[..., None], logits_btv.astype(wide), 0)
+    loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * jnp.take_along_axis(x_btv, label_bt[..., None], axis=-1)[..., 0]
+    if smoothing:
+        loss_bt -= smoothing * x_btv.mean(axis=-1)
+    return (jnp.sum(loss_bt, where=mask_bt) / count.astype(wide)).astype(logits_btv.dtype)
+
+
+def _checked(
+    logits_btv: jax.Array, label_bt: jax.Array, mask_bt: jax.Array | None, smoothing: float, total: jax.Array | int | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The labels, the mask and the total, which is at least 1. Raises ValueError as the truth does, on ids where they are concrete."""
+    bounds: tuple[int, ...] = ()
+    if jnp.issubdtype(label_bt.dtype, jnp.integer) and label_bt.size and not isinstance(label_bt, jax.core.Tracer):
+        ids = np.asarray(label_bt)
+        bounds = int(ids.min()), int(ids.max())
+    known = None if total is None or isinstance(total, jax.core.Tracer) else int(total)
+    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *bounds)
+    mask_bt = jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
+    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
+    return jnp.asarray(label_bt), mask_bt, jnp.maximum(mask_bt.sum() if total is None else total, 1)

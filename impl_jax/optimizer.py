@@ -1,0 +1,43 @@
+"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+
+from typing import Any
+
+import jax
+import optax
+
+__all__ = ["adam", "clip_global_norm", "decay_mask"]
+
+
+def adam(
+    learning_rate: optax.ScalarOrSchedule, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0
+) -> optax.GradientTransformationExtraArgs:
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, the decay where `decay_mask` says so: `optax.adamw`, nothing inherited.
+
+    optax adds `epsilon` to the corrected root, as the decision says; its `eps_root` would stand inside. Its state holds the count of
+    steps, first moments `mu` and second moments `nu`: `optax.tree.get` and `optax.tree.set` reach them by these names.
+    """
+    adamw = optax.adamw(learning_rate, beta_1, beta_2, epsilon, eps_root=0.0, weight_decay=weight_decay, mask=decay_mask, nesterov=False)
+
+    def update(gradients: Any, state: Any, parameters: Any = None, **extra: Any) -> Any:
+        with jax.enable_x64(True):  # for the numbers `1 - beta^n`: in float32 the first of them keep few digits
+            return adamw.update(gradients, state, parameters, **extra)
+
+    return optax.GradientTransformationExtraArgs(adamw.init, update)
+
+
+def clip_global_norm(gradients: Any, limit: float) -> Any:
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`: `optax.clip_by_global_norm`, of any tree of gradients."""
+    if not limit > 0:
+        raise ValueError(f"limit must be greater than 0; got {limit}")
+    clip = optax.clip_by_global_norm(limit)
+    return clip.update(gradients, clip.init(gradients))[0]
+
+
+def decay_mask(parameters: Any) -> Any:
+    """Which parameters decay, in the structure of a state of NNX or of nested mappings: kernels and tables do."""
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        # In a state the last part of a path is the value of a variable, and the one before it the variable's name.
+        return any(getattr(part, "key", None) in ("kernel", "table") for part in path[-2:])
+
+    return jax.tree.map_with_path(decays, parameters)

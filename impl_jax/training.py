@@ -1,0 +1,217 @@
+"""Training: one step of the recipe as one program."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from reference_numpy import TransformerConfig, checks
+from reference_numpy import parameters as canonical
+from reference_numpy.recipe import Recipe
+
+from . import weights
+from .mask import token_mask
+from .optimizer import adam, clip_global_norm
+from .schedule import noam
+from .transformer import Transformer
+
+__all__ = ["Trainer"]
+
+Tree = Mapping[str, Any]
+_PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
+
+
+class Trainer:
+    """A Transformer in training: forward, backward, clipping, Adam and schedule are one XLA program for each shape of a batch.
+
+    The module's graph is split off here, once; parameters and moments are donated, so a step updates them in place. float64 runs under
+    jax_enable_x64 and float32 without it, inside the methods, whatever the caller's setting. Random masks come from the module's own
+    streams, whose counts are set from the number of steps: they are a function of seed and steps alone. compiled=False runs operation
+    by operation. device: cpu, cuda, or cuda-tf32, whose products are TF32.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        recipe: Recipe,
+        parameters: Mapping[str, np.ndarray],
+        seed: int = 0,
+        device: str = "cpu",
+        compiled: bool = True,
+    ) -> None:
+        self.config, self.recipe, self.steps = config, recipe, 0
+        self._dtype = np.dtype(canonical.training_dtype(parameters))
+        self._device, self._precision, self._compiled = _device(device), _PRECISION[device], compiled
+        with self._settings():
+            model = _blank(config, self._dtype, seed)
+            weights.load(model, parameters, config)
+            self._shapes = nnx.eval_shape(lambda: model)
+            self._graph, self._parameters, *self._random = nnx.split(model, nnx.Param, nnx.RngCount, nnx.RngKey)
+            model.eval()
+            # Committed to the device, as what the step returns is: otherwise its second call would compile anew.
+            self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
+            self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
+            self._evaluate = jax.jit(_evaluation(nnx.split(model)[0], self._random), static_argnums=0)
+
+    def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
+        """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
+        self._check(source, target)
+        if len(source) % self.recipe.microbatches:
+            raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(source)} rows")
+        with self._settings():
+            arguments = np.uint32(self.steps), source, target, keep
+            self._parameters, self._moments, loss = self._step(self._parameters, self._moments, *arguments)
+        self.steps += 1
+        return loss
+
+    def loss(self, source: Any, target: Any) -> tuple[float, int]:
+        """The sum of -log p over the real labels, in evaluation mode and without smoothing, and their number."""
+        self._check(source, target)
+        with self._settings():
+            loss = self._evaluate("training_loss", self._parameters, source, target, total=1)
+            return float(loss), int(token_mask(target[:, 1:], self.config.padding_id).sum())
+
+    def encode(self, source: Any) -> jax.Array:
+        """The memory, in evaluation mode."""
+        self._shapes.source_embedding.check_ids(source)
+        with self._settings():
+            return self._evaluate("encode", self._parameters, source)
+
+    def decode(self, memory: jax.Array, source: Any, target: Any) -> np.ndarray:
+        """The logits `b t v` of the decoder's input, in evaluation mode. source: that of the memory, whose padding is hidden."""
+        self._shapes.check_ids(source, target)
+        with self._settings():
+            mask_bs = token_mask(source, self.config.padding_id)
+            return np.array(self._evaluate("decode", self._parameters, target, memory, mask_bs))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies: `parameters.<canonical name>`, `first_moment.<canonical name>`, `second_moment.<canonical name>`."""
+        with self._settings():
+            trees = {"parameters": self._parameters} | moments(self._moments)
+            exported = {kind: weights.export(self._module(tree), self.config) for kind, tree in trees.items()}
+        return canonical.flatten(exported)
+
+    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
+        """Continues where `state` was taken, after so many steps.
+
+        Raises one ValueError that lists all problems; nothing is then changed.
+        """
+        if steps < 0:
+            raise ValueError(f"steps must be at least 0; got {steps}")
+        kinds = ("parameters", "first_moment", "second_moment")
+        shapes = {f"{kind}.{name}": shape for kind in kinds for name, shape in canonical.shapes(self.config).items()}
+        canonical.match(state, shapes, str(self._dtype))
+        with self._settings():
+            self._parameters, first, second = (self._loaded(state, kind) for kind in kinds)
+            self._moments = jax.device_put(with_moments(self._moments, steps, first, second), self._device)
+        self.steps = steps
+
+    def _check(self, source: Any, target: Any) -> None:
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        checks.check_target(target.shape, str(target.dtype))
+        self._shapes.check_ids(source, target)
+
+    def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
+        module = self._module(self._parameters)
+        weights.load(module, {name: state[f"{kind}.{name}"] for name in canonical.shapes(self.config)}, self.config)
+        return nnx.state(module, nnx.Param)
+
+    def _module(self, parameters: nnx.State) -> Transformer:
+        return nnx.merge(self._graph, parameters, *self._random, copy=True)
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        """What JAX takes from the process, for one call."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(jax.enable_x64(self._dtype == np.float64))
+            stack.enter_context(jax.default_device(self._device))
+            stack.enter_context(jax.default_matmul_precision(self._precision))
+            if not self._compiled:
+                stack.enter_context(jax.disable_jit())
+            yield
+
+
+def with_moments(state: Any, steps: int, first_moment: Any, second_moment: Any) -> Any:
+    """An optimiser's state as it is after so many steps with these moments."""
+    return optax.tree.set(state, count=jnp.asarray(steps, jnp.int32), mu=first_moment, nu=second_moment)
+
+
+def moments(state: Any) -> dict[str, Any]:
+    """The moments in an optimiser's state."""
+    return {"first_moment": optax.tree.get(state, "mu"), "second_moment": optax.tree.get(state, "nu")}
+
+
+def _blank(config: TransformerConfig, dtype: np.dtype, seed: int) -> Transformer:
+    """A model of zeros with the random streams of the seed: a program does not compute the random parameters that it does not return."""
+
+    @nnx.jit
+    def blank() -> Transformer:
+        model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
+        nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
+        return model
+
+    return blank()
+
+
+def _optimizer(recipe: Recipe, learning_rate: Any) -> optax.GradientTransformationExtraArgs:
+    return adam(learning_rate, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay)
+
+
+def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Recipe) -> Callable[..., Any]:
+    """The program of a step: (parameters, moments, steps, source, target, keep) -> (parameters, moments, loss)."""
+    counts, keys = random
+
+    def step(parameters: nnx.State, moments: Any, steps: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> Any:
+        total = jnp.maximum(token_mask(target[:, 1:], config.padding_id).sum(), 1)
+
+        def loss(parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> jax.Array:
+            model = nnx.merge(graph, parameters, jax.tree.map(lambda _: draw, counts), keys)
+            return model.training_loss(source, target, recipe.smoothing, total, keep)
+
+        value, gradients = _accumulated(jax.value_and_grad(loss), parameters, steps, (source, target, keep), recipe.microbatches)
+        if recipe.clip_norm is not None:
+            gradients = clip_global_norm(gradients, recipe.clip_norm)
+        rate = noam(steps + 1, config.model_width, recipe.warmup, value.dtype)
+        updates, moments = _optimizer(recipe, rate).update(gradients, moments, parameters)
+        return optax.apply_updates(parameters, updates), moments, value
+
+    return step
+
+
+def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, steps: jax.Array, batch: Any, count: int) -> Any:
+    """Loss and gradients, added up over so many parts of the rows; each part draws masks of its own."""
+    if count == 1:
+        return value_and_grad(parameters, steps, *batch)
+
+    def add(sums: Any, part: Any) -> Any:
+        return jax.tree.map(jnp.add, sums, value_and_grad(parameters, *part)), None
+
+    rows = batch[0].shape[0]
+    # A keep mask may be the same for all rows.
+    parts = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape[1:])).reshape(count, rows // count, *x.shape[1:]), batch)
+    sums = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype), jax.tree.map(jnp.zeros_like, parameters)
+    return jax.lax.scan(add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts))[0]
+
+
+def _evaluation(graph: Any, random: list[Any]) -> Callable[..., Any]:
+    """The program of a method of the model: (its name, parameters, its arguments) -> what it returns."""
+
+    def evaluate(name: str, parameters: nnx.State, *args: jax.Array, **kwargs: Any) -> jax.Array:
+        return getattr(nnx.merge(graph, parameters, *random), name)(*args, **kwargs)
+
+    return evaluate
+
+
+def _device(name: str) -> jax.Device:
+    if name not in _PRECISION:
+        raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
+    platform = name.removesuffix("-tf32")
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        raise ValueError(f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}") from None

@@ -1,0 +1,58 @@
+"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import checks
+
+from .backend import widen
+
+__all__ = ["cross_entropy", "teacher_forcing"]
+
+
+def teacher_forcing(target_bt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """As the truth."""
+    target_bt = tf.convert_to_tensor(target_bt)
+    checks.check_target(target_bt.shape, target_bt.dtype.name)
+    return target_bt[:, :-1], target_bt[:, 1:]
+
+
+def cross_entropy(
+    logits_btv: tf.Tensor,
+    label_bt: tf.Tensor,
+    mask_bt: tf.Tensor | None = None,
+    smoothing: float = 0.0,
+    total: int | tf.Tensor | None = None,
+) -> tf.Tensor:
+    """As the truth, by TensorFlow's fused cross-entropy, whose gradient `p - [v = label]` is found in the forward pass.
+
+    `-sum_v q_v log p_v = -log p_label + smoothing (logit_label - mean_v logit_v)`: the smoothed rows `q`, as wide as the logits, are not
+    made. total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by.
+    """
+    label_bt = tf.convert_to_tensor(label_bt)
+    checks.check_labels(logits_btv.shape, label_bt.shape, label_bt.dtype.name, smoothing, _number(total), *_bounds(label_bt))
+    label_bt = tf.cast(label_bt, tf.int64) if label_bt.dtype not in (tf.int32, tf.int64) else label_bt
+    wide_btv = widen(logits_btv)
+    if mask_bt is None:
+        mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
+    checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name, label_bt.shape)
+    # The logits of labels that do not count are exchanged before, not after: an infinite one would be NaN, times a zero cotangent too.
+    wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))
+    loss_bt = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_bt, logits=wide_btv)
+    if smoothing:
+        loss_bt += smoothing * (tf.gather(wide_btv, label_bt, batch_dims=2) - tf.reduce_mean(wide_btv, axis=-1))
+    if total is None:
+        total = tf.maximum(tf.math.count_nonzero(mask_bt), 1)
+    counted_bt = tf.where(mask_bt, loss_bt, tf.zeros((), loss_bt.dtype))
+    return tf.cast(tf.reduce_sum(counted_bt / tf.cast(total, loss_bt.dtype)), logits_btv.dtype)
+
+
+def _number(total: Any) -> int | None:
+    return None if total is None or tf.is_tensor(total) else int(total)
+
+
+def _bounds(label_bt: tf.Tensor) -> tuple[int, ...]:
+    if tf.is_symbolic_tensor(label_bt) or not label_bt.dtype.is_integer or 0 in label_bt.shape:
+        return ()
+    return int(tf.reduce_min(label_bt)), int(tf.reduce_max(label_bt))

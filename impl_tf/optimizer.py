@@ -1,0 +1,96 @@
+"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy.parameters import flatten, nest
+
+from .backend import keras, register
+
+__all__ = ["adam", "clip_global_norm", "decay_mask"]
+
+
+def adam(
+    learning_rate: float | Callable[..., Any],
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    weight_decay: float = 0.0,
+    exclude: Iterable[keras.Variable] = (),
+) -> "Adam":
+    """The truth's update as a Keras optimiser. learning_rate: a number, a schedule, or a function of nothing.
+
+    exclude: the variables that do not decay, which `decay_mask` names.
+    """
+    if not callable(learning_rate):
+        learning_rate = _Constant(learning_rate)
+    optimizer = Adam(learning_rate, weight_decay, beta_1, beta_2, epsilon)
+    optimizer.exclude_from_weight_decay(var_list=list(exclude))
+    return optimizer
+
+
+def clip_global_norm(gradients: Any, limit: float) -> Any:
+    """As the truth, of any nest of dense tensors.
+
+    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every gradient that is short enough. The
+    squares add up in float64: the norm of millions of float32 numbers would lose digits.
+    """
+    if not limit > 0:
+        raise ValueError(f"limit must be greater than 0; got {limit}")
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in tf.nest.flatten(gradients)]))
+    factor = tf.where(norm > limit, limit / norm, tf.ones_like(norm))
+    return tf.nest.map_structure(lambda g: g * tf.cast(factor, g.dtype), gradients)
+
+
+def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """As the truth."""
+    return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})
+
+
+@register
+class Adam(keras.optimizers.AdamW):
+    """keras.optimizers.AdamW with epsilon added to the corrected root: Keras adds it before the correction (the "epsilon hat" of the
+    paper's section 2), which is another epsilon in every step.
+
+    Keras also rounds its rate and decays to float32 on their way to a float64 variable; here they have the variable's dtype at once.
+    """
+
+    def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
+        """The first and second moment of a variable."""
+        index = self._get_variable_index(variable)
+        return self._momentums[index].value, self._velocities[index].value
+
+    def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
+        gradient = tf.convert_to_tensor(gradient)  # rows of a table that no token names have a gradient of 0, and their moments decay
+        m, v = self.moments(variable)
+        m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
+        v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
+        m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
+        update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
+        if self.weight_decay and self._use_weight_decay(variable):
+            update += self.weight_decay * variable
+        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        """Is part of the update."""
+
+    def _correction(self, beta: float, dtype: tf.DType) -> tf.Tensor:
+        """`1 - beta^n` of this step, n."""
+        n = tf.cast(self.iterations.value + 1, tf.float64)
+        return tf.cast(1 - tf.constant(beta, tf.float64) ** n, dtype)
+
+
+@register
+class _Constant(keras.optimizers.schedules.LearningRateSchedule):
+    """One rate for every step, in float64: an optimiser's own variable would round it to float32."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return tf.constant(self.rate, tf.float64)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rate": self.rate}

@@ -1,0 +1,35 @@
+"""The learning rate of every step."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .backend import keras, register
+
+__all__ = ["noam"]
+
+
+def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
+    """As the truth; in a graph the step has no values to check."""
+    settings: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
+    for name, value in settings.items():
+        array = np.ones((), value.dtype.as_numpy_dtype) if tf.is_symbolic_tensor(value) else np.asarray(value)
+        if array.dtype.kind not in "iu" or (array < 1).any():
+            raise ValueError(f"{name} must be an integer of at least 1; got {array.tolist()}")
+    n = tf.cast(step, tf.float64)
+    return tf.cast(width**-0.5 * tf.minimum(n**-0.5, n * warmup**-1.5), dtype)
+
+
+@register
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    """`noam` for a Keras optimiser, whose iterations count the updates that are done: the first is made at n = 1."""
+
+    def __init__(self, width: int, warmup: int) -> None:
+        self.width, self.warmup = width, warmup
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return noam(tf.convert_to_tensor(step) + 1, self.width, self.warmup)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"width": self.width, "warmup": self.warmup}

@@ -1,0 +1,176 @@
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, layout
+from reference_numpy import parameters as canonical
+from reference_numpy.recipe import Recipe
+
+from . import mask, weights
+from .optimizer import Adam, adam, clip_global_norm, decay_mask
+from .schedule import Noam
+from .transformer import Transformer
+
+__all__ = ["Trainer"]
+
+Tree = Mapping[str, Any]
+_PARTS = ("parameters", "first_moment", "second_moment")
+_DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
+
+
+class Trainer:
+    """As the truth. A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
+
+    With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs. Random keep
+    masks come from Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
+    device: cpu or cuda, where TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation by operation.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        recipe: Recipe,
+        parameters: Mapping[str, np.ndarray],
+        seed: int = 0,
+        device: str = "cpu",
+        compiled: bool = True,
+    ) -> None:
+        self.config, self.recipe, self.steps = config, recipe, 0
+        self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30  # a seed of Keras has 31 bits
+        self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
+        with tf.device(self._device):
+            self._model = Transformer(config, dtype=self._dtype)
+            weights.load(self._model, parameters, config)
+            self._optimizer = self._built_optimizer()
+
+        def graph(function: Callable[..., Any]) -> Callable[..., Any]:
+            return tf.function(function, autograph=False, jit_compile=True) if compiled else function
+
+        self._whole_step, self._part, self._apply = graph(self._one_step), graph(self._gradients), graph(self._update)
+        self._evaluate, self._encode, self._decode = graph(self._model.training_loss), graph(self._model.encode), graph(self._model.decode)
+
+    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
+        """As the truth; the loss is a scalar tensor, which is there when the device is done."""
+        with tf.device(self._device):
+            first, *others = self._batches(source, target, keep)
+            if others:
+                loss, gradients = self._part(*first)
+                for batch in others:
+                    loss, gradients = tf.nest.map_structure(tf.add, (loss, gradients), self._part(*batch))
+                self._apply(gradients)
+            else:
+                loss = self._whole_step(*first)
+        self.steps += 1
+        return loss
+
+    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+        """As the truth."""
+        self._model.check_ids(source, target)
+        with tf.device(self._device):
+            value = self._evaluate(self._tensor(source), self._tensor(target), total=1, training=False)
+        return float(value), self._count(target)
+
+    def encode(self, source: np.ndarray) -> tf.Tensor:
+        """As the truth; the memory stays on the device."""
+        self._model.source_embedding.check_ids(source)
+        with tf.device(self._device):
+            return self._encode(self._tensor(source), training=False)
+
+    def decode(self, memory: tf.Tensor, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """As the truth."""
+        self._model.check_ids(source, target)
+        with tf.device(self._device):
+            mask_bs = mask.token_mask(self._tensor(source), self.config.padding_id)
+            return weights.to_numpy(self._decode(self._tensor(target), memory, mask_bs, training=False))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """As the truth."""
+        result: dict[str, np.ndarray] = {}
+        for part, native in self._parts().items():
+            arrays = {name: weights.to_numpy(variable) for name, variable in native.items()}
+            canonical_arrays = layout.from_native(arrays, weights.TABLE, self.config)
+            result |= {f"{part}.{name}": array for name, array in canonical_arrays.items()}
+        return result
+
+    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
+        """As the truth."""
+        shapes = canonical.shapes(self.config)
+        canonical.match(state, {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()}, self._dtype)
+        for part, native in self._parts().items():
+            arrays = layout.to_native({name: state[f"{part}.{name}"] for name in shapes}, weights.TABLE, self.config)
+            for name, variable in native.items():
+                variable.assign(weights.from_numpy(arrays[name]))
+        self.steps = steps
+        self._optimizer.iterations.assign(steps)
+
+    def _built_optimizer(self) -> Adam:
+        recipe, variables = self.recipe, weights.variables(self._model, self.config)
+        decays = canonical.flatten(decay_mask(canonical.nest(canonical.axes(self.config))))
+        exclude = [variable for variable, decay in zip(variables.values(), decays.values(), strict=True) if not decay]
+        schedule = Noam(self.config.model_width, recipe.warmup)
+        optimizer = adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay, exclude)
+        optimizer.build(self._model.trainable_variables)
+        return optimizer
+
+    def _parts(self) -> dict[str, dict[str, tf.Variable]]:
+        """The variables of the state by native name."""
+        variables = {name: variable.value for name, variable in weights.variables(self._model, self.config).items()}
+        first, second = ({name: self._optimizer.moments(variable)[i] for name, variable in variables.items()} for i in (0, 1))
+        return dict(zip(_PARTS, (variables, first, second), strict=True))
+
+    def _batches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
+        """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place."""
+        parts = self.recipe.microbatches
+        self._model.check_ids(source, target)
+        if len(source) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
+        total, rows = tf.constant(max(self._count(target), 1)), len(source) // parts
+        batches = []
+        for part in range(parts):
+            chosen = slice(part * rows, (part + 1) * rows)
+            drops = None if keep is None else {site: self._tensor(drop[chosen]) for site, drop in canonical.flatten(keep).items()}
+            masks = None if drops is None else canonical.nest(drops)
+            place = tf.constant(self.steps * parts + part, tf.int64)
+            batches.append((self._tensor(source[chosen]), self._tensor(target[chosen]), masks, total, place))
+        return batches
+
+    def _one_step(self, *batch: Any) -> tf.Tensor:
+        loss, gradients = self._gradients(*batch)
+        self._update(gradients)
+        return loss
+
+    def _gradients(
+        self, source: tf.Tensor, target: tf.Tensor, keep: Tree | None, total: tf.Tensor, place: tf.Tensor
+    ) -> tuple[tf.Tensor, Any]:
+        """The loss of some rows, and the gradients of the model's variables; rows of a table that no id names have the gradient 0."""
+        for layer, generator in enumerate(self._model.non_trainable_variables):
+            generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
+        with tf.GradientTape() as tape:
+            loss = self._model.training_loss(source, target, self.recipe.smoothing, total, keep, training=keep is None)
+        gradients = tape.gradient(loss, self._model.trainable_variables)
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _update(self, gradients: list[tf.Tensor]) -> None:
+        if self.recipe.clip_norm is not None:
+            gradients = clip_global_norm(gradients, self.recipe.clip_norm)
+        self._optimizer.apply(gradients)
+
+    def _tensor(self, array: np.ndarray) -> tf.Tensor:
+        return weights.from_numpy(array, self._device)
+
+    def _count(self, target: np.ndarray) -> int:
+        """The number of labels that count."""
+        label_bt = target[:, 1:]
+        return label_bt.size if self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+
+
+def _device(name: str) -> str:
+    if name not in _DEVICES:
+        raise ValueError(f"device must be one of {', '.join(_DEVICES)}; got {name!r}")
+    if name == "cuda" and not tf.config.list_physical_devices("GPU"):
+        raise ValueError("device cuda needs a GPU that TensorFlow sees; it sees none")
+    return _DEVICES[name]

@@ -1,0 +1,183 @@
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reference_numpy import TransformerConfig, checks
+from reference_numpy import parameters as canonical
+from reference_numpy.recipe import Recipe
+
+from . import mask, optimizer, schedule, weights
+from .transformer import Transformer
+
+__all__ = ["Trainer"]
+
+GRAPHS = 64  # that torch may keep: one for each shape, with and without keep masks, of all trainers in a process
+Tree = Mapping[str, Any]
+
+# Deterministic products need it, and torch looks for it only before the process's first product on a GPU.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+class Trainer:
+    """Loss and gradients as one compiled graph for each shape, the update as one fused kernel.
+
+    No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
+    Random masks come from the device's generator, which is seeded for the step and then put back; a compiled graph draws others than
+    eager execution. Evaluation is eager.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        recipe: Recipe,
+        parameters: Mapping[str, np.ndarray],
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        compiled: bool = True,
+    ) -> None:
+        self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
+        self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
+        with torch.random.fork_rng(devices=[]):
+            model = Transformer(config).to(self._device, getattr(torch, self._dtype))
+        weights.load(model, parameters, config)
+        # The moments are models too, so that one pair of functions reads and writes all three.
+        self._models = {"parameters": model, "first_moment": _zeros(model), "second_moment": _zeros(model)}
+        trees = {part: canonical.nest(weights.tensors(module, config)) for part, module in self._models.items()}
+        self._model, self._tensors = model, weights.tensors(model, config)
+        self._optimizer = optimizer.adam(
+            **trees, steps=0, beta_1=recipe.beta_1, beta_2=recipe.beta_2, epsilon=recipe.epsilon, weight_decay=recipe.weight_decay
+        )
+        self._loss: Callable[..., Tensor] = model.training_loss
+        if compiled:
+            self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options={"deterministic": True})
+
+    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
+        """The loss stays on the device: reading it waits for the step, and a step need not be read."""
+        parts = self._microbatches(source, target, keep)
+        total = torch.tensor(max(self._count(target), 1), device=self._device)
+        self._model.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        with _seeded(self._device, self.seed, self.steps), _deterministic(), _graphs():
+            loss = torch.stack([self._backward(*part, total) for part in parts]).sum()
+        if self.recipe.clip_norm is not None:
+            self._clip(self.recipe.clip_norm)
+        rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self.steps += 1
+        return loss
+
+    @torch.inference_mode()
+    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+        summed = self._model.eval().training_loss(self._ids(source), self._ids(target), total=1)
+        return float(summed), self._count(target)
+
+    @torch.inference_mode()
+    def encode(self, source: np.ndarray) -> Tensor:
+        return self._model.eval().encode(self._ids(source))
+
+    @torch.inference_mode()
+    def decode(self, memory: Tensor, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        source_mask_bs = mask.token_mask(self._ids(source), self.config.padding_id)
+        return weights.to_numpy(self._model.eval().decode(self._ids(target), memory, source_mask_bs))
+
+    def state(self) -> dict[str, np.ndarray]:
+        exported = {part: weights.export(module, self.config) for part, module in self._models.items()}
+        return {f"{part}.{name}": array for part, arrays in exported.items() for name, array in arrays.items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
+        shapes = canonical.shapes(self.config)
+        canonical.match(state, {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()}, self._dtype)
+        for part, module in self._models.items():
+            weights.load(module, {name: state[f"{part}.{name}"] for name in shapes}, self.config)
+        for tensors in self._optimizer.state.values():
+            tensors["step"].fill_(steps)
+        self.steps = steps
+
+    def _microbatches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Tensor, Tensor, Tree | None]]:
+        """Source, target and keep masks of every part of the rows, on the device."""
+        parts = self.recipe.microbatches
+        if len(source) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
+        self._check(source, target)
+        tokens = (self._ids(x).chunk(parts) for x in (source, target))
+        masks = {site: weights.from_numpy(drop, self._device).chunk(parts) for site, drop in canonical.flatten(keep or {}).items()}
+        keeps = [canonical.nest({site: chunks[part] for site, chunks in masks.items()}) or None for part in range(parts)]
+        return list(zip(*tokens, keeps, strict=True))
+
+    def _backward(self, source: Tensor, target: Tensor, keep: Tree | None, total: Tensor) -> Tensor:
+        loss = self._loss(source, target, self.recipe.smoothing, total, keep)
+        loss.backward()
+        return loss.detach()
+
+    def _clip(self, limit: float) -> None:
+        gradients = {name: tensor.grad for name, tensor in self._tensors.items()}
+        for name, gradient in canonical.flatten(optimizer.clip_global_norm(canonical.nest(gradients), limit)).items():
+            self._tensors[name].grad = gradient
+
+    def _ids(self, token: np.ndarray) -> Tensor:
+        tensor = weights.from_numpy(np.asarray(token), self._device)
+        return tensor if tensor.is_floating_point() else tensor.long()
+
+    def _check(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Raises ValueError on tokens that do not fit, while they are on the host: a compiled graph has no values to look at."""
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        checks.check_target(target.shape, str(target.dtype))
+        for token, vocabulary in ((source, self.config.source_vocabulary), (target, self.config.target_vocabulary)):
+            bounds = (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
+            checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds)
+
+    def _count(self, target: np.ndarray) -> int:
+        """The number of labels that count."""
+        label_bt = target[:, 1:]
+        return label_bt.size if self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+
+
+def _zeros(model: Transformer) -> Transformer:
+    zeros = copy.deepcopy(model).requires_grad_(False)
+    for tensor in zeros.parameters():
+        tensor.zero_()
+    return zeros
+
+
+@contextlib.contextmanager
+def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
+    """The device's generator at a place that seed and steps alone decide; afterwards where it was."""
+    cuda = device.type == "cuda"
+    generator = torch.cuda.default_generators[device.index or torch.cuda.current_device()] if cuda else torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """Sums whose order is always the same, such as those of the gradients of embeddings and attention."""
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = fill
+
+
+@contextlib.contextmanager
+def _graphs() -> Iterator[None]:
+    """Room for a graph of every shape; by default torch keeps eight."""
+    with torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS):
+        yield
