@@ -131,6 +131,7 @@ def parametrize_with_cases(
     dtypes: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
     core: bool = False,
+    grad: bool = False,
     deviations: str | Path | None = None,
     min_version: int | None = None,
     limit: float = 180.0,
@@ -138,9 +139,10 @@ def parametrize_with_cases(
     """Parametrizes the argument `case` of a test with the cases of the suite, each of which offers `judge()`.
 
     port: as `rosettaformer check` takes it; or command: a port in another environment or language. components, dtypes: all by default.
-    modes: eager, compiled; the port's own by default. core: only the cases of a quick check. deviations: the file that declares accepted
-    failures; each entry whose cases are all among these becomes one more test, which fails when the entry is stale. min_version: failures
-    of cases that are newer than this version of the suite are expected. limit: seconds for one case.
+    modes: eager, compiled; the port's own by default. core: only the cases of a quick check. grad: the gradients, too; one that is named
+    among the components (layer_norm_vjp) needs no grad. deviations: the file that declares accepted failures; each entry whose cases are
+    all among these becomes one more test, which fails when the entry is stale. min_version: failures of cases that are newer than this
+    version of the suite are expected. limit: seconds for one case.
     Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
     """
     from .conformance.case import SUITE_VERSION
@@ -151,7 +153,7 @@ def parametrize_with_cases(
     if not 1 <= (min_version or SUITE_VERSION) <= SUITE_VERSION:
         raise ValueError(f"min_version must be from 1 to {SUITE_VERSION}; got {min_version}")
     port = port or f"command:{command}"
-    cases, known = _chosen(components, dtypes, core)
+    cases, known = _chosen(components, dtypes, core, grad)
     entries = [entry for entry in read(Path(deviations), known) if entry.port == port] if deviations else []
     pairs = [(case.id, dtype) for case in cases for dtype in case.dtypes if dtypes is None or dtype in dtypes]
     parameters: list[Any] = []
@@ -165,17 +167,17 @@ def parametrize_with_cases(
     return pytest.mark.parametrize("case", parameters)
 
 
-def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool) -> tuple[list[Case], list[Case]]:
+def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool) -> tuple[list[Case], list[Case]]:
     """The cases that are asked for, and all."""
     from .conformance.case import DTYPES
-    from .conformance.cases import all_cases
+    from .conformance.cases import all_cases, of_components
     from .conformance.truth import COMPONENTS
 
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
         if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):
             raise ValueError(f"{what} must be a list of {', '.join(known)}; got {names if isinstance(names, str) else ', '.join(unknown)}")
-    cases = all_cases()
-    return [case for case in cases if (components is None or case.component in components) and (case.core or not core)], cases
+    cases = all_cases(grad=True)
+    return [case for case in of_components(cases, components or (), grad) if case.core or not core], cases
 
 
 _PORTS = pytest.StashKey[_Ports]()

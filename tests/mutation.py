@@ -20,10 +20,11 @@ from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import Defect, all_defects, injected
 from rosettaformer.conformance.diagnosis.altered import Combination
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import random_defects
+from rosettaformer.conformance.truth import TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
@@ -95,8 +96,8 @@ def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, 
 @functools.cache
 def hypotheses(component: str, dtype: str) -> Hypotheses:
     """The whole catalogue and every setting, on the component's cases."""
-    probes = [case.at(dtype) for case in all_cases() if case.component == component and dtype in case.dtypes]
-    return Hypotheses(probes, observable(), all_settings().values())
+    probes = [case.at(dtype) for case in all_cases(grad=True) if case.component == component and dtype in case.dtypes]
+    return Hypotheses(probes, candidates(probes, observable()), candidates(probes, all_settings().values()))
 
 
 def observable() -> list[Defect]:
@@ -107,11 +108,11 @@ def observable() -> list[Defect]:
 def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
     """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
     for dtype in DTYPES:
-        candidates = hypotheses(component, dtype)
-        answers, again = (as_port(combination, candidates.probes) for _ in range(2))
-        search = Search(candidates, answers)
+        known = hypotheses(component, dtype)
+        answers, again = (as_port(combination, known.probes) for _ in range(2))
+        search = Search(known, answers)
         if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
-            return Naming(combination, random_defects(candidates, unstable), dtype)
+            return Naming(combination, random_defects(known, unstable), dtype)
         if search.failing:
             named = (search.explain() or search.imprecise()) if search.answered else []
             return Naming(combination, named or (search.pairs() if pairs and search.answered else []), dtype)
@@ -124,7 +125,7 @@ def _differ(first: dict[str, Any] | None, second: dict[str, Any] | None) -> bool
 
 def random_pairs(count: int) -> Iterator[Combination]:
     """Pairs of defects of different components, each of which shows in the logits."""
-    visible = [defect for defect, _, logits in single_rows() if logits.dtype == "float64"]
+    visible = [defect for defect, _, logits in single_rows() if logits.dtype == "float64" and whole(defect) == "transformer"]
     rng = np.random.default_rng(0)
     seen: set[frozenset[str]] = set()
     while len(seen) < count:
@@ -164,13 +165,22 @@ def false_alarms(count: int) -> list[int]:
 
 @functools.cache
 def single_rows() -> list[tuple[Defect, Naming, Naming]]:
-    """Every defect alone: named from the outputs of its component, and from logits."""
-    return [(defect, name(smallest(defect), (defect,)), name("transformer", (defect,))) for defect in observable()]
+    """Every defect alone: named from the outputs of its component, and from those of the whole model."""
+    return [(defect, name(smallest(defect), (defect,)), name(whole(defect), (defect,))) for defect in observable()]
+
+
+def whole(defect: Defect) -> str:
+    """What of a whole model shows the defect: its logits, its loss, its gradients; of what is done without the model the component."""
+    if forward_of(defect.component):
+        return "transformer_vjp"
+    if defect.component in ("cross_entropy", "training_loss"):
+        return "training_loss"
+    return defect.component if defect.component in TRAINING else "transformer"
 
 
 def smallest(defect: Defect) -> str:
     """The defect's component, or where its cases claim nothing the smallest one whose cases do."""
-    claiming = [case.component for case in all_cases() if defect.id in case.catches]
+    claiming = [case.component for case in all_cases(grad=True) if defect.id in case.catches]
     return defect.component if defect.component in claiming else claiming[0]
 
 
@@ -196,14 +206,16 @@ def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming]
         "and asks diagnosis for a name from the outputs alone.",
         "",
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
-        f"- From whole-model logits alone: {among} of {len(rows)} are named ({among / len(rows):.0%}), {alone} of them alone, the others",
-        f"  within a set that the logits cannot tell apart. Without a trace in the suite's logits: {', '.join(hidden) or 'none'}.",
+        f"- From the whole model alone (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",
+        f"  ({among / len(rows):.0%}), {alone} of them alone, the others within a set that it cannot tell apart. Without a trace in it:",
+        f"  {', '.join(hidden) or 'none'}. What is done without a model (the update, the learning rate, what is drawn) counts by its",
+        "  component.",
         f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
         f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
         f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {len(false)}.",
         f"- False alarms on {CONFIGURATIONS} random correct configurations: {len(alarms)}.",
         "",
-        "| injected | component | named from its outputs | named from logits |",
+        "| injected | component | named from its outputs | named from the whole model |",
         "|---|---|---|---|",
     ]
     lines += table(rows)

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from ..cli import MISSING
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, SUITE_VERSION, Case
-from ..conformance.cases import all_cases
+from ..conformance.cases import all_cases, of_components
+from ..conformance.cases.gradients import gradients
 from ..conformance.checkpoint import checkpoint_cases
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.port import ENTRY_POINTS, PORTS
@@ -47,7 +48,8 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
 @_option("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
 @_option("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
 @_option("mode", "In these modes: eager, compiled. [default: the port's own]")
-@click.option("--full", is_flag=True, help="Every case, in every mode.")
+@click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
+@click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
     "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
@@ -79,7 +81,8 @@ def check(
     A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is put in every dtype and in the port's default mode, but to
-    torch, tf and jax the core cases of every component; with --component every case of it; with --full every case in every mode.
+    torch, tf and jax the core cases of every component; with --component every case of it; with --full every case in every mode. The
+    gradient of a component is one of its own (layer_norm_vjp), put with --grad, with --full or by its name.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file and not _importable("jinja2"):
@@ -90,8 +93,8 @@ def check(
         _refuse_for_results(named, selection)
     _refuse_unknown("port", [port for port in ports if not _findable(port)], [*PORTS, KINDS])
     core = not results and all(port in PORTS for port in named)
-    cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint")})
-    entries = deviations.read(declared, [*cases, *all_cases()]) if declared else []
+    cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint", "grad")})
+    entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     rows = _judge(results, cases, selection["dtypes"] or DTYPES) if results else _run(cases, named or tuple(PORTS), limit, **selection)
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
@@ -135,12 +138,13 @@ def _refuse_unknown(what: str, names: Sequence[str], known: Iterable[str]) -> No
         raise ValueError(f"{what} must be one of {', '.join(known)}; got {', '.join(unknown)}")
 
 
-def _cases(core: bool, components: Names, full: bool, checkpoint: Path | None) -> list[Case]:
+def _cases(core: bool, components: Names, full: bool, checkpoint: Path | None, grad: bool) -> list[Case]:
     """The cases that are put: those of the components, of the checkpoint, every one, or the core where that is enough."""
     _refuse_unknown("component", components, COMPONENTS)
-    cases = checkpoint_cases(checkpoint) if checkpoint else all_cases()
+    own = checkpoint_cases(checkpoint) if checkpoint else []
+    cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
     if components:
-        return [case for case in cases if case.component in components]
+        return cases
     return [case for case in cases if case.core] if core and not (full or checkpoint) else cases
 
 

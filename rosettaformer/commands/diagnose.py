@@ -32,7 +32,7 @@ COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan
     "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
 )
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
-@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, compare gradients too.")
+@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
 @click.option("--limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
 def diagnose(
@@ -58,7 +58,7 @@ def diagnose(
         raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
-    entries = deviations.read(declared, all_cases()) if declared else []
+    entries = deviations.read(declared, all_cases(grad=True)) if declared else []
     try:
         found = run(name, components, entries, mode, pairs, gradients, limit)
     except MissingBackend as error:

@@ -52,7 +52,7 @@ def _refuse(defect_id: str, known: list[str]) -> Defect:
 def _effects(defect: Defect) -> list[Effect]:
     """What the defect does to the cases that claim it, the worst first."""
     effects = []
-    for case in all_cases():
+    for case in all_cases(grad=True):
         if defect.id in case.catches:
             for dtype in defect.dtypes:
                 rounded = case.at(dtype)

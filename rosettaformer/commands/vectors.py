@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ..conformance import vectors as golden
-from ..conformance.cases import all_cases
+from ..conformance.cases import all_cases, of_components
 from ..conformance.truth import COMPONENTS
 
 __all__ = ["vectors"]
@@ -27,11 +27,12 @@ def vectors() -> None:
 @click.argument("directory", type=FOLDER)
 @click.option("--component", "components", multiple=True, help="Only the cases of this component. Repeat it for several.")
 @click.option("--core", is_flag=True, help="Only the cases of a quick check.")
-def export(directory: Path, components: tuple[str, ...], core: bool) -> None:
+@click.option("--grad", is_flag=True, help="The gradients, too.")
+def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool) -> None:
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
     if unknown := [component for component in components if component not in COMPONENTS]:
         raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
-    cases = [case for case in all_cases() if (case.core or not core) and (not components or case.component in components)]
+    cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
     golden.export(directory, cases)
     size = sum(path.stat().st_size for path in directory.iterdir())
     click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")

@@ -2,8 +2,9 @@
 
 The manifest has a row for every case: id, component, dtype, config, the inputs that are plain values, the file of its arrays, and the file
 in which the outputs are expected. Arrays are named `inputs.<name>` and `parameters.<canonical name>`. An answer is a safetensors file that
-holds `output`, and `weights` where the component gives a pair; or JSON of the same name that gives the reason why there is none. Paths are
-relative and have slashes.
+holds `output`, and `weights` where the component gives a pair, or what a mapping holds by its names (a gradient's are those of the
+inputs and `parameters.<canonical name>`); or JSON of the same name that gives the reason why there is none. Paths are relative and have
+slashes.
 """
 
 import json

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from . import statistics
 from .case import DTYPES, Case
 from .casefile import answer_path, read_answer, write_cases
 from .port import known
@@ -84,7 +85,7 @@ class Command:
                     waiting.pop(path, None)
         silence: Answer = ("skipped", f"the command had ended {deaths} times") if end else ("not covered", "the command gave no answer")
         for case in batch:
-            yield _one([answers.get(path, silence) for path in _paths(case)])
+            yield _one(case, [answers.get(path, silence) for path in _paths(case)])
 
     def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
         """The answers of one call, by path; and how it ended, where it ended badly."""
@@ -210,10 +211,10 @@ def _collect(outputs: Path, paths: Iterable[str], died: bool) -> dict[str, Answe
     return found
 
 
-def _one(answers: list[Answer]) -> Answer:
+def _one(case: Case, answers: list[Answer]) -> Answer:
     """The answer to a case that was evaluated once or twice: the first that gives no outputs, otherwise what both must be."""
     for answer in answers:
         if answer[0] != "outputs":
             return answer
     (_, first), (_, last) = answers[0], answers[-1]
-    return ("outputs", first) if equal(first, last) else ("error", UNEQUAL)
+    return ("outputs", statistics.measured(case.component, case.inputs, first)) if equal(first, last) else ("error", UNEQUAL)

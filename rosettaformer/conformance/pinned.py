@@ -96,4 +96,4 @@ def _row(case: Case, expected: dict[str, dict[str, tolerance.Expectation]]) -> d
 
 if __name__ == "__main__":
     wanted = set(json.load(sys.stdin))
-    _write(Path(sys.argv[1]), [case for case in all_cases() if case.id in wanted])
+    _write(Path(sys.argv[1]), [case for case in all_cases(grad=True) if case.id in wanted])

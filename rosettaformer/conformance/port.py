@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .case import DTYPES, Case
-from .truth import COMPONENTS
+from .truth import COMPONENTS, forward_of
 
 __all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "known"]
 
@@ -42,9 +42,10 @@ class Port:
     """A port, loaded by its name: answers cases, by its own functions or through an adapter.
 
     name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
-    What is loaded defines functions named after components, each taking a case and returning arrays; or it names its `framework` and
-    gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and axes. Optional
-    are `modes`, `config` (the config fields that the port fixes), `dtypes` (those that it supports) and `taps`.
+    What is loaded defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
+    its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
+    axes; gradients (`layer_norm_vjp`) are then the framework's own. Optional are `modes`, `config` (the config fields that the port
+    fixes), `dtypes` (those that it supports) and `taps`.
     Raises MissingBackend where a framework is not installed, and ValueError where the port is none.
     """
 
@@ -131,8 +132,8 @@ def _adapter(module: Any) -> Any:
 def _components(module: Any) -> tuple[str, ...]:
     """The components that the port defines, in the order of the report."""
     if hasattr(module, "framework"):
-        known("components", module.components, COMPONENTS)
-        found = tuple(name for name in COMPONENTS if name in module.components)
+        known("components", module.components, COMPONENTS)  # of each the framework takes the gradient, too
+        found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
     if not found:

@@ -13,6 +13,7 @@ __all__ = ["FAILURES", "Expected", "Result", "judge"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
+FEW = 6  # so many names of outputs are listed
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,22 @@ class Result:
     since: int = 1
 
 
+def _names(wanted: list[str], got: list[str]) -> str:
+    """What is wrong with the names of the outputs; of many only those that are missing or too many."""
+    if max(len(wanted), len(got)) > FEW:
+        missing, others = ([name for name in names if name not in known] for names, known in ((wanted, got), (got, wanted)))
+        parts = (f"{what} {', '.join(names[:FEW])}{', ...' if len(names) > FEW else ''}" for what, names in
+                 (("lacks", missing), ("must not have", others)) if names)  # fmt: skip
+        return f"must return {len(wanted)} outputs; it {' and '.join(parts)}"
+    return f"must return {', '.join(wanted)}; got {', '.join(got)}"
+
+
 def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
     """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the truth gives."""
     if kind != "outputs":
         return Result(**row, status=kind, message=str(answer))
     if answer.keys() != expected.keys():
-        return Result(**row, status="differs", message=f"must return {', '.join(expected)}; got {', '.join(answer)}")
+        return Result(**row, status="differs", message=_names(list(expected), list(answer)))
     comparisons = {name: compare(expected[name], answer[name]) for name in expected}
     name, worst = max(comparisons.items(), key=lambda item: (item[1].excess, item[1].ratio))
     failed = worst.excess > 1

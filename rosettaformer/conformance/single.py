@@ -19,7 +19,7 @@ class Single:
         self._port = port
         self._worker = open_worker(port, max(1, (os.cpu_count() or 1) // sharers))
         kind, self._about = self._worker.greeting
-        self._cases = {case.id: case for case in all_cases(self._about["config"])} if kind == "ready" else {}
+        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
 
     def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
         """What becomes of the case, as the port is asked it, within so many seconds."""

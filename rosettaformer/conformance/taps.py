@@ -73,7 +73,7 @@ def record(case: Case) -> dict[str, Tap]:
     """The taps of the truth's run on the case, in the case's dtype, by path in the order in which the components finish."""
     recorder = _Recorder(case)
     with contextlib.ExitStack() as stack:
-        for component, (module_name, _) in truth.COMPONENTS.items():
+        for component, (module_name, _) in truth.FORWARD.items():
             recorder.watch(stack, module_name, component, recorder.component)
         for name in _SCOPES:
             recorder.watch(stack, "transformer", name, recorder.scope)
@@ -166,7 +166,7 @@ class _Recorder:
 
     def _tap(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> Tap:
         config = self._case.config
-        settings = truth.COMPONENTS[component][1](config, numpy_dtype(self._case.dtype))
+        settings = truth.FORWARD[component][1](config, numpy_dtype(self._case.dtype))
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
@@ -174,7 +174,7 @@ class _Recorder:
             path=path,
             component=component,
             parent=parent,
-            inputs={name: _own(value) for name, value in _inputs(bound, settings).items()},
+            inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, settings)).items()},
             parameters={name: _own(value) for name, value in flat.items()},
             config=config,
             output=_own(result[0] if isinstance(result, tuple) else result),

@@ -2,29 +2,30 @@
 
 r is the float64 truth on the inputs rounded to the dtype. c_i is the same truth computed in the dtype, with its additions in another
 order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as much.
+The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all hang
+on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones. Of what is drawn at random r is the mean
+of DRAWS seeds and the c_i are what each gives.
 """
 
-import contextlib
-import math
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
 
-from reference_numpy import arithmetic
-
-from . import truth
+from . import statistics, truth
 from .case import Case, numpy_dtype
+from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
 
-__all__ = ["MAX_FACTOR", "Expectation", "expect", "expectation", "order", "to_tf32", "ulp"]
+__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "expect", "expectation", "order", "to_tf32", "ulp"]
 
 Answer = Callable[[Case], dict[str, np.ndarray]]
 
 MAX_FACTOR = 4.0
 RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
+SHUFFLES, DRAWS = 16, 32
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Expectation:
 
     @property
     def bound_rmse(self) -> float:
-        """The largest root mean square error that passes."""
+        """The largest root mean square error that passes; of one number it is the error itself."""
+        if self.reference.size == 1:
+            return self.bound
         return RMSE_FACTOR.get(self.dtype.itemsize, 0) * self.noise_rmse + self.unit
 
     @property
@@ -59,13 +62,30 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
     answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
     differs from the truth in rounding alone.
     """
+    if case.component in statistics.RANDOM:
+        return _of_draws(case, answer)
     reference = answer(case) if rounded else answer(case.at("float64"))
-    tf32 = case.dtype == "float32" and case.device.endswith("tf32")
+    orders = list((ORDERS | TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else ORDERS).values())
+    gradient = bool(truth.forward_of(case.component))
+    orders += list(GRADIENT_ORDERS.values()) if gradient else []
+    if gradient or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values()):
+        orders += [shuffled(seed) for seed in range(SHUFFLES)]
     runs = []
-    for replacements in (ORDERS | TF32_ORDERS if tf32 else ORDERS).values():
+    for replacements in orders:
         with order(replacements):
             runs.append(answer(case))
     return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
+
+
+def _of_draws(case: Case, answer: Answer) -> dict[str, Expectation]:
+    """What is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
+    draws = [answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed})) for seed in range(DRAWS)]
+    result = {}
+    for name, first in draws[0].items():
+        runs = [draw[name] for draw in draws]
+        mean = first if first.dtype.kind in "iu" else np.mean([run.astype(np.float64) for run in runs], axis=0)
+        result[name] = expectation(np.asarray(mean), runs)
+    return result
 
 
 def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
@@ -91,123 +111,3 @@ def ulp(value: float, dtype: Any) -> float:
     kind = numpy_dtype(str(dtype))
     limits = ml_dtypes.finfo(kind)
     return max(float(np.spacing(np.asarray(min(abs(value), 0.75 * float(limits.max)), dtype=kind))), float(limits.smallest_normal))
-
-
-@contextlib.contextmanager
-def order(replacements: dict[str, Callable]) -> Iterator[None]:
-    """The truth with some functions of its arithmetic replaced."""
-    with contextlib.ExitStack() as stack:
-        for name, function in replacements.items():
-            stack.enter_context(mock.patch.object(arithmetic, name, function))
-        yield
-
-
-_einsum = arithmetic.einsum
-
-
-def _contracted(subscripts: str) -> tuple[list[str], str]:
-    """The operands' axes, and the letters that the contraction sums over."""
-    inputs, output = subscripts.split("->")
-    operands = inputs.split(",")
-    return operands, "".join(letter for letter in operands[0] if letter not in output)
-
-
-def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    """The contraction from its last term to its first."""
-    axes, summed = _contracted(subscripts)
-    flipped = [np.flip(x, tuple(a.index(letter) for letter in summed)) for a, x in zip(axes, operands, strict=True)]
-    return _einsum(subscripts, *map(np.ascontiguousarray, flipped))
-
-
-def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    """The contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
-
-    def contract(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-        axes, summed = _contracted(subscripts)
-        size = operands[0].shape[axes[0].index(summed[0])]
-        parts = []
-        for half in halves(size):
-            chosen = [x[tuple(half if letter == summed[0] else slice(None) for letter in a)] for a, x in zip(axes, operands, strict=True)]
-            parts.append(_einsum(subscripts, *chosen))
-        return parts[0] + parts[1]
-
-    return contract
-
-
-def _total_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    def total(array: np.ndarray, axis: int) -> np.ndarray:
-        first, second = (np.moveaxis(array, axis, -1)[..., half] for half in halves(array.shape[axis]))
-        return np.moveaxis(first.sum(-1, keepdims=True) + second.sum(-1, keepdims=True), -1, axis)
-
-    return total
-
-
-def _alternating(size: int) -> tuple[slice, slice]:
-    return slice(0, None, 2), slice(1, None, 2)
-
-
-def _in_the_middle(size: int) -> tuple[slice, slice]:
-    return slice(0, size // 2), slice(size // 2, None)
-
-
-def _total_backwards(array: np.ndarray, axis: int) -> np.ndarray:
-    return np.sum(np.ascontiguousarray(np.flip(array, axis)), axis=axis, keepdims=True)
-
-
-def _total_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
-    return np.take(np.cumsum(array, axis=axis, dtype=array.dtype), [-1], axis=axis)
-
-
-def _mean_by_reciprocal(array: np.ndarray, axis: int) -> np.ndarray:
-    return arithmetic.total(array, axis) * (array.dtype.type(1) / array.dtype.type(array.shape[axis]))
-
-
-def _divide_by_reciprocal(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    return numerator * (denominator.dtype.type(1) / denominator)
-
-
-def _power_by_logarithm(base: float, exponent: np.ndarray) -> np.ndarray:
-    return np.exp(exponent * np.log(base))
-
-
-def _exp_by_square(x: np.ndarray) -> np.ndarray:
-    return np.square(np.exp(x / 2))
-
-
-def _tanh_by_exponential(x: np.ndarray) -> np.ndarray:
-    return 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1)  # beyond 80 the result is 1 in every dtype
-
-
-def _erf_by_complement(x: np.ndarray) -> np.ndarray:
-    return (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype)
-
-
-def _einsum_tf32(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    return _einsum(subscripts, *(to_tf32(x) for x in operands))
-
-
-def to_tf32(array: np.ndarray) -> np.ndarray:
-    """float32 rounded to the 10 stored mantissa bits that TF32 multiplies with."""
-    if array.dtype != np.float32:
-        return array
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-ORDERS: dict[str, dict[str, Callable]] = {
-    "plain": {},
-    "backwards": {"einsum": _einsum_backwards, "total": _total_backwards, "mean": _mean_by_reciprocal, "power": _power_by_logarithm},
-    "alternating": {
-        "einsum": _einsum_in_two(_alternating),
-        "total": _total_one_by_one,
-        "divide": _divide_by_reciprocal,
-        "exp": _exp_by_square,
-    },
-    "two halves": {
-        "einsum": _einsum_in_two(_in_the_middle),
-        "total": _total_in_two(_alternating),
-        "tanh": _tanh_by_exponential,
-        "erf": _erf_by_complement,
-    },
-}
-TF32_ORDERS: dict[str, dict[str, Callable]] = {"tf32": {"einsum": _einsum_tf32}}

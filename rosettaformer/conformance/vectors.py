@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
-from . import tolerance
+from . import statistics, tolerance
 from .case import DTYPES, SUITE_VERSION, Case
 from .casefile import MANIFEST, answer_path, read_answer
 from .cases import all_cases
@@ -98,7 +98,7 @@ def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str])
     """
     if not directory.is_dir():
         raise ValueError(f"{directory} must be a folder of outputs")
-    known = {answer_path(case.at(dtype)) for case in (*all_cases(), *cases) for dtype in DTYPES}
+    known = {answer_path(case.at(dtype)) for case in (*all_cases(grad=True), *cases) for dtype in DTYPES}
     found = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*.safetensors"))]
     if strangers := [path for path in found if path not in known]:
         raise ValueError("files must be named <dtype>/<component>/<name>.safetensors after a case; got\n  " + "\n  ".join(strangers))
@@ -112,6 +112,8 @@ def _judge_file(directory: Path, case: Case) -> Result:
         kind, answer = read_answer(directory / answer_path(case)) or ("not covered", "there is no file of outputs")
     except (ValueError, OSError) as error:
         kind, answer = "error", str(error)
+    if kind == "outputs" and not isinstance(answer, str):
+        answer = statistics.measured(case.component, case.inputs, answer)
     return judge(row, kind, answer, tolerance.expect(case) if kind == "outputs" else {})
 
 

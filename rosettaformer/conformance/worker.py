@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from . import statistics
 from .case import Case
 from .port import MissingBackend, NotCovered, Port, Unsupported
 from .truth import named_outputs
@@ -80,17 +81,17 @@ def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> 
 
 
 def _evaluate(port: Port, watch: Watch, case: Case) -> dict[str, np.ndarray]:
-    """Copies of the arrays that the port returns; raises _Malformed where it returns something else."""
+    """Copies of the arrays that the port returns, or their statistics; raises _Malformed where it returns something else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
-        raise _Malformed(f"must return an array, or the pair output and weights; got a tuple of {len(result)}")
+        raise _Malformed(f"must return an array, a mapping of arrays, or the pair output and weights; got a tuple of {len(result)}")
     outputs = named_outputs(result)
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             came = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
             raise _Malformed(f"{name}: must be a NumPy array of numbers; got {came}")
     watch.returned(case, outputs)
-    return {name: np.array(value) for name, value in outputs.items()}
+    return statistics.measured(case.component, case.inputs, {name: np.array(value) for name, value in outputs.items()})
 
 
 def _in_words(error: Exception, file: str) -> str:

@@ -1,6 +1,7 @@
 """The judge's adapter of JAX with Flax NNX: runs a case on any module or function."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -14,9 +15,11 @@ from flax import nnx
 
 from impl_jax import weights
 from impl_jax.compiled import compiled
+from reference_numpy import parameters as canonical
 
 from ..case import Case
 from ..port import Unsupported
+from ..truth import forward_of
 from . import matching
 from .matching import Rows
 from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
@@ -41,16 +44,19 @@ class Adapter:
         self.modes: tuple[str, ...] = getattr(port, "modes", ("compiled", "eager"))
 
     def run(self, case: Case) -> Any:
-        """The port's outputs, in the dtype that the port returned: an array, or a tuple of arrays.
+        """The port's outputs, in the dtype that the port returned: an array, or a tuple or mapping of arrays.
 
-        float64 cases run under jax_enable_x64, all others without it, which is JAX's default. Raises ValueError on a device or mode that
-        is not there, and Unsupported where XLA lacks an operation in the case's dtype.
+        The gradients of a component are those of `jax.vjp`. float64 cases run under jax_enable_x64, all others without it, which is JAX's
+        default. Raises ValueError on a device or mode that is not there, NotCovered where a call takes no keep masks and the case gives
+        some, and Unsupported where XLA lacks an operation in the case's dtype.
         """
         mode = case.mode or self.modes[0]
         if mode not in self.modes:
             raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
         device = _device(case.device)
         with _settings(case, device), _unsupported():
+            if forward := forward_of(case.component):
+                return self._gradients(dataclasses.replace(case, component=forward), device, mode == "compiled")
             function, inputs = self._built(case, device)
             result = (self.compiled(function) if mode == "compiled" else function)(**inputs)
             return jax.tree.map(weights.to_numpy, result)
@@ -71,26 +77,41 @@ class Adapter:
                     results.append(recorder.run(function, _unsupported()(function.__call__), inputs))
             return results
 
+    def _gradients(self, case: Case, device: jax.Device, compiled: bool) -> dict[str, np.ndarray]:
+        """By name the gradients of the floating inputs, and of the parameters; compiled: forward and backward are one program."""
+        arrays = dict(case.inputs)
+        cotangent = arrays.pop("cotangent")
+        function, inputs = self._built(dataclasses.replace(case, inputs=arrays), device)
+        flat = canonical.flatten(inputs)
+        leaves = {name: value for name, value in flat.items() if _is_floating(value)}
+
+        def call(function: Any, leaves: dict[str, jax.Array]) -> Any:
+            return function(**canonical.nest(flat | leaves))
+
+        found, variables = _pulled(function, call, leaves, weights.from_numpy(cotangent, device), compiled)
+        parameters = {f"parameters.{name}": array for name, array in self._canonical(function, case, variables).items()}
+        return {name: weights.to_numpy(gradient) for name, gradient in found.items()} | parameters
+
+    def _canonical(self, function: Any, case: Case, variables: dict[int, jax.Array]) -> dict[str, np.ndarray]:
+        """The gradients of a module's variables, by canonical name; zeros for a variable that is no parameter of the module."""
+        case, root = matching.whole(case), matching.owner(function)
+        native = {
+            name: weights.to_numpy(variables.get(id(variable), jnp.zeros_like(variable.get_value())))
+            for name, variable in native_variables(root, case, self.table).items()
+        }
+        return canonical_gradients(native, case, self.table)
+
     def _tensors(self, function: Any, case: Case) -> Tensors:
         def gradients(call: Call, output: jax.Array, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
-            graph, state, *rest = nnx.split(call.module, nnx.Param, ...)
-            leaves = {index: leaf for index, leaf in call.leaves.items() if jnp.issubdtype(leaf.dtype, jnp.floating)}
-
-            def again(leaves: dict[int, jax.Array], state: Any) -> jax.Array:
+            def again(module: Any, leaves: dict[int, jax.Array]) -> Any:
                 new = {id(call.leaves[index]): leaf for index, leaf in leaves.items()}
                 args, kwargs = matching.mapped((call.args, call.kwargs), lambda value: new.get(id(value), value))
-                outputs = matching.leaves(nnx.merge(graph, state, *rest)(*args, **kwargs))
-                return next(value for value in outputs if isinstance(value, jax.Array))
+                return module(*args, **kwargs)
 
-            _, pull = jax.vjp(again, leaves, state)
-            inputs, parameters = pull(weights.from_numpy(cotangent).astype(output.dtype))
-            found = _by_variable(call.module, parameters)
-            native = {
-                name: weights.to_numpy(found.get(id(variable), jnp.zeros_like(variable.get_value())))
-                for name, variable in native_variables(function, case, self.table).items()
-            }
-            numbers = {index: weights.to_numpy(gradient) for index, gradient in inputs.items()}
-            return {"inputs": numbers, "parameters": canonical_gradients(native, case, self.table)}
+            leaves = {index: leaf for index, leaf in call.leaves.items() if _is_floating(leaf)}
+            found, variables = _pulled(call.module, again, leaves, weights.from_numpy(cotangent))
+            numbers = {index: weights.to_numpy(gradient) for index, gradient in found.items()}
+            return {"inputs": numbers, "parameters": self._canonical(function, case, variables)}
 
         return Tensors(
             is_tensor=lambda value: isinstance(value, jax.Array),
@@ -103,14 +124,16 @@ class Adapter:
     def _built(self, case: Case, device: jax.Device) -> tuple[Any, dict[str, Any]]:
         """The component with its parameters, in evaluation mode, and the arguments of its call."""
         function = self.components[case.component](case.config, jnp.dtype(case.dtype))
-        if isinstance(function, nnx.Module):
+        if isinstance(module := matching.owner(function), nnx.Module):
             if case.parameters:
-                weights.load(function, case.parameters, case.config, case.component, self.table)
-            function.eval()
+                weights.load(module, case.parameters, case.config, matching.whole(case).component, self.table)
+            module.eval()
         inputs = {
             name: weights.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()
         }
-        return function, inputs
+        nested = canonical.nest(inputs)
+        matching.refuse_keep(function, nested)
+        return function, nested
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -125,10 +148,37 @@ class Adapter:
         }
 
 
-def _by_variable(module: nnx.Module, state: Any) -> dict[int, jax.Array]:
-    """The values of a state of the module, by the identity of the module's variables."""
-    values = dict(nnx.to_flat_state(state))
-    return {id(node): values[path].get_value() for path, node in nnx.iter_graph(module) if path in values}
+def _pulled(
+    function: Any,
+    call: Callable[[Any, dict[Any, jax.Array]], Any],
+    leaves: dict[Any, jax.Array],
+    cotangent: jax.Array,
+    compiled: bool = False,
+) -> tuple[dict[Any, jax.Array], dict[int, jax.Array]]:
+    """The gradients of the sum of cotangent * the first array of `call(function, leaves)`: by leaf, and by the identity of each variable.
+
+    function: a module, a module's method, or a function without variables.
+    """
+    owner = matching.owner(function)
+    module = owner if isinstance(owner, nnx.Module) else None
+    graph, state, *rest = nnx.split(module, nnx.Param, ...)
+
+    def pull(state: Any, leaves: dict[Any, jax.Array], cotangent: jax.Array) -> Any:
+        def forward(state: Any, leaves: dict[Any, jax.Array]) -> jax.Array:
+            merged = nnx.merge(graph, state, *rest)
+            again = function if module is None else merged if function is module else getattr(merged, function.__name__)
+            return next(value for value in matching.leaves(call(again, leaves)) if isinstance(value, jax.Array))
+
+        output, back = jax.vjp(forward, state, leaves)
+        return back(cotangent.astype(output.dtype))
+
+    state, found = (jax.jit(pull) if compiled else pull)(state, leaves, cotangent)
+    values = dict(nnx.to_flat_state(state)) if module is not None else {}
+    return found, {id(node): values[path].get_value() for path, node in nnx.iter_graph(module) if path in values}
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def _device(name: str) -> jax.Device:

@@ -1,5 +1,7 @@
 """Which part of a model is which of the truth: submodules by path, a module's inputs by shape."""
 
+import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,8 +10,9 @@ import numpy as np
 
 from .. import taps
 from ..case import Case
+from ..port import NotCovered
 
-__all__ = ["Rows", "assign", "leaves", "mapped", "submodules", "turned", "walk"]
+__all__ = ["Rows", "assign", "leaves", "mapped", "owner", "refuse_keep", "submodules", "turned", "walk", "whole"]
 
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
 
@@ -98,3 +101,22 @@ def _shapes(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
 
 def _kind(array: np.ndarray) -> str:
     return "f" if array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16 else "i"
+
+
+def owner(built: Any) -> Any:
+    """The module of a bound method; otherwise what was built."""
+    return built.__self__ if inspect.ismethod(built) else built
+
+
+def whole(case: Case) -> Case:
+    """The case as one of the component that its parameters are declared for: a loss has those of the model."""
+    return dataclasses.replace(case, component="transformer") if case.component == "training_loss" else case
+
+
+def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
+    """Raises NotCovered where a keep mask is given and the call has no argument for it."""
+    given = [name for name, value in inputs.items() if name.startswith("keep") and value is not None]
+    accepted = inspect.signature(call).parameters if given else {}
+    anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    if missing := [name for name in given if name not in accepted and not anything]:
+        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no keep masks: it has no argument {missing[0]}")

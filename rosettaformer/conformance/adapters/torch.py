@@ -1,8 +1,9 @@
 """Cases for PyTorch: any `nn.Module` or function of tensors."""
 
 import contextlib
+import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 
 from impl_torch import weights
 from impl_torch.compiled import compiled
+from reference_numpy import layout, parameters
 
 from ..case import Case
 from ..port import Unsupported
+from ..truth import forward_of
 from . import matching
 from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, native_variables
 
@@ -20,6 +23,9 @@ __all__ = ["Adapter"]
 
 # "addmm_impl_cpu_" not implemented for 'Half' · Could not run 'aten::mm' with arguments from the 'CUDA' backend
 _NO_KERNEL = re.compile(r"\"(\w+)\" not implemented for '\w+'|Could not run '([\w:.]+)' with arguments from")
+
+# What seeds a generator or steps an optimiser is no graph: it runs as it is.
+_NO_GRAPH = ("adam", "initialise", "random_dropout")
 
 
 class Adapter:
@@ -29,14 +35,18 @@ class Adapter:
         self.port = port
 
     def run(self, case: Case) -> Any:
-        """The outputs for the case, as NumPy in the dtype that the port returned.
+        """The outputs for the case, as NumPy in the dtype that the port returned; of a gradient those of autograd.
 
-        Raises ValueError where the device is missing or the parameters do not fit, Unsupported where torch has no kernel.
+        Raises ValueError where the device is missing or the parameters do not fit, Unsupported where torch has no kernel, NotCovered where
+        a keep mask is given to what takes none.
         """
         device = _device(case.device)
         inputs = {name: _to_device(value, device) for name, value in case.inputs.items()}
-        with _matmul_precision(case.device), torch.inference_mode(), _unsupported():
-            return _to_numpy(self._callable(case, device)(**inputs))
+        with _matmul_precision(case.device), _unsupported():
+            if forward := forward_of(case.component):
+                return self._vjp(dataclasses.replace(case, component=forward), device, inputs)
+            with torch.inference_mode():
+                return _to_numpy(self._call(case, self._built(case, device), inputs))
 
     def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
@@ -61,15 +71,7 @@ class Adapter:
         def gradients(call: Call, output: torch.Tensor, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
             leaves = {index: leaf for index, leaf in call.leaves.items() if leaf.requires_grad}
             variables = native_variables(built, case, table)
-            # A table may name a view of a parameter, and only the parameter itself is part of the graph.
-            bases = {name: tensor if tensor._base is None else tensor._base for name, tensor in variables.items()}
-            found = _gradients(output, [*leaves.values(), *bases.values()], weights.from_numpy(cotangent, output.device).to(output.dtype))
-            native = {
-                name: weights.to_numpy(gradient.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
-                for (name, tensor), gradient in zip(variables.items(), found[len(leaves) :], strict=True)
-            }
-            inputs = dict(zip(leaves, map(weights.to_numpy, found), strict=False))
-            return {"inputs": inputs, "parameters": canonical_gradients(native, case, table)}
+            return _named_gradients(output, leaves, variables, weights.from_numpy(cotangent, output.device), case, table)
 
         return Tensors(
             is_tensor=lambda value: isinstance(value, torch.Tensor),
@@ -79,21 +81,37 @@ class Adapter:
             gradients=gradients,
         )
 
-    def _callable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+    def _vjp(self, case: Case, device: torch.device, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters by canonical name."""
+        cotangent = inputs.pop("cotangent")
+        leaves = {name: value.requires_grad_() for name, value in inputs.items() if _is_floating(value)}
         built = self._built(case, device)
-        if (case.mode or getattr(self.port, "modes", ("eager",))[0]) != "compiled":
-            return built
-        # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
-        torch.compiler.reset()
-        return getattr(self.port, "compiled", compiled)(built)
+        if isinstance(module := matching.owner(built), torch.nn.Module):
+            module.requires_grad_()
+        output = next(leaf for leaf in matching.leaves(self._call(case, built, inputs)) if isinstance(leaf, torch.Tensor))
+        table = getattr(self.port, "weights", weights.TABLE)
+        variables = native_variables(module, matching.whole(case), table)
+        found = _named_gradients(output, leaves, variables, cotangent, matching.whole(case), table)
+        return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
+
+    def _call(self, case: Case, built: Any, inputs: Mapping[str, Any]) -> Any:
+        arguments = parameters.nest(inputs)
+        matching.refuse_keep(built.forward if isinstance(built, torch.nn.Module) else built, arguments)
+        mode = case.mode or getattr(self.port, "modes", ("eager",))[0]
+        if mode == "compiled" and case.component not in _NO_GRAPH:
+            # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
+            torch.compiler.reset()
+            built = getattr(self.port, "compiled", compiled)(built)
+        return built(**arguments)
 
     def _built(self, case: Case, device: torch.device) -> Any:
         dtype = getattr(torch, case.dtype)
         built = self.port.components[case.component](case.config, dtype)
-        if isinstance(built, torch.nn.Module):
-            built = built.to(device, dtype).eval()
+        if isinstance(module := matching.owner(built), torch.nn.Module):
+            module.to(device, dtype).eval()
             if case.parameters:
-                weights.load(built, case.parameters, case.config, case.component, getattr(self.port, "weights", weights.TABLE))
+                table = getattr(self.port, "weights", weights.TABLE)
+                weights.load(module, case.parameters, case.config, matching.whole(case).component, table)
         return built
 
     @staticmethod
@@ -120,9 +138,15 @@ def _to_device(value: Any, device: torch.device) -> Any:
 
 
 def _to_numpy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _to_numpy(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
         return tuple(_to_numpy(item) for item in value)
     return weights.to_numpy(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 @contextlib.contextmanager
@@ -143,6 +167,26 @@ def _unsupported() -> Iterator[None]:
         if missing := _NO_KERNEL.search(str(error)):
             raise Unsupported(missing[1] or missing[2]) from error
         raise
+
+
+def _named_gradients(
+    output: torch.Tensor,
+    leaves: Mapping[Any, torch.Tensor],
+    variables: Mapping[str, torch.Tensor],
+    cotangent: torch.Tensor,
+    case: Case,
+    table: layout.Table,
+) -> dict[str, dict[Any, np.ndarray]]:
+    """The gradients of the sum of cotangent * output: `inputs` by the leaves' keys, `parameters` by canonical name."""
+    # A table may name a view of a parameter, and only the parameter itself is part of the graph.
+    bases = {name: tensor if tensor._base is None else tensor._base for name, tensor in variables.items()}
+    found = _gradients(output, [*leaves.values(), *bases.values()], cotangent.to(output.dtype))
+    native = {
+        name: weights.to_numpy(gradient.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
+        for (name, tensor), gradient in zip(variables.items(), found[len(leaves) :], strict=True)
+    }
+    inputs = dict(zip(leaves, map(weights.to_numpy, found), strict=False))
+    return {"inputs": inputs, "parameters": canonical_gradients(native, case, table)}
 
 
 def _gradients(output: torch.Tensor, sought: list[torch.Tensor], cotangent: torch.Tensor) -> list[torch.Tensor]:

@@ -3,41 +3,55 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..case import Case
-from ..truth import COMPONENTS
+from ..truth import COMPONENTS, forward_of
 from .build import Builder
+from .gradients import gradients
 
-__all__ = ["all_cases", "fitted"]
+__all__ = ["all_cases", "fitted", "of_components"]
 
 
-def all_cases(fixed: Mapping[str, Any] | None = None) -> list[Case]:
-    """Every case, in the order of the components.
+def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> list[Case]:
+    """Every case, in the order of the components; those of a later version of the suite after the others.
 
-    fixed: the config fields that a port fixes. The cases have them; one that is about another value is excluded, with the reason.
+    grad: with the gradient cases. fixed: the config fields that a port fixes. The cases have them; one that is about another value is
+    excluded, with the reason.
     Raises ValueError where two cases share an id, and on fixed fields that make no config.
     """
     build = Builder(fixed or {})
     cases = [
         _excluded(case, build.fixed)
         for module in pkgutil.iter_modules(__path__)
-        if module.name != "build"
+        if module.name not in ("build", "gradients")
         for case in importlib.import_module(f"{__name__}.{module.name}").cases(build)
     ]
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("case ids must be unique")
     order = list(COMPONENTS)
-    return sorted(cases, key=lambda case: order.index(case.component))
+    return sorted(cases + (gradients(cases) if grad else []), key=lambda case: (order.index(case.component), case.since))
 
 
-def fitted(cases: Iterable[Case], fixed: Mapping[str, Any]) -> list[Case]:
+def of_components(cases: Iterable[Case], components: Collection[str], grad: bool = False) -> list[Case]:
+    """Those of the cases that belong to the components, or to all where none is named: gradients where grad, or by their own names."""
+
+    def belongs(component: str) -> bool:
+        forward = forward_of(component)
+        if component in components:
+            return True
+        return grad and (not components or forward in components) if forward else not components
+
+    return [case for case in cases if belongs(case.component)]
+
+
+def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
     """The same cases for a port that fixes some config fields: made anew with them where the suite has the case, otherwise excluded where
     they differ."""
     if not fixed:
         return list(cases)
-    own = {case.id: case for case in all_cases(fixed)}
+    own = {case.id: case for case in all_cases(fixed, grad=any(forward_of(case.component) for case in cases))}
     return [own[case.id] if case.id in own else _excluded(case, fixed) for case in cases]
 
 

@@ -28,6 +28,8 @@ CORE = """
     feed_forward/relu layer_norm/small_variance layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
     encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
     logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding
+    cross_entropy/padded_smoothed training_loss/part_of_a_batch adam/decay_of_small_gradients clip_global_norm/above noam/trace
+    initialise/semillero random_dropout/weights
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
@@ -57,10 +59,12 @@ class Builder:
                 merged[name] = min(merged[name], getattr(preset(dialect), name))
         return TransformerConfig.from_dict(merged)
 
-    def make(self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, **inputs: Any) -> Case:
+    def make(
+        self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, since: int = 1, **inputs: Any
+    ) -> Case:
         """A case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs stand as they are.
 
-        fixed: parameters that are not drawn, by canonical name.
+        fixed: parameters that are not drawn, by canonical name. since: the version of the suite in which the case appears.
         """
         generator = rng(f"{component}/{name}")
         sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
@@ -76,10 +80,10 @@ class Builder:
         except ValueError:  # a component without parameters
             values = {}
         active_dropout = component != "dropout" and config.dropout_rate > 0
-        twice = active_dropout and name in TWICE
         return Case(
-            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), core=f"{component}/{name}" in CORE, twice=twice
-        )
+            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()),
+            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since,
+        )  # fmt: skip
 
 
 def rng(case_id: str) -> np.random.Generator:
@@ -90,7 +94,7 @@ def rng(case_id: str) -> np.random.Generator:
 def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Random parameters, biases and scales included, of a size that shows in the output."""
     values = {}
-    for name, shape in parameters.shapes(config, component).items():
+    for name, shape in parameters.shapes(config, component.replace("training_loss", "transformer")).items():
         kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
         if kind == "kernel":
             value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)

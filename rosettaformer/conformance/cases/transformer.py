@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 
-__all__ = ["cases"]
+__all__ = ["ONE_LAYER", "cases", "ids"]
 
 # The stacks have two layers in their own cases and in two of the whole model's; one is enough for what the others ask.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
@@ -67,11 +67,11 @@ def _model(
         ("target", target_mask, case_config.target_vocabulary),
     ):
         key = kind if mask is not None else f"{name} {kind}"
-        drawn[kind] = _ids(key, vocabulary, case_config.padding_id, full[kind] if mask is None else mask)
+        drawn[kind] = ids(key, vocabulary, case_config.padding_id, full[kind] if mask is None else mask)
     return build.make("transformer", name, case_config, catches, **(drawn | inputs))
 
 
-def _ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
+def ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
     """Random ids, among them 0 or 1, and the padding id, where there is one, exactly where the mask is False."""
     ids = rng(f"transformer {name}").integers(3, vocabulary, mask.shape)
     ids[:, 1::3] = 0 if padding_id != 0 else 1
@@ -87,7 +87,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         ("pre_norm", build.config(norm_placement="pre")),
         ("pre_norm_no_final_norm", build.config("guide", norm_placement="pre")),
     ):
-        x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
+        x: dict[str, Any] = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
         yield build.make("encoder", name, case_config, "NRM8 NRM10 ATT18 STR1", **x)
         x = {"x_btd": "b t d", "memory_bsd": "b s d", "self_mask_bhts": left_padding(B, T)[:, None, None]}
         yield build.make("decoder", name, case_config, "NRM8 NRM10 MHA11 STR1", **x, cross_mask_bhts=ragged(B, S)[:, None, None])

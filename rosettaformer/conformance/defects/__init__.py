@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from ..truth import module_of
 from .defect import Defect
 
 __all__ = ["Defect", "all_defects", "injected"]
@@ -30,8 +31,8 @@ def injected(*defects: Defect) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for defect in defects:
             for place, altered in defect.replaces.items():
-                name, function = place.split(".")
-                module = importlib.import_module(f"reference_numpy.{name}")
+                name, _, function = place.rpartition(".")
+                module = module_of(name)
                 stack.enter_context(mock.patch.object(module, function, _bound(altered, getattr(module, function))))
         yield
 

@@ -11,9 +11,9 @@ class Defect:
     """A real mistake of ports, as an alteration of the truth.
 
     what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. fix: by framework (torch, tf, jax).
-    evidence: where it was made. replaces: `module.function` of reference_numpy -> the altered function, which takes the function that it
-    replaces first, then that function's arguments under the same names. dtypes: where it shows. rounding: it alters how these dtypes
-    round, and nothing in float64.
+    evidence: where it was made. replaces: `module.function` of reference_numpy (a name of more parts is a whole one) -> the altered
+    function, which takes the function that it replaces first, then that function's arguments under the same names. dtypes: where it
+    shows. rounding: it alters how these dtypes round, and nothing in float64.
     unobservable: why no output can reveal it; empty for a defect that the cases must catch.
     """
 

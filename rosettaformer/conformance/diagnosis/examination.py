@@ -15,11 +15,11 @@ from ..defects import all_defects
 from ..divergence import Backward, Divergence, Failure, backward, divergence
 from ..port import MissingBackend
 from ..runner import open_worker
-from ..truth import COMPONENTS
+from ..truth import COMPONENTS, FORWARD, forward_of
 from . import explanation, stability
 from .altered import Combination
 from .findings import Diagnosis, Finding
-from .hypotheses import Hypotheses
+from .hypotheses import Hypotheses, candidates
 from .search import Search
 from .settings import all_settings
 
@@ -27,7 +27,6 @@ __all__ = ["diagnose"]
 
 Progress = Callable[[str, float], None]
 TAPPED = 2  # a model that no name explains is tapped on so many failing cases
-HALF = ("bfloat16", "float16")
 SHOWN = 3  # so many places of a finding are listed
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
@@ -44,17 +43,20 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
-    components: only these. pairs: search also for two alterations together. gradients: compare the gradients of the largest component
-    whose outputs are right, where its modules can be tapped. limit: seconds for one answer. declared: cases and dtypes in which the port
-    is known to deviate, and which are left out. progress is called with what is being done and the share of it that is done.
+    components: only these. pairs: search also for two alterations together. gradients: put the gradient cases of the components whose
+    outputs are right, and walk the gradients of the largest one, where its modules can be tapped. limit: seconds for one answer.
+    declared: cases and dtypes in which the port is known to deviate, and which are left out. progress is called with what is being done
+    and the share of it that is done.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     with contextlib.closing(_Examiner(port, mode, limit, declared)) as examiner:
         for component in COMPONENTS:
-            if component in examiner.covered and (not components or component in components):
+            forward = forward_of(component)
+            wanted = not components or component in components or (gradients and forward in components)
+            if component in examiner.covered and wanted and (not forward or (gradients and examiner.right(forward))):
                 examiner.examine(component, pairs, progress)
         if gradients:
-            examiner.examine_gradients(components or COMPONENTS, progress)
+            examiner.examine_gradients(components or FORWARD, progress)
         return Diagnosis(examiner.findings, examiner.divergences, examiner.gradients)
 
 
@@ -79,7 +81,7 @@ class _Examiner:
         self.covered: Sequence[str] = about["components"]
         self._framework: str = about.get("framework", "")
         self._dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
-        self._cases = [case for case in all_cases(about["config"]) if not case.excluded]
+        self._cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
         self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
         self._settings = list(all_settings().values())
         self._known: Combination = ()
@@ -87,6 +89,10 @@ class _Examiner:
     def close(self) -> None:
         """Ends the port's process."""
         self._worker.close()
+
+    def right(self, component: str) -> bool:
+        """Whether nothing was found in the component."""
+        return all(finding.component != component for finding in self.findings)
 
     def examine(self, component: str, pairs: bool, progress: Progress) -> None:
         """Adds the findings on a component, in the first dtype in which it fails."""
@@ -97,7 +103,7 @@ class _Examiner:
                 cases = [case for case in cases if case.core or self._claims(case, dtype)]
             replies = self._ask(stability.twice(cases, TWICE))
             search = Search(
-                self._hypotheses(case for case, *_ in replies), [answer if kind == "outputs" else None for _, kind, answer in replies]
+                self._hypotheses([case for case, *_ in replies]), [answer if kind == "outputs" else None for _, kind, answer in replies]
             )
             if search.failing:
                 self._examine(component, dtype, search, [answer for _, kind, answer in replies if kind != "outputs"], pairs, progress)
@@ -105,12 +111,12 @@ class _Examiner:
 
     def examine_gradients(self, components: Iterable[str], progress: Progress) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""
-        right = set(components) & set(self.covered) - {finding.component for finding in self.findings}
+        right = set(components) & set(self.covered) & {component for component in FORWARD if self.right(component)}
         cases = [case for case in self._cases if case.component in right and not self._declares(case)]
-        dtype = next((dtype for dtype in self._dtypes if dtype not in HALF), None)
-        if not cases or dtype is None:
+        if not cases or not self._dtypes:
             return
-        case = max(cases, key=lambda case: (list(COMPONENTS).index(case.component), case.core))
+        dtype = self._dtypes[0]
+        case = max(cases, key=lambda case: (list(FORWARD).index(case.component), case.core))
         forward = divergence(self._worker, case, dtype, limit=self._limit)
         if not forward.rows:
             return
@@ -180,6 +186,8 @@ class _Examiner:
         if len(search.failing) < count:
             return []
         case = search.hypotheses.probes[search.failing[count - 1]]
+        if case.component not in FORWARD:
+            return []
         found = divergence(self._worker, case, dtype, limit=self._limit, progress=lambda share: progress(f"{case.id}, its parts", share))
         if len(found.rows) < 2:
             return []
@@ -200,8 +208,8 @@ class _Examiner:
             else:
                 self._add(component, dtype, "unexplained", explanation.unexplained(part, True, ()), paths=paths)
 
-    def _hypotheses(self, cases: Iterable[Case]) -> Hypotheses:
-        return Hypotheses(cases, self._defects, self._settings)
+    def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
+        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)))
 
     def _declares(self, case: Case) -> bool:
         return any((case.id, dtype) in self._declared for dtype in DTYPES)

@@ -7,10 +7,23 @@ import numpy as np
 from .. import tolerance
 from ..case import Case
 from ..defects import Defect
+from ..truth import FORWARD, TRAINING, forward_of
 from . import altered
 from .altered import Combination
 
-__all__ = ["Hypotheses"]
+__all__ = ["Hypotheses", "candidates"]
+
+
+def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[Defect]:
+    """Those that can be meant where these probes fail.
+
+    Outputs are altered by no defect of a gradient. Gradients are put where the outputs are right, so that what alters outputs is not
+    meant; it is what alters a gradient alone, or the training.
+    """
+    components = {probe.component for probe in probes}
+    backward = all(map(forward_of, components))
+    within = FORWARD | ({} if components <= FORWARD.keys() else TRAINING)
+    return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 
 class Hypotheses:

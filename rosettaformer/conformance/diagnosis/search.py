@@ -166,7 +166,8 @@ def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bo
     finite = np.isfinite(got)
     scale = np.abs(clean.reference).max()
     largest = max(float(np.abs(predicted[finite]).max(initial=0.0)), float(scale))
-    bound = FAR[clean.dtype.itemsize] * (clean.noise + clean.unit) * largest / max(float(scale), 1e-30)
+    relative = (clean.noise + clean.unit) / float(scale) if scale else 0.0
+    bound = FAR[clean.dtype.itemsize] * max(relative * largest, tolerance.ulp(largest, clean.dtype))
     return bool(np.abs(got - predicted)[finite].max(initial=0.0) <= bound)
 
 

@@ -13,6 +13,7 @@ from reference_numpy import arithmetic
 from ..defects import Defect
 from ..defects.normalization import centred, normalised
 from ..defects.transformer import other_final_norm
+from .training_settings import training_settings
 
 __all__ = ["all_settings"]
 
@@ -23,7 +24,7 @@ ORDERS = ("key query value", "value key query", "key value query", "value query 
 
 def all_settings() -> dict[str, Defect]:
     """The settings by id. A setting that the config already has alters nothing."""
-    settings = [*_norms(), *_activations(), *_embeddings(), *_masks(), *_attention(), *_biases(), *_layouts()]
+    settings = [*_norms(), *_activations(), *_embeddings(), *_masks(), *_attention(), *_biases(), *_layouts(), *training_settings()]
     return {setting.id: setting for setting in settings}
 
 

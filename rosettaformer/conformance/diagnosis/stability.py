@@ -35,7 +35,7 @@ def symptoms(search: Search, ask: Ask) -> list[str]:
     for index in search.failing:
         case, answer = search.hypotheses.probes[index], search.answers[index]
         for symptom, changed, part in _variants(case):
-            if answer is None or symptom in found:
+            if answer is None or "output" not in answer or symptom in found:
                 continue
             other = [outputs for _, kind, outputs in ask([changed]) if kind == "outputs"]
             bound = 2 * search.hypotheses.clean[index]["output"].bound

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import taps
+from .. import taps, truth
 from ..case import Case
 from ..process import Worker
 from .findings import Divergence
@@ -19,12 +19,10 @@ from .probe import Gradient, Probe, within
 
 __all__ = ["Backward", "BackwardRow", "Gradient", "backward"]
 
-DTYPES = ("float64", "float32")
-
 
 @dataclass(frozen=True)
 class BackwardRow:
-    """One component. gradients: what was compared; a component with tapped parts has one entry for all its parameters together."""
+    """One component. gradients: what was compared, an entry for every floating input and every parameter."""
 
     path: str
     component: str
@@ -70,17 +68,18 @@ def backward(
 ) -> Backward:  # fmt: skip
     """Walks the components that agree forward, as `forward` found them for the same case, from the last to the first.
 
-    Named is the first whose gradient is wrong while that of none of its parts is. Raises ValueError on half types, whose gradients the
-    numerical derivative cannot judge.
+    Named is the first whose gradient is wrong while that of none of its parts is.
     """
-    if forward.dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)} for gradients; got {forward.dtype}")
     cast = case.at(forward.dtype, device)
     reference = taps.record(cast.at("float64"))
     agreeing = {row.path for row in forward.rows if row.forced is not None and not row.fails}
-    probes = {path: Probe(reference[path], cast, agreeing) for path in reversed(reference) if path in agreeing}
+    probes = {
+        path: Probe(reference[path], cast)
+        for path in reversed(reference)
+        if path in agreeing and reference[path].component in truth.DIFFERENTIABLE
+    }
     rows: list[BackwardRow] = []
-    for paths in chunks([path for path, probe in probes.items() if probe.tensors]):
+    for paths in chunks(list(probes)):
         progress(len(rows) / len(probes))
         for path, (kind, answer) in put(worker, cast, [probes[path].force for path in paths], limit):
             rows.append(_row(reference[path], probes[path], kind, answer.get(path, {}) if kind == "outputs" else answer))
@@ -94,7 +93,7 @@ def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
     named = next((row for row in rows if row.first), None)
     sentence = f"no divergence of the gradients of {sum(bool(row.gradients) for row in rows)} components"
     if named is not None and named.worst is not None:
-        error = f"error {named.worst.excess:.3g} x allowed" if math.isfinite(named.worst.excess) else "not a number"
+        error = f"error {named.worst.excess:.3g} x allowed" if math.isfinite(named.worst.excess) else named.worst.comparison.message
         parts = any(within(row.path, named.path) for row in rows)
         where = "; the gradients of its parts are right, so it is what lies between them" if parts else ""
         sentence = (
@@ -112,6 +111,4 @@ def _row(tap: taps.Tap, probe: Probe, kind: str, answer: Any) -> BackwardRow:
     row = BackwardRow(tap.path, tap.component, probe.compare(answer["gradients"]))
     if not row.fails or row.worst is None:
         return row
-    bad = row.worst
-    message = f"{bad.name}: derivative {bad.got:.6g} along a direction, must be {bad.wanted:.6g}, allowed {bad.allowed:.3g}"
-    return dataclasses.replace(row, message=message)
+    return dataclasses.replace(row, message=f"{row.worst.name}: {row.worst.comparison.message}")

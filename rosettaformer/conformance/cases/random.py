@@ -1,0 +1,27 @@
+"""Cases of what draws random numbers: they are judged by statistics."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from ..case import Case
+from .build import Builder, rng
+
+__all__ = ["cases"]
+
+# So large that the statistics of every kernel tell one formula for its fans from another, and so small that many draws are quick.
+SIZES = {"model_width": 48, "key_size": 16, "value_size": 24, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
+DTYPES = ("float64", "float32")
+
+
+def cases(build: Builder) -> Iterator[Case]:
+    """A fresh model of each kind of head; dropout of vectors and of attention weights."""
+    for dialect in ("semillero", "keras_lab"):
+        config = build.config(dialect, source_vocabulary=97, target_vocabulary=97, **SIZES)
+        yield _at(build.make("initialise", dialect, config, "INI1 INI2", seed=1007))
+    for name, catches, shape in (("vectors", "", (48, 32, 24)), ("weights", "DRP5", (16, 6, 16, 24))):
+        x = rng(f"random dropout {name}").uniform(0.5, 1.5, shape)
+        yield _at(build.make("random_dropout", name, build.config(dropout_rate=0.3), catches, x=x, seed=1007))
+
+
+def _at(case: Case) -> Case:
+    return dataclasses.replace(case, dtypes=DTYPES, since=2)

@@ -1,0 +1,124 @@
+"""Defects of the loss, each with its gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .defect import Defect
+
+__all__ = ["DEFECTS", "both", "lost_mass"]
+
+Array = np.ndarray
+
+
+def both(altered: Callable) -> dict[str, Callable]:
+    """The alteration of the loss and of its gradient, which have the same arguments."""
+    return {"loss.cross_entropy": altered, "loss.cross_entropy_vjp": altered}
+
+
+def _combined(first: Any, second: Any, factor: float) -> Any:
+    """first + factor second: of two losses, or of two gradients."""
+    if isinstance(first, dict):
+        return {name: _combined(value, second[name], factor) for name, value in first.items()}
+    return np.asarray(first + first.dtype.type(factor) * second)
+
+
+def _over_the_others(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+) -> Any:
+    # (1 - e) log p_label + e/(V-1) sum of the others, which is (1 - s) log p_label + s/V sum of all with s = e V / (V-1).
+    vocabulary = logits_btv.shape[-1]
+    whole = smoothing * vocabulary / (vocabulary - 1)
+    if whole < 1:
+        return original(logits_btv, label_bt, mask_bt, whole, total, **options)
+    # The loss is linear in the smoothing: from those of 0 and 1/2.
+    none, half = (original(logits_btv, label_bt, mask_bt, share, total, **options) for share in (0.0, 0.5))
+    return _combined(_combined(none, half, 2 * whole), none, -2 * whole)
+
+
+def lost_mass(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+) -> Any:
+    """The label gets 1 - smoothing and every other token smoothing / V: together less than 1."""
+    whole = original(logits_btv, label_bt, mask_bt, smoothing, total, **options)
+    if not smoothing:
+        return whole
+    return _combined(whole, original(logits_btv, label_bt, mask_bt, 0.0, total, **options), -smoothing / logits_btv.shape[-1])
+
+
+def _with_padding(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+) -> Any:
+    return original(logits_btv, label_bt, None, smoothing, total, **options)
+
+
+def _own_count(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+) -> Any:
+    return original(logits_btv, label_bt, mask_bt, smoothing, None, **options)
+
+
+def _shifted_again(original: Callable, target_bt: Array) -> tuple[Array, Array]:
+    input_bt, label_bt = original(target_bt)
+    return input_bt[:, :-1], label_bt[:, 1:]
+
+
+DEFECTS = (
+    Defect(
+        id="LOS1",
+        title="the smoothing is spread over the other tokens",
+        component="cross_entropy",
+        what="`q = 1 - e` for the label and `e / (V - 1)` for every other token, instead of `q = (1 - e) onehot + e / V` over all V.",
+        shows="The loss is larger by a part in V, which hardly shows in a large vocabulary. V = 5 shows it.",
+        fix={
+            "torch": "F.cross_entropy(logits, labels, label_smoothing=e)  # (1 - e) onehot + e / V",
+            "tf": "keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
+            "jax": "labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
+        },
+        evidence="icefall#107, fastai#1814",
+        replaces=both(_over_the_others),
+    ),
+    Defect(
+        id="LOS2",
+        title="padding counts in the loss",
+        component="cross_entropy",
+        what="The mean over every position, padding among them, instead of over the real labels.",
+        shows="The loss depends on how long the padding is, and the model learns to predict it. Unequal rows show it.",
+        fix={
+            "torch": "F.cross_entropy(logits, labels, ignore_index=padding_id)  # or reduction='none', times the mask, over its sum",
+            "tf": "loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)  # Keras' own mean divides by the size of the batch",
+            "jax": "loss = (losses * mask).sum() / mask.sum()",
+        },
+        evidence="transformers#5919",
+        replaces=both(_with_padding),
+    ),
+    Defect(
+        id="LOS3",
+        title="microbatches are averaged one by one",
+        component="cross_entropy",
+        what="Each part of a batch is divided by its own number of labels, instead of by that of the whole batch: a mean of means.",
+        shows="A part with few labels weighs as much as one with many. Microbatches of unequal rows show it.",
+        fix={
+            "torch": "loss = F.cross_entropy(logits, labels, reduction='sum', ignore_index=padding_id) / labels_of_the_whole_batch",
+            "tf": "loss = tf.reduce_sum(losses * mask) / labels_of_the_whole_batch",
+            "jax": "loss = (losses * mask).sum() / labels_of_the_whole_batch  # optax.MultiSteps takes the mean of means",
+        },
+        evidence="transformers#34191",
+        replaces=both(_own_count),
+    ),
+    Defect(
+        id="LOS4",
+        title="the labels are shifted twice",
+        component="training_loss",
+        what="The data are shifted already and the loss shifts again: position t is scored on token t + 2.",
+        shows="The loss goes down, and the model learns to skip a token. Any target of three tokens shows it.",
+        fix={
+            "torch": "loss = F.cross_entropy(logits.transpose(1, 2), labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
+            "tf": "loss = loss_function(labels, logits)  # input target[:, :-1], labels target[:, 1:]; shift once",
+            "jax": "loss = cross_entropy(logits, labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
+        },
+        evidence="transformers#46898",
+        replaces={"loss.teacher_forcing": _shifted_again},
+    ),
+)

@@ -1,0 +1,75 @@
+"""What is judged of random answers: not the numbers, which every framework draws in its own way, but their statistics.
+
+A component of `RANDOM` is given a seed. Of its answer, and of the truth's with other seeds, the same statistics are taken; what the truth's
+own draws differ by is the noise of the comparison (`tolerance.expect`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import dropout
+
+__all__ = ["RANDOM", "keep_mask", "measured", "random_dropout"]
+
+Arrays = Mapping[str, Any]
+
+
+def random_dropout(x: np.ndarray, seed: int, rate: float) -> np.ndarray:
+    """Dropout in training, with a mask that is a function of the seed."""
+    return dropout.dropout(x, keep_mask(x.shape, seed, rate), rate)
+
+
+def keep_mask(shape: tuple[int, ...], seed: int, rate: float) -> np.ndarray:
+    """Every entry True with probability 1 - rate, independently."""
+    return np.random.default_rng(seed).random(shape) >= rate
+
+
+def measured(component: str, inputs: Arrays, outputs: Arrays) -> dict[str, Any]:
+    """The statistics of a random component's answer, in the answer's dtype; any other answer as it is.
+
+    An answer that is no floating array, or an empty one, is left for the comparison to refuse.
+    """
+    if component not in RANDOM or not all(isinstance(value, np.ndarray) and value.size and _floating(value) for value in outputs.values()):
+        return dict(outputs)
+    return {name: value for output, array in outputs.items() for name, value in RANDOM[component](output, array, inputs)}
+
+
+def _floating(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _of_parameters(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
+    """The shape of a parameter, its mean, its standard deviation and its largest magnitude."""
+    wide = array.astype(np.float64)
+    yield f"{name}.shape", np.array(array.shape)
+    for statistic, value in (("mean", wide.mean()), ("deviation", wide.std()), ("largest", np.abs(wide).max())):
+        yield f"{name}.{statistic}", np.asarray(value, dtype=array.dtype)
+
+
+def _of_mask(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
+    """The share of what is dropped; the least and largest factor of what is kept; for every axis, how far an entry goes with the next.
+
+    The correlation of neighbours is 1 where one mask is shared along an axis and 0 where the entries are independent. x holds no zero.
+    """
+    x = inputs["x"].astype(np.float64)
+    yield "shape", np.array(array.shape)
+    if array.shape != x.shape:
+        return
+    kept = (array != 0).astype(np.float64)
+    factor = (array.astype(np.float64) / x)[array != 0]
+    share = kept.mean()
+    values = {"dropped": 1 - share, "least_factor": factor.min(initial=np.inf), "largest_factor": factor.max(initial=-np.inf)}
+    centred, variance = kept - share, share * (1 - share)
+    for axis in range(x.ndim):
+        first, second = (np.take(centred, span, axis) for span in (range(x.shape[axis] - 1), range(1, x.shape[axis])))
+        values[f"correlation_{axis}"] = (first * second).mean() / variance if variance else 0.0
+    yield from ((statistic, np.asarray(value, dtype=array.dtype)) for statistic, value in values.items())
+
+
+# component -> the statistics of one array of its answer
+RANDOM: dict[str, Callable[[str, np.ndarray, Arrays], Iterator[tuple[str, np.ndarray]]]] = {
+    "initialise": _of_parameters,
+    "random_dropout": _of_mask,
+}
