@@ -11,8 +11,8 @@ help:  ## this list
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all-cpu,dev]'
-# keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only these two.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex tokenizers
+# keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only this one besides.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex
 	touch $(INSTALLED)
 
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
@@ -32,8 +32,9 @@ soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
 	$(BIN)/python tests/mutation.py docs/mutation.md
 
-bench: $(INSTALLED)  ## ours beside the stock layers, interleaved
+bench: $(INSTALLED)  ## ours beside the stock layers, interleaved: forward passes, then training steps
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --training
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,1 +1,1 @@
-"""Whole forward passes, ours beside the stock layers of each framework: `python -m benchmarks`."""
+"""Whole forward passes and training steps, ours beside the stock layers of each framework: `python -m benchmarks`."""

@@ -1,16 +1,19 @@
 """The command `python -m benchmarks`."""
 
+import functools
 import shlex
 import sys
 from pathlib import Path
 
 import click
+import numpy as np
 from rich.console import Console
 
+from reference_numpy.recipe import PAPER
 from rosettaformer.cli import MISSING, MISTAKE
 
 from . import measure, report
-from .problem import BATCH, LENGTH, sizes
+from .problem import BATCH, LENGTH, make, sizes
 
 FRAMEWORKS = {"cpu": ("torch", "tf", "jax"), "cuda": ("torch", "jax")}
 SIZES = ("paper_base", "tiny")
@@ -20,40 +23,51 @@ SIZES = ("paper_base", "tiny")
 @click.option("--framework", "frameworks", multiple=True, help="Only torch (with the NumPy truth), tf or jax; repeat it for several.")
 @click.option("--rounds", type=int, default=9, show_default=True, help="Timed calls of each row.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or cuda (torch and jax; TF32 and bfloat16 too).")
+@click.option("--training", is_flag=True, help="Training steps (forward, backward and update) instead of forward passes.")
 @click.option("--preset", "size", default="paper_base", hidden=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write every number to this file.")
-@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table to this file.")
+@click.option("--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the table into this page.")
 @click.pass_context
 def bench(
     context: click.Context,
     frameworks: tuple[str, ...],
     rounds: int,
     device: str,
+    training: bool,
     size: str,
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Time the whole forward pass of a Transformer, ours beside the stock layers of each framework.
+    """Time the whole forward pass of a Transformer, or its training step, ours beside the stock layers of each framework.
 
-    A row that does not give the truth's logits is not timed.
+    A row that does not give the truth's logits, or without dropout its losses, is not timed.
 
     Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
     """
     _refuse(frameworks, rounds, device, size, [path for path in (json_file, markdown_file) if path])
     config = sizes(size)
+
+    @functools.cache
+    def answer() -> np.ndarray:
+        """Of every framework's process: in float64 it takes longer than all that is timed."""
+        task = make(config)
+        return task.checked.losses() if training else task.answer()
+
     described, results = {}, []
     errors = Console(stderr=True)
     for framework in dict.fromkeys(frameworks or FRAMEWORKS[device]):
         with errors.status(f"measuring {framework}"):
-            described[framework], found = measure.run(framework, config, rounds, device)
+            described[framework], found = measure.run(framework, config, answer, rounds, device, training)
         results += found
-    title = f"{size} forward on {device}, batch {BATCH}, {LENGTH}/{LENGTH} tokens, a fifth padded, median of {rounds}"
+    what = f"training step (dropout {config.dropout_rate}, label smoothing {PAPER.smoothing}, Adam)" if training else "forward"
+    title = f"{size} {what} on {device}, batch {BATCH}, {LENGTH}/{LENGTH} tokens, a fifth padded, median of {rounds}"
     command, stamp = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]), report.environment(described)
     if json_file:
         report.write(json_file, report.to_json(title, command, stamp, results))
     if markdown_file:
-        report.write(markdown_file, report.markdown(title, command, stamp, results))
-    report.render(Console(), title, stamp, results)
+        page = markdown_file.read_text() if markdown_file.exists() else ""
+        report.write(markdown_file, report.merged(page, report.markdown(title, command, stamp, results, training)))
+    report.render(Console(), title, stamp, results, training)
     context.exit(_exit_code([result.status for result in results], bool(frameworks)))
 
 

@@ -17,18 +17,25 @@ from rosettaformer.conformance.port import PORTS
 
 from . import problem
 
-__all__ = ["BOUNDS", "PRECISIONS", "Result", "Row", "measure", "run"]
+__all__ = ["BOUNDS", "LOSS_BOUNDS", "PRECISIONS", "Result", "Row", "Step", "measure", "run", "training_row"]
 
 # precision -> the largest difference from the truth, in units of the truth's largest logit. Rounding alone stays ten times below;
 # a wrong mask, position or weight is far above.
 BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
+# The same for the losses of the first training steps.
+LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
 PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
+Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
 PAUSE = 0.05  # seconds, in which the threads of the row before stop spinning for work
 
 
 @dataclass(frozen=True)
 class Row:
-    """A forward pass. `call` returns when the logits are there; `to_numpy` makes an array of them, and is not timed."""
+    """A forward pass or a training step. `call` returns when the logits or the loss are there, and is what is timed.
+
+    Compared with the answer is what `to_numpy` makes of them; or, of a training step, which is random, what `check` returns: the losses of
+    the first steps of the problem's `checked`.
+    """
 
     framework: str
     name: str
@@ -37,11 +44,26 @@ class Row:
     precision: str = "float32"
     stock: bool = False
     compiles: bool = False
+    check: Callable[[], np.ndarray] | None = None
+
+
+def training_row(framework: str, name: str, start: Callable[[problem.Problem], Step], task: problem.Problem, **about: Any) -> Row:
+    """The row of a training step. start: builds a model and its optimiser for a problem and returns the step on its one batch.
+
+    about: what else the row is (stock, compiles, precision). Its `check` starts anew with the problem's `checked`.
+    """
+    step = start(task)
+
+    def check() -> np.ndarray:
+        checked = start(task.checked)
+        return np.array([float(checked()) for _ in range(problem.CHECKED)])
+
+    return Row(framework, name, lambda: float(step()), check=check, **about)
 
 
 @dataclass
 class Result:
-    """What became of a row. status: timed; wrong (not the truth's logits); error (an exception); missing (no framework)."""
+    """What became of a row. status: timed; wrong (not the truth's answer); error (an exception); missing (no framework)."""
 
     framework: str
     name: str = ""
@@ -49,33 +71,46 @@ class Result:
     stock: bool = False
     status: str = "timed"
     message: str = ""
-    difference: float | None = None  # from the truth, in units of its largest logit
+    difference: float | None = None  # from the truth, in units of its largest logit or loss
     median_ms: float | None = None
     min_ms: float | None = None
     compile_s: float | None = None
     ratio: float | None = None  # of medians, to the best stock row of the framework in the same precision
 
 
-def run(framework: str, config: TransformerConfig, rounds: int, device: str) -> tuple[str, list[Result]]:
-    """What the framework's process says of its threads and device, and a result for each of its rows."""
+def run(
+    framework: str, config: TransformerConfig, answer: Callable[[], np.ndarray], rounds: int, device: str, training: bool = False
+) -> tuple[str, list[Result]]:
+    """What the framework's process says of its threads and device, and a result for each of its rows: forward passes, or training steps.
+
+    answer: of the truth, which is asked for it when framework and device are found. Raises ValueError where there is no such device.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         try:
-            return process.submit(_run, framework, config, rounds, device).result()
+            described, missing = process.submit(_describe, framework, device).result()
+            return described, missing or process.submit(_run, framework, config, answer(), rounds, device, training).result()
         except BrokenProcessPool:
             return "", [Result(framework, status="error", message="its process ended")]
 
 
-def _run(framework: str, config: TransformerConfig, rounds: int, device: str) -> tuple[str, list[Result]]:
+def _describe(framework: str, device: str) -> tuple[str, list[Result]]:
+    """What the framework says of the device; or the result that says that there is no such framework."""
     try:
-        peers = importlib.import_module(f"{__package__}.peers_{framework}")
+        return _peers(framework).describe(device), []
     except ModuleNotFoundError as error:
         _, package, install = PORTS[framework]
-        if error.name and error.name.partition(".")[0] in (package, "keras", "flax"):
+        if error.name and error.name.partition(".")[0] in (package, "keras", "flax", "optax"):
             return "", [Result(framework, status="missing", message=install)]
         raise
-    task = problem.make(config)
-    results = measure(peers.rows(task, device), task.answer(), rounds)
-    return peers.describe(device), results
+
+
+def _run(framework: str, config: TransformerConfig, answer: np.ndarray, rounds: int, device: str, training: bool) -> list[Result]:
+    peers, task = _peers(framework), problem.make(config)
+    return measure((peers.training_rows if training else peers.rows)(task, device), answer, rounds)
+
+
+def _peers(framework: str) -> Any:
+    return importlib.import_module(f"{__package__}.peers_{framework}")
 
 
 def measure(rows: Sequence[Row], answer: np.ndarray, rounds: int) -> list[Result]:
@@ -103,17 +138,18 @@ def _check(row: Row, answer: np.ndarray) -> Result:
     try:
         output = row.call()
         result.compile_s = time.perf_counter() - start
-        logits = row.to_numpy(output)
+        got = row.to_numpy(output) if row.check is None else row.check()
     except Exception as error:  # one row that fails is a row of the table, not the end of the run
         result.status, result.message = "error", f"{type(error).__name__}: {error}".partition("\n")[0]
         return result
-    if logits.shape != answer.shape:
-        result.status, result.message = "wrong", f"shape {logits.shape}, must be {answer.shape}"
+    if got.shape != answer.shape:
+        result.status, result.message = "wrong", f"shape {got.shape}, must be {answer.shape}"
         return result
-    result.difference = float(np.abs(logits - answer).max() / np.abs(answer).max())
-    if not result.difference <= BOUNDS[row.precision]:  # NaN is wrong too
+    bound, kind = (BOUNDS[row.precision], "logit") if row.check is None else (LOSS_BOUNDS[row.precision], "loss")
+    result.difference = float(np.abs(got - answer).max() / np.abs(answer).max())
+    if not result.difference <= bound:  # NaN is wrong too
         result.status = "wrong"
-        result.message = f"differs from the truth by {result.difference:.1e} of its largest logit; at most {BOUNDS[row.precision]:.0e}"
+        result.message = f"differs from the truth by {result.difference:.1e} of its largest {kind}; at most {bound:.0e}"
     return result
 
 

@@ -7,20 +7,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from flax.typing import Dtype
 
 from impl_jax import weights
 from impl_jax.compiled import compiled
+from impl_jax.schedule import noam
+from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from .measure import PRECISIONS, Row
-from .problem import LENGTH, PADDING, Problem
+from .measure import LOSS_BOUNDS, PRECISIONS, Row, Step, training_row
+from .problem import LENGTH, PADDING, VOCABULARY, Problem
 
-__all__ = ["describe", "rows"]
+__all__ = ["describe", "rows", "training_rows"]
 
+PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32", "bfloat16": "highest"}
 TABLE: layout.Table = (
     ("table", "embedding", "v d"),
     ("query.kernel", "query.kernel", "d h k"),
@@ -54,12 +58,13 @@ class StockLayer(nnx.Module):
             self.cross_attention, self.cross_attention_norm = attention(), norm()
         self.feed_forward = nnx.Sequential(nnx.Linear(width, hidden, **kinds), nnx.relu, nnx.Linear(hidden, width, **kinds))
         self.feed_forward_norm = norm()
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
 
     def __call__(self, x: jax.Array, mask: jax.Array, memory: jax.Array | None = None, memory_mask: jax.Array | None = None) -> jax.Array:
-        x = self.self_attention_norm(x + self.self_attention(x, mask=mask))
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask=mask)))
         if self.decoder:
-            x = self.cross_attention_norm(x + self.cross_attention(x, memory, mask=memory_mask))
-        return self.feed_forward_norm(x + self.feed_forward(x))
+            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, mask=memory_mask)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class StockStack(nnx.Module):
@@ -83,6 +88,7 @@ class Stock(nnx.Module):
         self.target_embedding = nnx.Embed(config.target_vocabulary, config.model_width, **kinds)
         self.encoder = StockStack(config, config.encoder_layers, False, dtype, rngs)
         self.decoder = StockStack(config, config.decoder_layers, True, dtype, rngs)
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
         self.logits = nnx.Linear(config.model_width, config.target_vocabulary, **kinds)
 
     def __call__(self, source: jax.Array, target: jax.Array) -> jax.Array:
@@ -93,11 +99,11 @@ class Stock(nnx.Module):
 
     def _embed(self, embedding: nnx.Embed, token: jax.Array) -> jax.Array:
         x = embedding(token) * self.config.model_width**0.5
-        return x + positional_encoding(np.arange(LENGTH), self.config.model_width, x.dtype)
+        return self.dropout(x + positional_encoding(np.arange(LENGTH), self.config.model_width, x.dtype))
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Ours and stock, compiled, in every precision of the device. Raises ValueError where there is no such device."""
+    """Ours and stock, compiled, in every precision of the device."""
     where = _device(device)
     result: list[Row] = []
     for precision in PRECISIONS[device]:
@@ -108,6 +114,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
             weights.load(ours, tensors, problem.config)
             weights.load(stock, tensors, problem.config, table=TABLE)
             ours.eval()
+            stock.eval()
             row = functools.partial(_row, problem, where, precision)
             walked = functools.partial(nnx.jit(lambda model, source, target: model(source, target)), stock)
             result += [
@@ -118,8 +125,23 @@ def rows(problem: Problem, device: str) -> list[Row]:
     return result
 
 
+def training_rows(problem: Problem, device: str) -> list[Row]:
+    """Ours and stock, compiled, in every precision of the device in which float32 parameters are trained."""
+    result = []
+    for precision in (precision for precision in PRECISIONS[device] if precision in LOSS_BOUNDS):
+        place = _device(device), PRODUCTS[precision]
+        row = functools.partial(training_row, task=problem, precision=precision, compiles=True)
+        trainer = functools.partial(_trainer, "cuda-tf32" if precision == "tf32" else device)
+        result += [
+            row("jax", "impl_jax compiled", trainer),
+            row("jax", "flax.nnx compiled, nnx.jit", functools.partial(_walked_training, *place), stock=True),
+            row("jax", "flax.nnx compiled, split by hand", functools.partial(_split_training, *place), stock=True),
+        ]
+    return result
+
+
 def describe(device: str) -> str:
-    """The device."""
+    """The device. Raises ValueError where there is no such device."""
     where = _device(device)
     return "one thread a core" if device == "cpu" else where.device_kind
 
@@ -139,10 +161,81 @@ def _stock_compiled(stock: Stock) -> Callable[..., jax.Array]:
 
 def _row(problem: Problem, device: jax.Device, precision: str, name: str, function: Callable[..., jax.Array], stock: bool = False) -> Row:
     source, target = jnp.asarray(problem.source), jnp.asarray(problem.target)
-    products = "tensorfloat32" if precision == "tf32" else "highest"
 
     def call() -> jax.Array:
-        with jax.default_device(device), jax.default_matmul_precision(products):
+        with jax.default_device(device), jax.default_matmul_precision(PRODUCTS[precision]):
             return function(source, target).block_until_ready()
 
     return Row("jax", name, call, lambda logits: np.asarray(logits, np.float32), precision, stock, compiles=True)
+
+
+def _trainer(device: str, problem: Problem) -> Step:
+    trainer = Trainer(problem.config, problem.recipe, problem.tensors, device=device)
+    return lambda: trainer.train_step(problem.source, problem.sequence)
+
+
+def _walked_training(device: jax.Device, products: str, problem: Problem) -> Step:
+    """The step as a user of Flax writes it."""
+    with jax.default_device(device):
+        stock, source, target = _stock_to_train(problem)
+        optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(stock: Stock, optimizer: nnx.Optimizer, source: jax.Array, target: jax.Array) -> jax.Array:
+        loss, gradients = nnx.value_and_grad(_loss)(stock, source, target, problem.recipe.smoothing)
+        optimizer.update(stock, gradients)
+        return loss
+
+    def run() -> jax.Array:
+        with jax.default_device(device), jax.default_matmul_precision(products):
+            return step(stock, optimizer, source, target)
+
+    return run
+
+
+def _split_training(device: jax.Device, products: str, problem: Problem) -> Step:
+    """Split once, with all that changes donated."""
+    with jax.default_device(device):
+        stock, source, target = _stock_to_train(problem)
+        optimizer = _adam(problem)
+        graph, *state = nnx.split(stock, nnx.Param, ...)
+        state.append(jax.jit(optimizer.init)(state[0]))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: list[Any], source: jax.Array, target: jax.Array) -> tuple[list[Any], jax.Array]:
+        parameters, random, moments = state
+
+        def loss(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
+            model = nnx.merge(graph, parameters, random, copy=True)
+            return _loss(model, source, target, problem.recipe.smoothing), nnx.state(model, nnx.Not(nnx.Param))
+
+        (value, random), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
+        updates, moments = optimizer.update(gradients, moments, parameters)
+        return [optax.apply_updates(parameters, updates), random, moments], value
+
+    def run() -> jax.Array:
+        nonlocal state
+        with jax.default_device(device), jax.default_matmul_precision(products):
+            state, loss = step(state, source, target)
+        return loss
+
+    return run
+
+
+def _stock_to_train(problem: Problem) -> tuple[Stock, jax.Array, jax.Array]:
+    stock = Stock(problem.config, jnp.float32, nnx.Rngs(0))
+    weights.load(stock, problem.tensors, problem.config, table=TABLE)
+    stock.train()
+    return stock, jnp.asarray(problem.source), jnp.asarray(problem.sequence)
+
+
+def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
+    width, recipe = problem.config.model_width, problem.recipe
+    return optax.adam(lambda done: noam(done + 1, width, recipe.warmup), recipe.beta_1, recipe.beta_2, recipe.epsilon)
+
+
+def _loss(stock: Stock, source: jax.Array, target: jax.Array, smoothing: float) -> jax.Array:
+    label = target[:, 1:]
+    smoothed, counted = optax.smooth_labels(jax.nn.one_hot(label, VOCABULARY), smoothing), label != PADDING
+    losses = optax.softmax_cross_entropy(stock(source, target[:, :-1]), smoothed)
+    return jnp.sum(losses, where=counted) / counted.sum()

@@ -1,5 +1,6 @@
 """impl_tf beside the stock layers of Keras."""
 
+import functools
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -10,14 +11,16 @@ import tensorflow as tf
 from impl_tf import weights
 from impl_tf.backend import keras
 from impl_tf.compiled import compiled
+from impl_tf.schedule import Noam
+from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from .measure import Row
+from .measure import Row, Step, training_row
 from .problem import LENGTH, PADDING, Problem
 
-__all__ = ["describe", "rows"]
+__all__ = ["describe", "rows", "training_rows"]
 
 TABLE: layout.Table = (
     ("table", "embeddings", "v d"),
@@ -51,6 +54,7 @@ class StockLayer(keras.layers.Layer):
             [keras.layers.Dense(config.feed_forward_width, config.activation), keras.layers.Dense(config.model_width)]
         )
         self.feed_forward_norm = self._norm(config)
+        self.dropout = keras.layers.Dropout(config.dropout_rate)
 
     @staticmethod
     def _attention(config: TransformerConfig) -> keras.layers.Layer:
@@ -61,10 +65,10 @@ class StockLayer(keras.layers.Layer):
         return keras.layers.LayerNormalization(epsilon=config.epsilon)
 
     def call(self, x: tf.Tensor, mask: tf.Tensor, memory: tf.Tensor | None = None, memory_mask: tf.Tensor | None = None) -> tf.Tensor:
-        x = self.self_attention_norm(x + self.self_attention(x, x, attention_mask=mask, use_causal_mask=self.decoder))
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, x, attention_mask=mask, use_causal_mask=self.decoder)))
         if self.decoder:
-            x = self.cross_attention_norm(x + self.cross_attention(x, memory, attention_mask=memory_mask))
-        return self.feed_forward_norm(x + self.feed_forward(x))
+            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, attention_mask=memory_mask)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class StockStack(keras.layers.Layer):
@@ -89,26 +93,24 @@ class Stock(keras.Model):
         self.target_embedding = keras.layers.Embedding(config.target_vocabulary, config.model_width)
         self.encoder = StockStack(config, config.encoder_layers, decoder=False)
         self.decoder = StockStack(config, config.decoder_layers, decoder=True)
+        self.dropout = keras.layers.Dropout(config.dropout_rate)
         self.logits = keras.layers.Dense(config.target_vocabulary)
         self.position = tf.constant(positional_encoding(np.arange(LENGTH), config.model_width, np.float32))
 
     def call(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         source_mask, target_mask = ((token != PADDING)[:, None, :] for token in (source, target))
-        scale = self.config.model_width**0.5
-        memory = self.encoder(self.source_embedding(source) * scale + self.position, source_mask)
-        y = self.decoder(self.target_embedding(target) * scale + self.position, target_mask, memory, source_mask)
-        return self.logits(y)
+        memory = self.encoder(self._embed(self.source_embedding, source), source_mask)
+        return self.logits(self.decoder(self._embed(self.target_embedding, target), target_mask, memory, source_mask))
+
+    def _embed(self, embedding: keras.layers.Embedding, token: tf.Tensor) -> tf.Tensor:
+        return self.dropout(embedding(token) * self.config.model_width**0.5 + self.position)
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Eager (ours), as a graph and by XLA. Raises ValueError on another device than the CPU."""
-    if device != "cpu":
-        raise ValueError(f"tf is measured on device cpu; got {device}")
-    ours, stock = Transformer(problem.config), Stock(problem.config)
-    source, target = (weights.from_numpy(token.astype(np.int32), "/CPU:0") for token in (problem.source, problem.target))
-    stock(source, target)  # creates its variables
+    """Eager (ours), as a graph and by XLA."""
+    ours, stock = Transformer(problem.config), _stock(problem)
+    source, target = _ids(problem.source), _ids(problem.target)
     weights.load(ours, problem.tensors, problem.config)
-    weights.load(stock, problem.tensors, problem.config, table=TABLE)
 
     def row(name: str, model: keras.Model, stock: bool = False, jit_compile: bool | None = None) -> Row:
         function = model
@@ -130,7 +132,56 @@ def rows(problem: Problem, device: str) -> list[Row]:
     ]
 
 
+def training_rows(problem: Problem, device: str) -> list[Row]:
+    """Ours by XLA, and stock as a graph and by XLA."""
+    rows = [training_row("tf", "impl_tf compiled", _trainer, problem, compiles=True)]
+    for name, jit_compile in (("keras.layers compiled", True), ("keras.layers compiled, no XLA", False)):
+        rows.append(training_row("tf", name, functools.partial(_stock_training, jit_compile), problem, stock=True, compiles=True))
+    return rows
+
+
 def describe(device: str) -> str:
-    """The threads."""
+    """The threads. Raises ValueError on another device than the CPU."""
+    if device != "cpu":
+        raise ValueError(f"tf is measured on device cpu; got {device}")
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     return f"{threads} threads" if threads else "one thread a core"
+
+
+def _ids(token: np.ndarray) -> tf.Tensor:
+    return weights.from_numpy(token.astype(np.int32), "/CPU:0")
+
+
+def _stock(problem: Problem) -> Stock:
+    stock = Stock(problem.config)
+    stock(_ids(problem.source), _ids(problem.target))  # creates its variables
+    weights.load(stock, problem.tensors, problem.config, table=TABLE)
+    return stock
+
+
+def _trainer(problem: Problem) -> Step:
+    trainer = Trainer(problem.config, problem.recipe, problem.tensors)
+    return lambda: trainer.train_step(problem.source, problem.sequence)
+
+
+def _stock_training(jit_compile: bool, problem: Problem) -> Step:
+    """The step as a user of Keras writes it. Its Adam adds epsilon before the correction, which shows in no loss that is compared."""
+    config, recipe, stock = problem.config, problem.recipe, _stock(problem)
+    source, target = _ids(problem.source), _ids(problem.sequence)
+    schedule = Noam(config.model_width, recipe.warmup)
+    optimizer = keras.optimizers.Adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon)
+    optimizer.build(stock.trainable_variables)
+
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def step(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        label = target[:, 1:]
+        one_hot, mask = tf.one_hot(label, config.target_vocabulary), tf.cast(label != PADDING, tf.float32)
+        with tf.GradientTape() as tape:
+            logits = stock(source, target[:, :-1], training=True)
+            losses = keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=recipe.smoothing)
+            loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+        gradients = tape.gradient(loss, stock.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, stock.trainable_variables, strict=True))
+        return loss
+
+    return lambda: step(source, target)

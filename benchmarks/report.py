@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .measure import BOUNDS, Result
-from .problem import BATCH, LENGTH, VOCABULARY
+from .measure import BOUNDS, LOSS_BOUNDS, Result
+from .problem import BATCH, CHECKED, LENGTH, VOCABULARY
 
-__all__ = ["environment", "markdown", "render", "to_json", "write"]
+__all__ = ["environment", "markdown", "merged", "render", "to_json", "write"]
 
 COLUMNS = ("row", "median ms", "min ms", "ratio", "compile s")
 PACKAGES = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "jax", "flax")
@@ -31,9 +32,9 @@ def environment(described: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def render(console: Console, title: str, stamp: Mapping[str, str], results: Sequence[Result]) -> None:
+def render(console: Console, title: str, stamp: Mapping[str, str], results: Sequence[Result], training: bool = False) -> None:
     """The table in a terminal."""
-    table = Table(title=title, title_justify="left", caption=NOTE, caption_justify="left")
+    table = Table(title=title, title_justify="left", caption=_note(training), caption_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "row" else "right", overflow="fold")
     for result in results:
@@ -43,19 +44,26 @@ def render(console: Console, title: str, stamp: Mapping[str, str], results: Sequ
     _print_lines(console, (f"{name}: {text}" for name, text in stamp.items()))
 
 
-def markdown(title: str, command: str, stamp: Mapping[str, str], results: Sequence[Result]) -> str:
-    """The table with the command that makes it."""
-    lines = ["# Performance", "", f"{title}, by `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * 4])]
+def markdown(title: str, command: str, stamp: Mapping[str, str], results: Sequence[Result], training: bool = False) -> str:
+    """The section of the forward pass or of the training step: the table with the command that makes it."""
+    lines = [HEADINGS[training], "", f"{title}, by `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * 4])]
     lines += [_line(_cells(result)) for result in results]
-    lines += ["", NOTE, "", *(f"- {text}" for text in _remarks(results)), *(f"- {name}: {text}" for name, text in stamp.items())]
+    lines += ["", _note(training), "", *(f"- {text}" for text in _remarks(results)), *(f"- {name}: {text}" for name, text in stamp.items())]
     return "\n".join(lines) + "\n"
+
+
+def merged(page: str, section: str) -> str:
+    """The page with the section in place of the one with the same heading; the other sections stay as they are."""
+    _, *parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    sections = dict.fromkeys(HEADINGS, "") | {part.partition("\n")[0]: part.strip() + "\n" for part in (*parts, section)}
+    return "\n".join(["# Performance\n", *filter(None, sections.values())])
 
 
 def to_json(title: str, command: str, stamp: Mapping[str, str], results: Sequence[Result]) -> str:
     """Every number."""
     report: dict[str, Any] = {
         "title": title, "command": command, "environment": stamp, "batch": BATCH, "length": LENGTH, "vocabulary": VOCABULARY,
-        "bounds": BOUNDS, "rows": [dataclasses.asdict(result) for result in results],
+        "bounds": BOUNDS, "loss_bounds": LOSS_BOUNDS, "rows": [dataclasses.asdict(result) for result in results],
     }  # fmt: skip
     return json.dumps(report, indent=1) + "\n"
 
@@ -67,11 +75,18 @@ def write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-NOTE = (
-    "Ratio: of medians, to the best stock row of the framework in the same precision; that of reference_numpy is to "
-    f"torch.nn.Transformer eager. Rounds are interleaved. Every row first gave the truth's logits within {BOUNDS['float32']:.0e} of the "
-    f"largest (tf32 {BOUNDS['tf32']:.0e}, bfloat16 {BOUNDS['bfloat16']:.0e})."
-)
+HEADINGS = ("## Forward pass", "## Training step")
+
+
+def _note(training: bool) -> str:
+    """What the numbers of a table mean."""
+    bounds, what = (LOSS_BOUNDS, f"losses of {CHECKED} steps without dropout") if training else (BOUNDS, "logits")
+    others = ", ".join(f"{precision} {bound:.0e}" for precision, bound in bounds.items() if precision != "float32")
+    return (
+        "Ratio: of medians, to the best stock row of the framework in the same precision; that of reference_numpy is to "
+        f"torch.nn.Transformer eager. Rounds are interleaved. Every row first gave the truth's {what} within "
+        f"{bounds['float32']:.0e} of the largest ({others})."
+    )
 
 
 def _cells(result: Result) -> list[str]:
