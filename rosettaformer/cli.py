@@ -17,6 +17,9 @@ COMMANDS = {
     "vectors": "Export golden vectors, or verify them.",
     "convert": "Convert a checkpoint from one format to another.",
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
+    "train": "Train a model on a task, in any backend; resume it in any.",
+    "translate": "Translate lines with a run's model, in any backend.",
+    "compare-training": "Train every backend beside the truth, and say whether they stay together.",
 }
 MISTAKE, MISSING = 2, 3
 

@@ -77,7 +77,7 @@ def rows() -> dict[str, runner.Result]:
         ("unsupported", "unsupported", "aten::made_up"),
         ("garbage", "pass", ""),
         ("random", "error", "two evaluations of the same input differ"),
-        ("three", "differs", "must return an array, or the pair output and weights; got a tuple of 3"),
+        ("three", "differs", "must return an array, a mapping of arrays, or the pair output and weights; got a tuple of 3"),
         ("pair", "differs", "must return output; got output, weights"),
         ("objects", "differs", "must be a NumPy array of numbers; got an array of object"),
         ("unpicklable", "differs", "must be a NumPy array of numbers; got generator"),

@@ -53,7 +53,7 @@ ADVICE = (
 
 
 def test_no_case_has_changed_or_disappeared() -> None:
-    frozen, now = json.loads(FINGERPRINTS.read_text()), {case.id: fingerprint(case) for case in CASES}
+    frozen, now = json.loads(FINGERPRINTS.read_text()), {case.id: fingerprint(case) for case in all_cases(grad=True)}
     assert not (changed := changes(frozen, now)), f"{', '.join(changed)}: {ADVICE}"
     assert not (new := now.keys() - frozen.keys()), f"{', '.join(new)}: new cases are frozen by `python tests/test_vectors.py`"
 
@@ -298,6 +298,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 if __name__ == "__main__":  # freezes what is new and leaves the rest as it was frozen
     before = json.loads(FINGERPRINTS.read_text()) if FINGERPRINTS.exists() else {}
-    everything = {case.id: fingerprint(case) for case in CASES} | before
+    everything = {case.id: fingerprint(case) for case in all_cases(grad=True)} | before
     lines = (f"{json.dumps(case_id)}: {json.dumps(row)}" for case_id, row in sorted(everything.items()))
     FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

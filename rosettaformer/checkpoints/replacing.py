@@ -26,7 +26,18 @@ def replacing(path: Path) -> Iterator[Path]:
             with file.open("rb+") as written:  # on the disk before it is named
                 os.fsync(written.fileno())
         os.replace(temporary, target)
+        _sync_folder(target.parent)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Puts the names in a folder on the disk, where the system can."""
+    with contextlib.suppress(OSError):  # some file systems, and Windows, have no such thing
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,134 @@
+"""`rosettaformer translate`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from ..cli import MISSING
+from ..training.backends import BACKENDS, MissingBackend, require, trainer
+
+__all__ = ["translate"]
+
+CHUNK = 256  # lines that are translated at a time; at a terminal one
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
+@click.option("--backend", type=click.Choice(list(BACKENDS)), help="Who computes. [default: the run's own]")
+@click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another.")
+@click.option(
+    "--checkpoint", type=click.Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."
+)
+@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Beams; 1 is greedy search.")
+@click.option("--alpha", type=click.FloatRange(min=0), default=0.6, show_default=True, help="Of the beam search's length penalty.")
+@click.option("--attention", metavar="text|FILE", help="Show what each word looked at: as text, or as a picture (.png, .svg, .pdf).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print an object a line: line, source, translation, score (of a beam, log p / penalty)."
+)
+def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool, **options: Any) -> None:
+    """Translate lines, from FILE or standard input, with the model of the run in DIR.
+
+    One line out for every line in; an empty line stays one. A line that is longer than any in training is translated in pieces.
+    A picture of attention is that of one line.
+    """
+    try:
+        require("tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
+        show = _attention(attention, as_json)
+        session = _open(folder, **options)
+        _translate(session, file, show, as_json)
+    except MissingBackend as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(MISSING)
+
+
+@dataclass(frozen=True)
+class _Session:
+    model: Any
+    trainer: Any
+    tokens: Any
+    decoding: Any
+    longest: int
+
+
+def _attention(choice: str | None, as_json: bool) -> Path | str | None:
+    """What shows attention: None, "text" or a picture's path, which is checked before anything is computed."""
+    if choice is None or choice == "text":
+        if choice and as_json:
+            raise ValueError("--attention text and --json both speak on standard output: choose one")
+        return choice
+    path = Path(choice)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--attention must be text, or a file that ends in .png, .svg or .pdf; got {choice!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"the folder {path.parent} does not exist")
+    return path
+
+
+def _open(folder: Path, backend: str | None, device: str, checkpoint: str, beam: int, alpha: float) -> _Session:
+    from ..training.answers import Decoding
+    from ..training.manifest import Manifest, read_tokens
+    from ..training.translator import load_model
+
+    manifest = Manifest.read(folder)
+    tokens = read_tokens(folder, manifest)
+    model = load_model(folder, manifest, checkpoint)
+    made = trainer(backend or manifest.free["backend"])(model.config, manifest.recipe, model.parameters, device=device)
+    return _Session(model, made, tokens, Decoding(manifest.limits, beam, alpha, rows=max(64, beam)), manifest.longest)
+
+
+def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_json: bool) -> None:
+    from ..training.translator import translate as run
+
+    number = 0
+    for texts in _chunks(file):
+        for text, found in zip(texts, run(session.trainer, session.tokens, texts, session.decoding, session.longest), strict=True):
+            number += 1
+            if len(found.sources) > 1:
+                parts = f"{len(found.sources)} pieces, since training saw no source of more than {session.longest} tokens"
+                click.echo(f"line {number} is translated in {parts}", err=True)
+            click.echo(_json(number, text, found, session) if as_json else found.text(session.tokens))
+            if isinstance(show, Path) and number > 1:
+                raise ValueError(f"a picture shows one line; got more ({show} shows the first)")
+            if show:
+                _show(session, found, show)
+
+
+def _chunks(file: BinaryIO) -> Iterator[list[str]]:
+    """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8."""
+    from ..training.lines import decode
+
+    size = 1 if file.isatty() else CHUNK
+    texts: list[str] = []
+    for number, raw in enumerate(iter(file.readline, b""), start=1):
+        text, problem = decode(raw)
+        if problem:
+            raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")
+        texts.append(text)
+        if len(texts) == size:
+            yield texts
+            texts = []
+    yield texts
+
+
+def _json(number: int, text: str, found: Any, session: _Session) -> str:
+    score = sum(answer.score for answer in found.answers)
+    return json.dumps({"line": number, "source": text, "translation": found.text(session.tokens), "score": score}, ensure_ascii=False)
+
+
+def _show(session: _Session, found: Any, show: Path | str) -> None:
+    from ..training import attention
+    from ..training.tokens import END, START
+
+    for source, answer in zip(found.sources, found.answers, strict=True):
+        words = session.tokens.words(source), session.tokens.words([*answer.tokens, END])
+        weights_ts = attention.weights(session.model, source, [START, *answer.tokens])
+        if isinstance(show, Path):
+            attention.draw(show, weights_ts, *words)
+        else:
+            click.echo(attention.table(weights_ts, *words) + "\n")

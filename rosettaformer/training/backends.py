@@ -1,0 +1,51 @@
+"""The four implementations as backends of training: each has a `Trainer` with the same face, imported when it is asked for."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..conformance.port import PORTS, MissingBackend
+
+__all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]
+
+BACKENDS = {
+    "torch": "impl_torch.training",
+    "tf": "impl_tf.training",
+    "jax": "impl_jax.training",
+    "numpy": "reference_numpy.training",
+}
+_INSTALL = "pip install 'rosettaformer[train]'"
+
+
+class Trainer(Protocol):
+    """A model in training: its parameters, its optimiser's state, and the step that changes both."""
+
+    steps: int
+
+    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Mapping[str, Any] | None = None) -> Any: ...
+    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]: ...
+    def encode(self, source: np.ndarray) -> Any: ...
+    def decode(self, memory: Any, source: np.ndarray, target: np.ndarray) -> np.ndarray: ...
+    def state(self) -> dict[str, np.ndarray]: ...
+    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None: ...
+
+
+def trainer(backend: str) -> Callable[..., Trainer]:
+    """The Trainer of a backend. Raises MissingBackend with the line that installs its framework, where that is missing."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    try:
+        return importlib.import_module(BACKENDS[backend]).Trainer
+    except ModuleNotFoundError as error:
+        if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy")):
+            raise
+        raise MissingBackend(f"the backend {backend} needs {error.name}: {PORTS[backend][2]}") from None
+
+
+def require(*packages: str) -> None:
+    """Raises MissingBackend, before any work, where one of the packages that training needs is missing."""
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise MissingBackend(f"training needs {', '.join(missing)}: {_INSTALL}")

@@ -1,0 +1,104 @@
+"""A run: begun in a new folder, or resumed from one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.choices import parse_settings
+from . import settings, tasks
+from .corpus import Corpus, answer_limits
+from .manifest import Manifest, read_tokens, write_tokens
+from .tasks import Data, Task
+from .tokens import Tokens
+
+__all__ = ["Run", "begin", "resume"]
+
+Options = Mapping[str, Any]  # what the user gave, by name; what was not given is not there
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run is made of but its parameters."""
+
+    folder: Path
+    manifest: Manifest
+    task: Task
+    data: Data
+    tokens: Tokens
+    corpus: Corpus
+
+
+def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:
+    """A new run. Nothing is written before all of it is known to be good.
+
+    Raises ValueError on bad options and data, and where the folder holds a run.
+    """
+    if Manifest.exists(folder) or (folder / "checkpoints").exists():
+        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
+    chosen = settings.FIXED | settings.FREE | dict(tasks.kind(name).defaults) | dict(given)
+    fixed, free = ({key: chosen[key] for key in part} for part in (settings.FIXED, settings.FREE))
+    recipe = settings.recipe(fixed)
+    settings.config(fixed, 1)
+    task = tasks.create(name, {**task_options, "seed": fixed["seed"]})
+    data = task.data()
+    tokens = Tokens.train(data.epoch(0), fixed["vocabulary"])
+    corpus = _corpus(data, tokens, fixed)
+    manifest = Manifest(
+        task=task.to_dict(), fixed=fixed, free=free, config=settings.config(fixed, tokens.vocabulary), recipe=recipe,
+        tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest_source,
+    )  # fmt: skip
+    _check(manifest)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokens(folder, tokens)
+    manifest.write(folder)
+    return Run(folder, manifest, task, data, tokens, corpus)
+
+
+def resume(folder: Path, name: str | None, task_options: Options, given: Options) -> Run:
+    """The run in the folder, with what this call chooses anew.
+
+    Raises ValueError naming every choice that the run has made otherwise; and where tokens or data are no longer those of the run.
+    """
+    manifest = Manifest.read(folder)
+    if differences := [*_differences(manifest, name, task_options, given)]:
+        raise ValueError(f"the run in {folder} differs from what is asked for:\n  " + "\n  ".join(differences))
+    manifest = replace(manifest, free=manifest.free | {key: value for key, value in given.items() if key in settings.FREE})
+    _check(manifest)
+    tokens = read_tokens(folder, manifest)
+    options = {key: value for key, value in manifest.task.items() if key != "name"}
+    task = tasks.create(manifest.task["name"], options)
+    data = task.data()
+    if (digest := data.digest()) != manifest.data:
+        raise ValueError(
+            f"the data of the task {task.name} are no longer those of the run: their fingerprint was {manifest.data}, is {digest}"
+        )
+    manifest.write(folder)
+    return Run(folder, manifest, task, data, tokens, _corpus(data, tokens, manifest.fixed))
+
+
+def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
+    return Corpus(data, tokens, **{key: fixed[key] for key in ("batch_tokens", "buckets", "max_length", "microbatches", "seed")})
+
+
+def _check(manifest: Manifest) -> None:
+    free = manifest.free
+    if free["average"] > free["keep"]:
+        raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
+
+
+def _differences(manifest: Manifest, name: str | None, task_options: Options, given: Options) -> Iterator[str]:
+    """A line for everything that was given and is otherwise in the run."""
+    if name and name != manifest.task["name"]:
+        yield f"task: the run has {manifest.task['name']}; got {name}"
+        return
+    if idle := [key for key in task_options if key not in manifest.task]:
+        yield f"{', '.join(idle)} means nothing to the task {manifest.task['name']}"
+    told = {key: value for key, value in given.items() if key in settings.FIXED and key != "settings"}
+    has = {f"task {key}": manifest.task.get(key) for key in task_options if key not in idle} | {key: manifest.fixed[key] for key in told}
+    asked = {f"task {key}": value for key, value in task_options.items() if key not in idle} | told
+    fields = parse_settings(given.get("settings", ()))
+    config = manifest.config.to_dict()
+    for key, value in (asked | fields).items():
+        if (had := config[key] if key in fields else has[key]) != (list(value) if isinstance(value, tuple) else value):
+            yield f"{key}: the run has {had!r}; got {value!r}"

@@ -1,0 +1,102 @@
+"""One call of `train`: a trainer for the run, the loop, and what follows when it ends."""
+
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from reference_numpy import parameters
+
+from ..checkpoints import canonical
+from . import curve, evaluate
+from . import log as logs
+from .average import average
+from .backends import Trainer
+from .interruption import Interruption
+from .log import Log
+from .loop import Loop
+from .progress import Progress
+from .report import Report
+from .run import Run
+from .store import Store
+
+__all__ = ["train"]
+
+LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")
+
+
+def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> None:
+    """Trains the run from its newest checkpoint, or from fresh parameters.
+
+    Raises ValueError where training diverges, where the disk fails and where another call trains this run; the last good checkpoint stays.
+    """
+    store = Store(run.folder, run.manifest.free["keep"])
+    with _alone(run.folder), Interruption() as interruption:
+        store.clean()
+        trainer, progress, saved = _restored(run, make_trainer, store, report)
+        with Log(run.folder / LOG, progress.steps) as log, report:
+            loop = Loop(run, trainer, store, log, report, interruption, progress, saved)
+            try:
+                log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
+                reason = loop.train()
+                _finish(loop, reason)
+            except (ValueError, OSError) as error:
+                raise ValueError(_failure(loop, error)) from error
+
+
+def _restored(run: Run, make_trainer: Callable[..., Trainer], store: Store, report: Report) -> tuple[Trainer, Progress, int | None]:
+    manifest = run.manifest
+    found, problems = store.newest(manifest.config)
+    for problem in problems:
+        report.say(f"{problem}; an older one is taken")
+    seed = manifest.fixed["seed"]
+    values = parameters.initialise(manifest.config, seed, np.float32)
+    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, device=manifest.free["device"])
+    if found is None:
+        return trainer, Progress(seed=seed), None
+    state, progress = found
+    trainer.load_state(state, progress.steps)
+    return trainer, progress, progress.steps
+
+
+def _finish(loop: Loop, reason: str) -> None:
+    """After the last step: the average, the picture, and, where the run is done, the scores on the test pairs."""
+    run, store, report = loop.run, loop.store, loop.report
+    paths = store.models()[-run.manifest.free["average"] :]
+    mean = average(paths)
+    canonical.save(store.average, mean.config, mean.parameters)
+    curve.draw(logs.read(run.folder / LOG), [run.folder / name for name in CURVES])
+    report.say(
+        f"step {loop.progress.steps}: {reason}; the checkpoints are in {run.folder}, average.safetensors is the mean of {len(paths)}"
+    )
+    if not loop.interruption.asked:
+        _test(loop, mean.parameters)
+
+
+def _test(loop: Loop, averaged: Mapping[str, np.ndarray]) -> None:
+    """Scores the last parameters and the averaged ones on all test pairs."""
+    run, state = loop.run, loop.trainer.state()
+    for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
+        loop.trainer.load_state(state | values, loop.progress.steps)
+        scores = evaluate.scores(loop.trainer, run.task, run.tokens, run.data.test, loop.decoding())
+        loop.log.write({"event": "test", "step": loop.progress.steps, "checkpoint": name, "pairs": len(run.data.test)} | scores)
+        loop.report.scores(f"test, {name} ({len(run.data.test)} pairs)", scores)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuses a second call on the same run. The system ends the lock with the process, however that ends."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process trains the run in {folder}") from None
+        yield
+
+
+def _failure(loop: Loop, error: Exception) -> str:
+    place = f"the last good checkpoint is that of step {loop.saved}" if loop.saved else "there is no checkpoint yet"
+    what = f"could not write: {error}" if isinstance(error, OSError) else str(error)
+    return f"stopped after step {loop.progress.steps}: {what}; {place}"

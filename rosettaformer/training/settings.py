@@ -1,0 +1,77 @@
+"""What a user can choose about a run, and what follows from it: the model's config and the recipe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_numpy import TransformerConfig, preset
+from reference_numpy.recipe import PAPER, Recipe
+
+from ..checkpoints.choices import parse_settings
+
+__all__ = ["FIXED", "FREE", "config", "recipe"]
+
+# What a run keeps for life, with the value where neither the user nor the task says another. None: the preset's or the paper's.
+FIXED: dict[str, Any] = {
+    "preset": None,
+    "settings": (),
+    "vocabulary": 8000,
+    "max_length": 100,
+    "batch_tokens": 4096,
+    "buckets": 4,
+    "seed": 0,
+    "dropout": None,
+    "smoothing": PAPER.smoothing,
+    "warmup": PAPER.warmup,
+    "clip": PAPER.clip_norm,
+    "weight_decay": PAPER.weight_decay,
+    "microbatches": PAPER.microbatches,
+}
+# What every call may choose anew; a call that does not, continues with what the last one chose.
+FREE: dict[str, Any] = {
+    "backend": "torch",
+    "device": "cpu",
+    "steps": 100_000,
+    "minutes": None,
+    "validate_every": 250,
+    "save_every": 250,
+    "keep": 5,
+    "average": 5,
+    "patience": None,
+    "sample": 200,
+}
+SMALL = {"model_width": 128, "heads": 4, "feed_forward_width": 512, "encoder_layers": 2, "decoder_layers": 2}
+_OF_TOKENS = ("source_vocabulary", "target_vocabulary", "padding_id")
+
+
+def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
+    """The model's config: the preset's choices, or the paper's at a small size; then the settings; and what the tokens decide.
+
+    Key and value sizes follow from width and heads, unless they are set. Raises ValueError on settings that do not fit.
+    """
+    told = parse_settings(fixed["settings"])
+    if idle := [name for name in _OF_TOKENS if name in told]:
+        raise ValueError(f"{', '.join(idle)} cannot be set: the tokens decide (--vocabulary)")
+    base = preset(fixed["preset"]) if fixed["preset"] else preset("paper_base", **_with_heads(preset("paper_base"), SMALL))
+    told = _with_heads(base, told)
+    if fixed["dropout"] is not None:
+        told = {"dropout_rate": fixed["dropout"]} | told
+    result = base.replace(**told, source_vocabulary=vocabulary, target_vocabulary=vocabulary, padding_id=0)
+    if not result.decoder_layers:
+        raise ValueError("training needs a decoder: decoder_layers must be at least 1; got 0")
+    return result
+
+
+def recipe(fixed: Mapping[str, Any]) -> Recipe:
+    """The paper's recipe with what is chosen otherwise."""
+    return PAPER.replace(clip_norm=fixed["clip"], **{name: fixed[name] for name in ("smoothing", "warmup", "weight_decay", "microbatches")})
+
+
+def _with_heads(base: TransformerConfig, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with heads of d / h each where they change d or h and say no other size."""
+    width, heads = (told.get(name, getattr(base, name)) for name in ("model_width", "heads"))
+    implied: dict[str, Any] = {}
+    if "heads" in told:
+        implied["key_value_heads"] = heads
+    if ("heads" in told or "model_width" in told) and all(type(size) is int and size > 0 for size in (width, heads)):
+        implied |= dict.fromkeys(("key_size", "value_size"), max(width // heads, 1))
+    return implied | dict(told)

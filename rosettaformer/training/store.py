@@ -1,0 +1,117 @@
+"""The checkpoints of a run: each a folder that appears whole or not at all.
+
+`checkpoints/step-00000100/` holds `model.safetensors`, a canonical checkpoint; `optimizer.safetensors`, both moments by canonical name; and
+`progress.json`. A folder is written under another name, put on the disk and then renamed; so one of this name is complete.
+"""
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+from ..checkpoints import canonical, container
+from ..checkpoints.replacing import replacing
+from .progress import Progress
+
+__all__ = ["Store"]
+
+_STEP = re.compile(r"step-(\d{8,})")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_MODEL, _OPTIMIZER, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
+State = dict[str, np.ndarray]  # as Trainer.state gives it
+
+
+class Store:
+    """The checkpoints of the run in a folder, of which the last `keep` stay.
+
+    best.safetensors and average.safetensors, beside them, are models alone.
+    """
+
+    def __init__(self, folder: Path, keep: int = 5) -> None:
+        self.folder, self.keep = folder / "checkpoints", keep
+        self.best, self.average = folder / "best.safetensors", folder / "average.safetensors"
+
+    def paths(self) -> list[Path]:
+        """The folders of the checkpoints, oldest first."""
+        found = self.folder.glob("step-*") if self.folder.is_dir() else ()
+        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=_steps)
+
+    def models(self) -> list[Path]:
+        """The canonical files of the checkpoints, oldest first."""
+        return [path / _MODEL for path in self.paths()]
+
+    def save(self, config: TransformerConfig, state: State, progress: Progress) -> None:
+        """Adds a checkpoint, then removes those that are too old. Raises OSError where the disk does, and then nothing has changed."""
+        self.folder.mkdir(exist_ok=True)
+        target = self.folder / f"step-{progress.steps:08}"
+        if target.is_dir():  # one of that step that could not be read, since a run does not write the same twice
+            self._remove(target)
+        with replacing(target) as temporary:
+            temporary.mkdir()
+            canonical.save(temporary / _MODEL, config, _part(state, "parameters"))
+            moments = {name: value for name, value in state.items() if not name.startswith("parameters.")}
+            container.write(temporary / _OPTIMIZER, moments, {})
+            (temporary / _PROGRESS).write_text(json.dumps(progress.to_dict()) + "\n", encoding="utf-8")
+        for path in self.paths()[: -self.keep]:
+            self._remove(path)
+
+    def save_best(self, config: TransformerConfig, state: State) -> None:
+        """Replaces the model that validated best."""
+        canonical.save(self.best, config, _part(state, "parameters"))
+
+    def newest(self, config: TransformerConfig) -> tuple[tuple[State, Progress] | None, list[str]]:
+        """The newest checkpoint that can be read, None where there is none yet; and what is wrong with newer ones.
+
+        Raises ValueError where there are checkpoints and none can be read.
+        """
+        problems: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                return _read(path, config), problems
+            except (ValueError, OSError) as error:
+                problems.append(f"{path} cannot be read: {error}")
+        if problems:
+            raise ValueError("no checkpoint can be read:\n" + "\n".join(problems))
+        return None, problems
+
+    def clean(self) -> None:
+        """Removes what a run that was killed was about to write."""
+        for folder in (self.folder.parent, self.folder):
+            for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+                if _TEMPORARY.fullmatch(path.name):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _remove(self, path: Path) -> None:
+        """First by name and then in fact, so that no folder of a checkpoint's name lacks a file."""
+        temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        with contextlib.suppress(OSError):
+            path.rename(temporary)
+            shutil.rmtree(temporary)
+
+
+def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
+    model = canonical.load(path / _MODEL)
+    if model.config != config:
+        fields = [name for name, value in config.to_dict().items() if model.config.to_dict()[name] != value]
+        raise ValueError(f"its config differs from the run's in {', '.join(fields)}")
+    optimizer = container.read(path / _OPTIMIZER)
+    if optimizer.problems:
+        raise ValueError(f"{_OPTIMIZER} {optimizer.problems[0]}")
+    state = {f"parameters.{name}": value for name, value in model.parameters.items()} | optimizer.tensors
+    return state, Progress.from_dict(json.loads((path / _PROGRESS).read_text(encoding="utf-8")))
+
+
+def _part(state: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(f"{part}."): value for name, value in state.items() if name.startswith(f"{part}.")}
+
+
+def _steps(path: Path) -> int:
+    found: Sequence[str] = _STEP.fullmatch(path.name).groups()  # type: ignore[union-attr]
+    return int(found[0])

@@ -1,0 +1,85 @@
+"""What a task is: pairs of texts for training, validation and test, and how answers are scored."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..scores import bleu, exact_match
+
+__all__ = ["Data", "Pair", "Task", "split"]
+
+Pair = tuple[str, str]  # a source text and its target text
+
+
+@dataclass(frozen=True)
+class Data:
+    """The pairs of a task.
+
+    epoch: number -> the training pairs of that epoch, a function of the task's options alone. validation, test: held out of every epoch.
+    notes: what a user should know of how they were made.
+    """
+
+    epoch: Callable[[int], Sequence[Pair]]
+    validation: Sequence[Pair]
+    test: Sequence[Pair]
+    notes: Sequence[str] = ()
+
+    def digest(self) -> str:
+        """A fingerprint of the pairs: two runs with the same one learn from the same data."""
+        pairs = [list(self.epoch(0)), list(self.validation), list(self.test)]
+        return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The options that every task takes; a task is a subclass with its own, a name and `data`.
+
+    held_out: how many pairs validate, and how many others test. seed: of everything random.
+    Raises ValueError on options out of range.
+    """
+
+    name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that suit the task better than the general ones
+    held_out: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.held_out < 1:
+            raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
+
+    def data(self) -> Data:
+        """The pairs; raises ValueError where there are none, or too few."""
+        raise NotImplementedError
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """How good answers are, by the name of the measure; each lies between 0 and 100."""
+        return {"exact_match": exact_match(answers, references), "bleu": bleu(answers, references)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the options, as JSON can hold them."""
+        return {"name": self.name} | dataclasses.asdict(self)
+
+
+def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = (), *, key: Callable[[str], str] = str) -> Data:
+    """Pairs in random order, split so that sources with the same key stay on one side.
+
+    Raises ValueError where nothing would be left to train on, or to validate on.
+    """
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(key(pair[0]), []).append(pair)
+    if len(groups) < 2 * held_out + 1:
+        raise ValueError(
+            f"the validation set would be empty, or nothing left to train on: {held_out} pairs for validation and {held_out} for test "
+            f"need more than {2 * held_out} different sources; got {len(groups)} (a smaller --held-out?)"
+        )
+    order = np.random.default_rng(seed).permutation(len(groups))
+    shuffled = [list(groups.values())[index] for index in order]
+    validation, test = ([group[0] for group in shuffled[start : start + held_out]] for start in (0, held_out))
+    train = [pair for group in shuffled[2 * held_out :] for pair in group]
+    return Data(lambda _: train, validation, test, notes)

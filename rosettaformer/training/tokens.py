@@ -1,0 +1,74 @@
+"""Texts as token ids: byte-pair encoding over bytes (Sennrich et al. 2016), trained on the training pairs and stored with the run."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from .tasks.task import Pair
+
+__all__ = ["END", "PADDING", "START", "Tokens"]
+
+PADDING, START, END = range(3)
+_SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as much, so that no text can spell a special token
+
+
+class Tokens:
+    """One vocabulary for both sides. Its alphabet is the 256 bytes, so that every text has ids and they give it back exactly.
+
+    text: what `str(tokens)` gave, the tokenizer's JSON.
+    """
+
+    def __init__(self, text: str) -> None:
+        from tokenizers import Tokenizer
+
+        self._text = text
+        try:
+            self._tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # the package raises nothing narrower
+            raise ValueError(f"the tokens must be a tokenizer's JSON; got {text[:40]!r}: {error}") from None
+
+    @classmethod
+    def train(cls, pairs: Iterable[Pair], vocabulary: int) -> "Tokens":
+        """The tokens of a vocabulary of at most that size; where it leaves no room for a merge, every token is a byte."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        size = max(vocabulary - _SPECIAL, len(alphabet))
+        trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+        tokenizer.train_from_iterator((text for pair in pairs for text in pair), trainer)
+        return cls(tokenizer.to_str())
+
+    def __str__(self) -> str:
+        return self._text
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint: tokens with the same one give the same ids."""
+        return hashlib.sha256(self._text.encode()).hexdigest()[:16]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of ids, the special ones included."""
+        return _SPECIAL + self._tokenizer.get_vocab_size()
+
+    def source(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of source texts, each with END: no source is empty."""
+        return [[*ids, END] for ids in self._encode(texts)]
+
+    def target(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of target texts, each from START to END."""
+        return [[START, *ids, END] for ids in self._encode(texts)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids; special ones have none, and bytes that are no UTF-8 become U+FFFD."""
+        return self._tokenizer.decode([int(id_) - _SPECIAL for id_ in ids if id_ >= _SPECIAL], skip_special_tokens=False)
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """What each id stands for, to be shown."""
+        special = {PADDING: "(padding)", START: "(start)", END: "(end)"}
+        return [special.get(int(id_)) or self.text([id_]) for id_ in ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in self._tokenizer.encode_batch(list(texts))]

@@ -1,0 +1,81 @@
+"""Translating texts with a run's model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..checkpoints import Checkpoint, canonical
+from .answers import Decoding, answer
+from .backends import Trainer
+from .manifest import Manifest
+from .search import Hypothesis
+from .store import Store
+from .tokens import Tokens
+
+__all__ = ["CHECKPOINTS", "Translation", "load_model", "translate"]
+
+CHECKPOINTS = ("last", "average", "best")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The pieces of one text, as ids, and their answers; most texts are one piece, an empty one is none."""
+
+    sources: list[list[int]]
+    answers: list[Hypothesis]
+
+    def text(self, tokens: Tokens) -> str:
+        """The answers' text; a line feed within, which the model may have made, is a space."""
+        return " ".join(tokens.text(answer.tokens) for answer in self.answers).replace("\n", " ")
+
+
+def load_model(folder: Path, manifest: Manifest, name: str) -> Checkpoint:
+    """The model of the run's last checkpoint, of the average of its last ones, or of the best validation.
+
+    Raises ValueError where the run has none yet, or another config.
+    """
+    store = Store(folder)
+    path = {"average": store.average, "best": store.best}.get(name) or next(reversed(store.models()), None)
+    if path is None or not path.is_file():
+        raise ValueError(f"the run in {folder} has no checkpoint {name!r} yet")
+    checkpoint = canonical.load(path)
+    if checkpoint.config != manifest.config:
+        raise ValueError(f"{path} has another config than the run in {folder}")
+    return checkpoint
+
+
+def translate(trainer: Trainer, tokens: Tokens, texts: Sequence[str], decoding: Decoding, longest: int) -> list[Translation]:
+    """The translations of the texts, in their order.
+
+    A text of more than `longest` tokens, END included, is longer than anything that training saw: it is translated in pieces, cut between
+    words where that can be, and the answers are put together again.
+    """
+    pieces = [[*_pieces(tokens, text, longest)] if text.strip() else [] for text in texts]
+    answers = iter(answer(trainer, [ids for parts in pieces for ids in parts], decoding))
+    return [Translation(parts, [next(answers) for _ in parts]) for parts in pieces]
+
+
+def _pieces(tokens: Tokens, text: str, longest: int) -> Iterator[list[int]]:
+    """The ids of the text, in pieces of at most `longest`."""
+    (ids,) = tokens.source([text])
+    if len(ids) <= longest:
+        yield ids
+        return
+    end, room = ids[-1], max(longest - 1, 1)
+    piece: list[int] = []
+    for word in _words(tokens, text):
+        if len(piece) + len(word) > room and piece:
+            yield [*piece, end]
+            piece = []
+        for start in range(0, len(word), room):  # a word that is too long by itself
+            if piece and start:
+                yield [*piece, end]
+                piece = []
+            piece = piece + word[start : start + room]
+    yield [*piece, end]
+
+
+def _words(tokens: Tokens, text: str) -> list[list[int]]:
+    """The ids of every word without its END; all but the first begin with their space."""
+    first, *rest = text.split()
+    return [ids[:-1] for ids in tokens.source([first, *(f" {word}" for word in rest)])]

@@ -1,0 +1,361 @@
+"""The same run: honest backends stay together, a planted mistake is found at its step, and what goes wrong with a backend is said."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reference_numpy import TransformerConfig, mask, parameters, preset, sites
+from rosettaformer.conformance import tolerance
+from rosettaformer.conformance.case import Case
+from rosettaformer.training import same_run, same_run_report
+from rosettaformer.training.envelope import Envelope, is_unseen
+from rosettaformer.training.same_run import Experiment, Run
+
+SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rate": 0.1}
+ONE_LAYER = SITES | {"encoder_layers": 1, "decoder_layers": 1, "attention_bias": True}
+NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+
+
+def experiment(dtype: str = "float64", steps: int = 4, microbatches: int = 1, seed: int = 0, **fields: object) -> Experiment:
+    config = preset("tiny", **(ONE_LAYER | fields))
+    recipe = same_run.RECIPE.replace(microbatches=microbatches)
+    return Experiment(config, recipe, parameters.initialise(config, seed, dtype), steps, seed)
+
+
+def installed(*ports: str) -> list[str]:
+    if missing := [NEEDS[port] for port in ports if importlib.util.find_spec(NEEDS[port]) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    return list(ports)
+
+
+def assert_together(runs: list[Run], steps: int) -> None:
+    assert [(run.backend, run.status, run.message) for run in runs] == [(run.backend, "together", "") for run in runs]
+    assert all([step.number for step in run.steps] == list(range(1, steps + 1)) for run in runs)
+
+
+# The mistakes stand in files that a backend may be; every one is the truth's Trainer with one thing done otherwise.
+TRUTH = "import numpy as np\nfrom reference_numpy import loss, mask, optimizer, parameters, schedule, training, transformer\n"
+HONEST = {
+    "accurate": """
+from reference_numpy import arithmetic
+einsum = arithmetic.einsum
+def wide(subscripts, *operands):
+    return einsum(subscripts, *(x.astype(np.float64) for x in operands)).astype(operands[0].dtype)
+arithmetic.einsum = wide
+Trainer = training.Trainer
+""",
+    "frozen_key_biases": """
+adam = optimizer.adam
+def frozen(p, g, *rest):
+    flat = parameters.flatten(g)
+    return adam(p, parameters.nest({n: x * 0 if n.endswith("key.bias") else x for n, x in flat.items()}), *rest)
+optimizer.adam = frozen
+Trainer = training.Trainer
+""",
+}
+# name -> (its code, the step at which it must be found, what must be named)
+MISTAKES = {
+    "epsilon_hat": ("""
+adam = optimizer.adam
+def hat(p, g, m, v, step, rate, beta_1, beta_2, epsilon, decay=0.0):
+    return adam(p, g, m, v, step, rate, beta_1, beta_2, epsilon / np.sqrt(1 - beta_2**step), decay)
+optimizer.adam = hat
+Trainer = training.Trainer
+""", 1, ""),
+    "beta_2": ("""
+class Trainer(training.Trainer):
+    def __init__(self, config, recipe, *rest):
+        super().__init__(config, recipe.replace(beta_2=0.999), *rest)
+""", 2, ""),
+    "missing_tie": ("""
+class Trainer(training.Trainer):
+    def __init__(self, config, recipe, values, *rest):
+        kernel = {"logits.kernel": values["source_embedding.table"].T}
+        super().__init__(config.replace(tie_logits=False), recipe, values | kernel, *rest)
+    def state(self):
+        return {name: value for name, value in super().state().items() if "logits" not in name}
+""", 1, "source_embedding.table"),
+    "decay_of_norms": ("""
+optimizer.decay_mask = lambda tree: parameters.nest({n: not n.endswith("bias") for n in parameters.flatten(tree)})
+Trainer = training.Trainer
+""", 1, "norm.scale"),
+    "no_decay": ("""
+optimizer.decay_mask = lambda tree: parameters.nest({n: False for n in parameters.flatten(tree)})
+Trainer = training.Trainer
+""", 1, ("kernel", "table")),
+    "steps_from_0": ("""
+noam = schedule.noam
+schedule.noam = lambda step, *rest: noam(max(step - 1, 1), *rest)
+Trainer = training.Trainer
+""", 2, ""),
+    "no_hidden_dropout": ("""
+class Trainer(training.Trainer):
+    def train_step(self, source, target, keep):
+        flat = parameters.flatten(keep)
+        return super().train_step(source, target, parameters.nest({n: x for n, x in flat.items() if "hidden" not in n}))
+""", 1, "loss"),
+    "clipped_by_tensor": ("""
+def clip(gradients, limit):
+    return parameters.nest({n: g * min(1.0, limit / np.linalg.norm(g)) for n, g in parameters.flatten(gradients).items()})
+optimizer.clip_global_norm = clip
+Trainer = training.Trainer
+""", 1, ""),
+    "key_biases_that_move": ("""
+class Trainer(training.Trainer):
+    def state(self):
+        return {n: x + 1e-6 * n.endswith("encoder.layers.0.self_attention.key.bias") for n, x in super().state().items()}
+""", 1, "encoder.layers.0.self_attention.key.bias"),
+    "not_a_number": ("""
+class Trainer(training.Trainer):
+    def train_step(self, *batch):
+        return super().train_step(*batch) * (np.nan if self.steps == 3 else 1)
+""", 3, "loss"),
+}  # fmt: skip
+FAILURES = {
+    "crash": ("class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        import os; os._exit(7)\n",
+              "the backend's process ended with exit code 7"),
+    "error": ("class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        raise RuntimeError('no kernel')\n",
+              "RuntimeError: no kernel"),
+    "lost": ("class Trainer(training.Trainer):\n    def state(self):\n        state = super().state()\n"
+             "        del state['parameters.encoder.layers.0.feed_forward.hidden.bias']\n        return state\n",
+             "after step 1: missing encoder.layers.0.feed_forward.hidden.bias of shape (64,)"),
+    "refusing": ("class Trainer:\n    def __init__(self, *arguments):\n        raise ValueError('width must be even; got 3')\n",
+                 "ValueError: width must be even; got 3"),
+    "none": ("", "must define a class Trainer"),
+    "broken": ("1 / 0", "ZeroDivisionError: division by zero"),
+}  # fmt: skip
+
+
+def write(folder: Path, name: str, code: str) -> str:
+    (folder / f"{name}.py").write_text(TRUTH + code)
+    return str(folder / f"{name}.py")
+
+
+def run_files(folder: Path, codes: dict[str, str], which: Experiment) -> dict[str, Run]:
+    _, runs = same_run.compare(which, [write(folder, name, code) for name, code in codes.items()])
+    return dict(zip(codes, runs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    codes = {name: code for name, (code, _, _) in MISTAKES.items()} | {name: code for name, (code, _) in FAILURES.items()} | HONEST
+    return run_files(tmp_path_factory.mktemp("mistaken"), codes, experiment())
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_found_at_its_step_and_named(name: str, mistaken: dict[str, Run]) -> None:
+    run, (_, step, named) = mistaken[name], MISTAKES[name]
+    assert run.status == "leaves"
+    assert run.departure is not None
+    assert run.departure.number == step
+    names = [gap.name for gap in run.departure.leaves]
+    assert any(found.endswith(named) for found in names)
+    assert f"leaves at step {step}: {names[0]} is" in same_run_report.verdict(run)
+    assert len(run.steps) == 4  # the curve goes on
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_fails_is_said_and_the_others_go_on(name: str, mistaken: dict[str, Run]) -> None:
+    run, message = mistaken[name], FAILURES[name][1]
+    assert run.status == ("crash" if name == "crash" else "error")
+    assert message in run.message
+    assert run.message in same_run_report.verdict(run)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_what_differs_by_rounding_alone_stays_together_in_float64(name: str, mistaken: dict[str, Run]) -> None:
+    assert_together([mistaken[name]], 4)
+
+
+def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Path) -> None:
+    names = ("beta_2", "missing_tie", "decay_of_norms", "no_decay", "no_hidden_dropout")
+    runs = run_files(tmp_path, {name: MISTAKES[name][0] for name in names} | HONEST, experiment("float32"))
+    assert_together([runs[name] for name in HONEST], 4)
+    found = {name: run.departure and run.departure.number for name, run in runs.items() if name in names}
+    assert found == {name: MISTAKES[name][1] for name in names}
+
+
+def test_a_hang_is_a_hang(tmp_path: Path) -> None:
+    code = "class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        import time; time.sleep(600)\n"
+    _, [run] = same_run.compare(experiment(steps=1), [write(tmp_path, "hanging", code)], limit=20)
+    assert (run.status, run.message) == ("hang", "no answer within 20 s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("port", "compiled"), [("torch", False), ("tf", False), ("tf", True), ("jax", True)])
+def test_a_port_stays_together_in_float64(port: str, compiled: bool) -> None:
+    which = experiment(steps=20, microbatches=2, attention_bias=True, output_bias=True, final_norm=True)
+    _, runs = same_run.compare(which, installed(port), compiled)
+    assert_together(runs, 20)
+
+
+@pytest.mark.slow
+def test_the_ports_stay_together_in_float32() -> None:
+    which = experiment("float32", steps=20, norm_placement="pre", final_norm=True, share_embeddings=False, tie_logits=False)
+    _, runs = same_run.compare(which, [*installed("tf", "jax"), "numpy"])
+    assert_together(runs, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torch_stays_together_in_float32(compiled: bool) -> None:
+    _, runs = same_run.compare(experiment("float32", steps=20, encoder_layers=2, decoder_layers=2), installed("torch"), compiled)
+    assert_together(runs, 20)
+
+
+def test_a_batch_is_a_function_of_seed_and_step_and_has_empty_rows() -> None:
+    which = experiment(microbatches=2)
+    source, target, keep = which.batch(3)
+    again = which.batch(3)
+    assert np.array_equal(source, again[0])
+    assert np.array_equal(target, again[1])
+    assert not np.array_equal(source, which.batch(2)[0])
+    assert not np.array_equal(source, Experiment(which.config, which.recipe, which.values, 4, seed=1).batch(3)[0])
+    flat = parameters.flatten(keep)
+    assert {name: value.shape for name, value in flat.items()} == sites.shapes(which.config, *source.shape, target.shape[1] - 1)
+    assert all(0 < value.mean() < 1 for value in flat.values())
+    real, wanted = mask.token_mask(source, 0), mask.token_mask(target, 0)
+    assert len(source) % 2 == 0
+    assert (~real.any(1) & wanted.any(1)).any(), "a source without a token"
+    assert (~real.any(1) & ~wanted.any(1)).any(), "a row that is padding throughout"
+    assert len(set(real.sum(1))) > 3
+
+
+def _loss(config: TransformerConfig, values: dict[str, np.ndarray], which: Experiment) -> Case:
+    source, target, _ = which.batch(1)
+    return Case("moved", "training_loss", config, {"source": source, "target": target}, values)
+
+
+def test_the_loss_does_not_see_the_biases_of_keys_and_sees_those_of_queries() -> None:
+    which = experiment()
+    expected = tolerance.expect(_loss(which.config, dict(which.values), which))["output"]
+    for part, seen in (("key.bias", False), ("query.bias", True)):
+        names = [name for name in which.values if name.endswith(part)]
+        assert [is_unseen(name) for name in names] == [not seen] * 3
+        moved = {
+            name: value + (name in names) * np.linspace(-1, 1, value.size).reshape(value.shape) for name, value in which.values.items()
+        }
+        loss = tolerance.expect(_loss(which.config, moved, which))["output"].reference
+        assert (abs(loss - expected.reference) > expected.bound) == seen
+
+
+def test_what_is_allowed_is_the_policy_of_the_truths_own_runs() -> None:
+    which = experiment("float32", steps=3)
+    envelope = Envelope(which.config, which.recipe, which.values)
+    wide = Envelope(which.config, which.recipe, {name: value.astype(np.float64) for name, value in which.values.items()})
+    name = "decoder.layers.0.feed_forward.hidden.kernel"
+    for number in range(1, 4):
+        allowed, exact = envelope.step(*which.batch(number)), wide.step(*which.batch(number))
+        assert allowed.keys() == exact.keys() == {"loss", *which.values}
+        assert np.array_equal(allowed[name].reference, exact[name].reference)
+        assert exact[name].bound == 1e-9 * np.abs(exact[name].reference).max()
+        assert tolerance.ulp(allowed[name].scale, "float32") <= allowed[name].bound < 1e-5
+        unseen = "decoder.layers.0.cross_attention.key.bias"
+        assert 0 < exact[unseen].bound < 1e-9 < allowed[unseen].bound < 1
+
+
+def test_the_chart_marks_where_curves_part() -> None:
+    lines = [*same_run_report.chart({"truth": [3.0, 2.0, 1.0], "torch": [3.0, 2.0, float("nan")], "tf": [3.0, 3.0, 1.0]}, height=3)]
+    assert lines == [
+        "       3 |* 2  ",
+        "         |  *  ",
+        "       1 |    *",
+        "          loss by step: 0 truth, 1 torch, 2 tf, * several",
+    ]
+    assert [*same_run_report.chart({"truth": []})] == []
+
+
+def _run(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
+    script = f"import sys; {before}; from rosettaformer.cli import main; main()"
+    command = [sys.executable, "-c", script, "compare-training", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+SMALL = ("--steps", "2", "--set", "encoder_layers=1", "--set", "decoder_layers=1")
+
+
+def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    mistake = write(tmp_path, "not_a_number", MISTAKES["not_a_number"][0].replace("== 3", "== 2"))
+    numbers, picture = tmp_path / "numbers.json", tmp_path / "curves.svg"
+    arguments = (*SMALL, "--microbatches", "2", "--recipe", "warmup=10", "--json", str(numbers), "--picture", str(picture))
+    result = _run("--backend", f"numpy,{mistake}", *arguments)
+    assert result.returncode == 1, result.stderr
+    assert "numpy stays together for 2 steps" in result.stdout
+    assert f"{mistake} leaves at step 2: loss is nan away" in result.stdout
+    report = json.loads(numbers.read_text())
+    assert (report["verdict"], report["dtype"], report["recipe"]["warmup"], report["recipe"]["microbatches"]) == (
+        "differs",
+        "float64",
+        10,
+        2,
+    )
+    assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0.1]
+    honest, leaving = report["backends"]
+    assert [step["value"] for step in honest["steps"]] == report["truth"]["loss"]
+    assert (honest["status"], honest["departure"]) == ("together", None)
+    assert leaving["departure"] == {"step": 2, "names": ["loss"]}
+    assert leaving["steps"][1]["value"] is leaving["steps"][1]["loss"]["distance"] is None
+    assert picture.read_text().lstrip().startswith("<?xml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.svg", "not_a_number.py", "numbers.json"]
+
+
+def test_a_checkpoint_is_the_start(tmp_path: Path) -> None:
+    which = experiment("float32", seed=3, dropout_rate=0.0)
+    file = tmp_path / "start.safetensors"
+    from rosettaformer.checkpoints import canonical
+
+    canonical.save(file, which.config, which.values)
+    result = _run(str(file), "--backend", "numpy", "--steps", "1", "--set", "hidden_dropout_rate=0", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0]
+    config = which.config.replace(dropout_rate=0.1, hidden_dropout_rate=0.0)
+    wide = {name: value.astype(np.float64) for name, value in which.values.items()}
+    first = Experiment(config, same_run.RECIPE, wide, 1, 0).batch(1)
+    [loss] = report["truth"]["loss"]
+    assert loss == float(Envelope(config, same_run.RECIPE, wide).step(*first)["loss"].reference)
+
+
+def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('not installed', name='torch')")
+    before = f"sys.path.insert(0, {str(tmp_path)!r})"
+    alone = _run("--backend", "torch", *SMALL, before=before)
+    assert alone.returncode == 3
+    assert "torch: missing, the backend torch needs torch: pip install 'rosettaformer[torch]'" in alone.stdout
+
+
+def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path) -> None:
+    before = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'matplotlib' else f(n, *a)"
+    result = _run("--picture", str(tmp_path / "curves.png"), before=before)
+    assert (result.returncode, result.stderr) == (3, "Error: --picture needs matplotlib: pip install 'rosettaformer[report]'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--backend", "mxnet"), "backend must be one of torch, tf, jax, numpy, or a Python file that defines Trainer; got mxnet"),
+        (("--backend", "nowhere.py"), "got nowhere.py"),
+        (("--steps", "0"), "--steps"),
+        (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
+        (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up', did you mean 'warmup'?"),
+        (("--recipe", "warmup=0"), "warmup must be an integer of at least 1; got 0"),
+        (("--recipe", "warmup=soon"), "warmup must be a number or none; got 'soon'"),
+        (("--recipe", "warmup"), "a choice of the recipe must be FIELD=VALUE; got 'warmup'"),
+        (("--preset", "ict1022"), "training needs at least one decoder layer; got decoder_layers=0"),
+        (("--picture", "curves.txt"), "the picture must be a file .png, .svg, .pdf; got curves.txt"),
+        (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
+        (("no_such_file.safetensors",), "no_such_file.safetensors"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    result = _run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,313 @@
+"""Tasks: what they give, what they hold out, and what they refuse."""
+
+import gettext
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosettaformer.training.tasks import TASKS, Data, create, messages, options
+from rosettaformer.training.tasks.task import split
+
+
+def sources(pairs: Any) -> set[str]:
+    return {source for source, _ in pairs}
+
+
+def assert_disjoint(data: Data, epochs: int = 1) -> None:
+    train = set().union(*(sources(data.epoch(number)) for number in range(epochs)))
+    held_out = [sources(data.validation), sources(data.test)]
+    assert not train & held_out[0] and not train & held_out[1] and not held_out[0] & held_out[1]
+    assert all(held_out) and train
+
+
+# number-words
+
+
+def test_number_words_are_exact_and_held_out_numbers_are_never_trained_on() -> None:
+    pytest.importorskip("num2words")
+    data = create("number-words", {"limit": 999, "held_out": 100}).data()
+    assert_disjoint(data)
+    pairs = dict([*data.epoch(0), *data.validation, *data.test])
+    assert len(pairs) == 1000
+    assert pairs["doscientos veintidós"] == "two hundred and twenty-two"
+    assert pairs["cero"] == "zero"
+    assert data.digest() == create("number-words", {"limit": 999, "held_out": 100}).data().digest()
+    assert data.digest() != create("number-words", {"limit": 999, "held_out": 100, "seed": 1}).data().digest()
+    back = create("number-words", {"limit": 999, "held_out": 100, "from_language": "en", "to_language": "de"}).data()
+    assert dict([*back.epoch(0), *back.validation, *back.test])["twenty-one"] == "einundzwanzig"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"from_language": "spanish"}, "a language must be one of .*; got 'spanish'"),
+        ({"limit": -1}, "--limit must be at least 0; got -1"),
+        ({"limit": 10}, "the validation set would be empty, or nothing left to train on: .*; got 11"),
+        ({"held_out": 0}, "--held-out must be at least 1, or the validation set is empty; got 0"),
+    ],
+)
+def test_number_words_refuses(given: dict[str, Any], message: str) -> None:
+    pytest.importorskip("num2words")
+    with pytest.raises(ValueError, match=message):
+        create("number-words", given).data()
+
+
+# copy, reverse
+
+
+@pytest.mark.parametrize(("name", "answer"), [("copy", "abc"), ("reverse", "cba")])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_strings(name: str, answer: str, fresh: bool) -> None:
+    task = create(name, {"size": 200, "held_out": 20, "length": 4, "fresh": fresh})
+    data = task.data()
+    assert_disjoint(data, epochs=5)
+    assert len(data.epoch(0)) == 200 and len(sources(data.epoch(0))) == 200
+    assert all(target == (source if name == "copy" else source[::-1]) for source, target in data.epoch(3))
+    assert {len(source) for source in sources(data.epoch(0))} == {1, 2, 3, 4}
+    assert (sources(data.epoch(0)) == sources(data.epoch(1))) is not fresh
+    assert data.epoch(2) == task.data().epoch(2)
+    assert task.answer("abc") == answer  # type: ignore[attr-defined]
+    assert task.score(["a", "b"], ["a", "c"]) == {"exact_match": 50.0}
+
+
+def test_held_out_strings_are_like_those_of_training() -> None:
+    """Of the ten strings of length 1, held out are about as many as of all strings: 40 of 240."""
+    held_out = 0
+    for seed in range(10):
+        data = create("copy", {"alphabet": "abcdefghij", "length": 4, "size": 200, "held_out": 20, "seed": seed}).data()
+        held_out += sum(len(source) == 1 for source, _ in [*data.validation, *data.test])
+    assert 5 <= held_out <= 30  # 16.7 expected of 100, standard deviation 3.7
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"length": 0}, "--length must be at least 1; got 0"),
+        ({"alphabet": "aab"}, "--alphabet must be different printable characters; got 'aab'"),
+        ({"alphabet": ""}, "--alphabet must be different printable characters; got ''"),
+        ({"alphabet": "ab", "length": 5}, "--alphabet and --length must allow 22000 strings for --size and --held-out; got 2 characters"),
+        ({"size": 0}, "--size must be at least 1; got 0"),
+    ],
+)
+def test_strings_refuse(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create("copy", given)
+
+
+# files
+
+
+def write(folder: Path, name: str, content: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def files(held_out: int = 1, **given: Any) -> Data:
+    return create("files", {"held_out": held_out, **given}).data()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_aligned_files_and_a_tsv_give_the_same_pairs(tmp_path: Path, end: str) -> None:
+    pairs = [(f"fuente {index}", f"source\u2028 {index}") for index in range(9)]
+    left, right = (write(tmp_path, f"{side}.txt", "".join(pair[side] + end for pair in pairs)) for side in (0, 1))
+    tsv = write(tmp_path, "both.tsv", "\ufeff" + end.join("\t".join(pair) for pair in pairs))
+    aligned, tabbed = files(source=left, target=right), files(tsv=tsv)
+    assert_disjoint(aligned)
+    assert {*aligned.epoch(0), *aligned.validation, *aligned.test} == set(pairs)
+    assert aligned.digest() == tabbed.digest()
+
+
+def test_equal_sources_stay_on_one_side(tmp_path: Path) -> None:
+    tsv = write(tmp_path, "both.tsv", "".join(f"s{index % 10}\tt{index}\n" for index in range(100)))
+    data = files(3, tsv=tsv)
+    assert_disjoint(data)
+    assert len(data.epoch(0)) == 40 and len(data.validation) == len(data.test) == 3
+
+
+DAMAGED = b"a\tb\nno tab\n\tb\na\t \nx\ty\tz\n\xff\xfea\t\nc\xc3\td\ne\x00\tf\ng\tbad \xef\xbf\xbd\nh\ti\nj\tk\n"
+
+
+def test_every_damaged_line_is_named_and_counted(tmp_path: Path) -> None:
+    tsv = write(tmp_path, "bad.tsv", DAMAGED)
+    with pytest.raises(ValueError) as error:
+        files(tsv=tsv)
+    text = str(error.value)
+    assert text.startswith("8 damaged lines")
+    for number, problem in {
+        2: "must be a source, a tab and a target; got 1 fields",
+        3: "must not be empty",
+        4: "must not be empty",
+        5: "got 3 fields",
+        6: "must be UTF-8; got the byte 0xff at place 1 (UTF-16?)",
+        7: "must be UTF-8; got the byte 0xc3 at place 2",
+        8: "must be text; got the character U+0000",
+        9: "must be text; got the character U+FFFD",
+    }.items():
+        assert f"{tsv}, line {number}: " in text and problem in text
+    data = files(tsv=tsv, skip_damaged=True)
+    assert data.notes == ["left out 8 damaged lines of 11"]
+    assert len([*data.epoch(0), *data.validation, *data.test]) == 3
+
+
+def test_a_long_list_of_problems_is_cut_and_counted(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^25 damaged lines[^$]*line 10: .*\n  and 15 more$"):
+        files(tsv=write(tmp_path, "bad.tsv", "x\n" * 25))
+
+
+def test_files_that_do_not_align(tmp_path: Path) -> None:
+    left, right = write(tmp_path, "a", "1\n2\n3\n"), write(tmp_path, "b", "1\n2\n")
+    with pytest.raises(ValueError, match=r"must have the same number of lines; got 3 and 2: line 3 of .*/a has no partner"):
+        files(source=left, target=right, skip_damaged=True)
+    bad = write(tmp_path, "c", b"1\n\xe9\n\n")
+    with pytest.raises(ValueError, match="2 damaged lines") as error:
+        files(source=left, target=bad)
+    assert f"{bad}, line 2: must be UTF-8" in str(error.value) and f"{bad}, line 3: must not be empty" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "needs --source and --target, or --tsv alone; got none of them"),
+        ({"source": "a"}, "needs --source and --target, or --tsv alone; got --source"),
+        ({"source": "a", "target": "b", "tsv": "c"}, "got --source, --target, --tsv"),
+        ({"tsv": "nowhere.tsv"}, "nowhere.tsv does not exist"),
+        ({"tsv": "."}, ". is not a file"),
+    ],
+)
+def test_files_refuses(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        files(**given)
+
+
+@pytest.mark.parametrize("content", ["", "a\tb\n", "a\tb\nc\td\n", "a\tb\na\tc\na\td\n"])
+def test_too_few_pairs_for_a_validation_set(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError, match="the validation set would be empty, or nothing left to train on"):
+        files(tsv=write(tmp_path, "few.tsv", content))
+
+
+# gettext
+
+
+def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:
+    """Writes a .mo file: its header, and the messages sorted by their bytes."""
+    header = {"": "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"}
+    items = sorted((key.encode(), value.encode()) for key, value in (header | messages).items())
+    start = 28 + 16 * len(items)
+    tables: list[bytes] = [b"", b""]
+    content = b""
+    for side in (0, 1):
+        for item in items:
+            tables[side] += struct.pack("<II", len(item[side]), start + len(content))
+            content += item[side] + b"\0"
+    path = folder / language / "LC_MESSAGES" / f"{name}.mo"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = struct.pack("<IIIIIII", 0x950412DE, 0, len(items), 28, 28 + 8 * len(items), 0, 0)
+    path.write_bytes(head + tables[0] + tables[1] + content)
+    gettext.GNUTranslations(io.BytesIO(path.read_bytes()))  # the standard library reads it
+    return path
+
+
+def found(folder: Path, **given: Any) -> list[tuple[str, str]]:
+    data = create("gettext", {"catalogues": (str(folder),), "held_out": 1, **given}).data()
+    assert_disjoint(data)
+    return sorted([*data.epoch(0), *data.validation, *data.test])
+
+
+FILL = {f"The {word} file": f"El archivo {otra}" for word, otra in [("first", "primero"), ("second", "segundo"), ("third", "tercero")]}
+
+
+def test_messages_and_singulars_are_pairs_without_their_context_and_accelerators(tmp_path: Path) -> None:
+    catalogue(tmp_path, "program", FILL | {
+        "menu\x04Open _Recent": "Abrir _reciente",
+        "%d message deleted\0%d messages deleted": "%d mensaje borrado\0%d mensajes borrados",
+        " Save as... \n": "Guardar como... ",
+        "&Print this": "Imprimir &esto",
+    })  # fmt: skip
+    assert set(found(tmp_path)) == {
+        *FILL.items(),
+        ("Open Recent", "Abrir reciente"),
+        ("%d message deleted", "%d mensaje borrado"),
+        ("Save as...", "Guardar como..."),
+        ("Print this", "Imprimir esto"),
+    }
+    assert ("Abrir reciente", "Open Recent") in found(tmp_path, from_language="es", to_language="en")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("Same", "same"), ("Cannot open %s", "No se puede abrir"), ("Read %s and %d", "Leer %s y %s"), ("Say hello", ""),
+        ("<b>Bold</b> text", "Texto <b>grueso</b>"), ("A & B &amp; C", "A y B &amp; C"), ("First line\nSecond line", "Primera\nSegunda"),
+        ("Yes", "Una respuesta muy larga y distinta de todo"), ("12345 67 a", "12345 67 b"), ("  -v  be verbose", "  -v  ser verboso"),
+        ("See https://example.org now", "Vea https://example.org"), ("x" * 201, "y" * 201), ("Use {name} here", "Use {nombre} aquí"),
+        ("Tab\there is", "Tab aquí está"),
+    ],
+)  # fmt: skip
+def test_what_is_no_sentence_is_left_out(tmp_path: Path, source: str, target: str) -> None:
+    catalogue(tmp_path, "program", FILL | {source: target})
+    assert found(tmp_path) == sorted(FILL.items())
+
+
+def test_numbered_placeholders_may_change_their_order() -> None:
+    assert messages.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
+
+
+def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
+    """Of texts that differ in case, digits, punctuation and accelerators only, on either side, one pair is left."""
+    catalogue(tmp_path, "a", FILL | {"_Close the file": "_Cerrar el archivo", "Page 12 of the book": "Página 12 del libro"})
+    catalogue(
+        tmp_path,
+        "b",
+        {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."},
+    )
+    pairs = found(tmp_path)
+    assert len(pairs) == len(FILL) + 2
+    for side in (0, 1):
+        assert len({messages.key(pair[side]) for pair in pairs}) == len(pairs)
+
+
+def test_damaged_catalogues_and_lists_of_names_are_passed_over(tmp_path: Path) -> None:
+    catalogue(tmp_path, "program", FILL)
+    catalogue(tmp_path, "iso_639", {"An odd language": "Una lengua rara"})
+    for name, content in (("empty", b""), ("cut", catalogue(tmp_path, "cut", FILL).read_bytes()[:90]), ("text", b"no catalogue at all")):
+        (tmp_path / "es" / "LC_MESSAGES" / f"{name}.mo").write_bytes(content)
+    assert found(tmp_path) == sorted(FILL.items())
+
+
+def test_without_catalogues_the_message_says_where_it_looked_and_how_to_get_some(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"found no catalogue of 'es'; it looked for es/LC_MESSAGES/\*.mo in {tmp_path}.*language pack"):
+        found(tmp_path)
+    catalogue(tmp_path, "program", {"OK": "OK"})
+    with pytest.raises(ValueError, match="found 1 catalogues without a usable message of 'es'"):
+        found(tmp_path)
+
+
+@pytest.mark.parametrize("languages", [("es", "fr"), ("en", "en")])
+def test_one_language_of_messages_is_english(languages: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="one of --from and --to must be en, the language of messages; got"):
+        create("gettext", {"from_language": languages[0], "to_language": languages[1]})
+
+
+# all
+
+
+def test_unknown_tasks_and_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="task must be one of number-words, copy, reverse, files, gettext; got 'translate'"):
+        create("translate", {})
+    with pytest.raises(ValueError, match=r"--limit, --from means nothing to the task copy, which takes .*--length"):
+        create("copy", {"limit": 3, "from_language": "es"})
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_held_out_from_and_seeded(name: str) -> None:
+    assert {"held_out", "seed"} <= set(options(name))
+
+
+def test_a_split_is_a_function_of_the_seed() -> None:
+    pairs = [(str(index), str(index)) for index in range(50)]
+    first, again, other = (split(pairs, 5, seed) for seed in (0, 0, 1))
+    assert first.validation == again.validation != other.validation

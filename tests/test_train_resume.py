@@ -1,0 +1,212 @@
+"""A run that is killed and resumed is the run that was not; and no kill leaves a checkpoint that cannot be read."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_runs import TINY, log, process, train
+
+from rosettaformer.checkpoints import canonical
+from rosettaformer.training.manifest import Manifest
+from rosettaformer.training.store import Store
+
+KILLS = 10
+STEPS = 60
+EVERY = ("--steps", STEPS, "--save-every", 4, "--validate-every", 15, "--sample", 4)
+BACKENDS = ["numpy", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tf", "jax"))]
+NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "jax"}
+
+
+def assert_readable(folder: Path) -> None:
+    """Every checkpoint of the run can be read whole, with optimiser and progress."""
+    if not Manifest.exists(folder):
+        return
+    config, store = Manifest.read(folder).config, Store(folder)
+    for path in store.paths():
+        lone = Store(folder)
+        lone.paths = lambda path=path: [path]  # type: ignore[method-assign]
+        found, problems = lone.newest(config)
+        assert found is not None and not problems
+    for path in (store.best, store.average):
+        if path.exists():
+            canonical.load(path)
+
+
+def wait_for_steps(folder: Path, count: int, running: "subprocess.Popen[str]") -> None:
+    """Waits until the log holds so many steps, or the process has ended."""
+    file = folder / "log.jsonl"
+    while running.poll() is None and (not file.exists() or file.read_bytes().count(b'"event": "step"') < count):
+        time.sleep(0.001)
+
+
+def assert_same_end(folder: Path, other: Path) -> None:
+    """The same losses and validations, to the bit, and the same last checkpoint."""
+    assert [entry["step"] for entry in log(folder)] == list(range(1, STEPS + 1))
+    for event in ("step", "validation"):
+        assert log(folder, event) == log(other, event)
+    (state, progress), (other_state, other_progress) = (Store(run).newest(Manifest.read(run).config)[0] for run in (folder, other))
+    assert progress.replace(seconds=0) == other_progress.replace(seconds=0)
+    assert state.keys() == other_state.keys()
+    for name, value in state.items():
+        assert value.tobytes() == other_state[name].tobytes(), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_killed_ten_times_the_loss_curve_is_that_of_the_uninterrupted_run(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(NEEDS[backend])
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    arguments = (*TINY, "--backend", backend, *EVERY)
+    assert process("train", "--out", whole, *arguments).wait() == 0
+    rng = random.Random(backend)
+    for kill in range(KILLS):
+        begun = Manifest.exists(killed)
+        running = process("train", "--out", killed, *(("--resume",) if begun else arguments))
+        done = len(log_lines(killed))
+        wait_for_steps(killed, min(done, STEPS - 5) + rng.randrange(0, 8), running)
+        time.sleep(rng.random() * 0.02)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        assert_readable(killed)
+        assert kill or done == 0
+    assert process("train", "--out", killed, "--resume").wait() == 0
+    assert_readable(killed)
+    assert_same_end(killed, whole)
+    assert not [*killed.glob(".*.tmp"), *killed.glob("checkpoints/.*.tmp")]
+
+
+def log_lines(folder: Path) -> list[bytes]:
+    file = folder / "log.jsonl"
+    return [line for line in file.read_bytes().splitlines() if b'"event": "step"' in line] if file.exists() else []
+
+
+@pytest.mark.parametrize("call", range(1, 13))
+def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int) -> None:
+    """The process kills itself at its n-th fsync: before, within and after the renaming of files and folders."""
+    script = (
+        "import os, signal, sys; real, left = os.fsync, [int(sys.argv.pop(1))]\n"
+        "def fsync(descriptor):\n"
+        "    left[0] -= 1\n"
+        "    os.kill(os.getpid(), signal.SIGKILL) if left[0] == 0 else real(descriptor)\n"
+        "os.fsync = fsync\n"
+        "from rosettaformer.cli import main; main()"
+    )
+    folder = tmp_path / "run"
+    line = [sys.executable, "-c", script, str(call), "train", "--out", folder, *TINY, "--steps", 2, "--save-every", 1, "--sample", 1]
+    ended = subprocess.run([*map(str, line)], capture_output=True, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    assert_readable(folder)
+    if Manifest.exists(folder):
+        train(folder, "--resume")
+    else:
+        train(folder, "--steps", 2, "--save-every", 1, "--sample", 1)
+    assert [entry["step"] for entry in log(folder)] == [1, 2]
+    assert_readable(folder)
+    assert not [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_after_the_step_with_a_checkpoint_and_the_picture(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    running = process("train", "--out", folder, *TINY, "--steps", 100_000)
+    wait_for_steps(folder, 5, running)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors
+    assert "asked to stop" in errors and "Traceback" not in errors
+    last = log(folder)[-1]["step"]
+    found, _ = Store(folder).newest(Manifest.read(folder).config)
+    assert found is not None and found[1].steps == last >= 5
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "loss.svg").exists()
+    assert (folder / "average.safetensors").exists()
+
+
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tf", "jax")])
+def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(NEEDS[backend])
+    folder, alone = tmp_path / "run", tmp_path / "alone"
+    for path in (folder, alone):
+        train(path, "--dropout", 0, "--steps", 10, "--sample", 1)
+    train(folder, "--resume", "--backend", backend, "--steps", 20)
+    train(alone, "--resume", "--steps", 20)
+    assert [entry["backend"] for entry in log(folder, "start")] == ["numpy", backend]
+    losses, others = ([entry["loss"] for entry in log(path)] for path in (folder, alone))
+    assert losses[:10] == others[:10]
+    np.testing.assert_allclose(losses, others, rtol=1e-4)  # float32 rounding, grown over ten steps
+    assert Manifest.read(folder).free["backend"] == backend
+
+
+def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
+    train(folder, "--steps", 8, "--save-every", 4, "--sample", 1)
+    with (folder / "log.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "step", "step": 9, "loss": 1.0}) + '\n{"event": "st')
+    train(folder, "--resume", "--steps", 12)
+    assert log(folder) == log(whole)
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    for path in (folder, whole):
+        train(path, "--steps", 8, "--save-every", 4, "--sample", 1)
+    file = folder / "checkpoints" / "step-00000008" / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    train(folder, "--resume")
+    assert "step-00000008 cannot be read" in capsys.readouterr().err
+    assert log(folder) == log(whole)
+    assert_readable(folder)
+
+
+def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(folder, "--steps", 12, "--save-every", 2, "--keep", 3, "--average", 2, "--sample", 1)
+    store = Store(folder)
+    assert [path.name for path in store.paths()] == ["step-00000008", "step-00000010", "step-00000012"]
+    last_two = [canonical.load(path).parameters for path in store.models()[-2:]]
+    for name, value in canonical.load(store.average).parameters.items():
+        mean = np.mean([parameters[name].astype(np.float64) for parameters in last_two], axis=0)
+        np.testing.assert_array_equal(value, mean.astype(np.float32))
+
+
+def test_patience_ends_the_run_and_best_is_the_model_of_the_lowest_loss(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = ("--warmup", 1, "--steps", 400, "--validate-every", 5, "--save-every", 5, "--patience", 2, "--sample", 1, "--keep", 100)
+    train(folder, *arguments)
+    losses = [entry["loss"] for entry in log(folder, "validation")]
+    assert len(losses) < 80
+    assert min(losses) == losses[-3]
+    best = Store(folder).paths()[len(losses) - 3]
+    assert (folder / "best.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    running = process("train", "--out", folder, *TINY, "--steps", 100_000)
+    wait_for_steps(folder, 1, running)
+    _, errors = process("train", "--out", folder, "--resume").communicate(timeout=60)
+    assert "another process trains the run" in errors
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+
+
+def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path: Path) -> None:
+    """80 strings in batches of 10 to 12 rows: an epoch of eight batches is followed by the next epoch."""
+    folder = tmp_path / "run"
+    train(folder, "--steps", 20, "--save-every", 1, "--keep", 20, "--sample", 1)
+    fields = [json.loads((path / "progress.json").read_text()) for path in Store(folder).paths()]
+    assert [found["steps"] for found in fields] == list(range(1, 21))
+    count = next(found["steps"] for found in fields if found["position"]["epoch"])
+    assert [(found["position"]["epoch"], found["position"]["batch"]) for found in fields] == [divmod(step, count) for step in range(1, 21)]
+
+
+def test_seed_and_settings_decide_the_run_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)
+    assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
