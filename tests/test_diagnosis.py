@@ -150,7 +150,7 @@ def multi_head_attention(case):
     inputs = dict(case.inputs)
     if case.dtype == "float32":
         inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
-    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs)
+    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
 """
     (finding,) = diagnose(_port(tmp_path, text)).findings
     assert (finding.dtype, finding.verdict, finding.explanations) == ("float32", "imprecise", (("PRC1",),))
@@ -272,9 +272,10 @@ class Detached(FeedForward):
 components = {"feed_forward": lambda config, dtype: Detached(config)}
 """)
     diagnosis = diagnose(str(file))
-    (finding,) = diagnosis.findings
+    outputs, finding = diagnosis.findings
+    assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "unexplained")
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
-    assert "feed_forward: in backward order the first component whose gradient is wrong, that of input 1 (error" in finding.text
+    assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None
     assert diagnose(str(file), gradients=False).findings == []
 

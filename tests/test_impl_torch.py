@@ -348,7 +348,7 @@ def test_gradients_of_views_of_a_frozen_parameter_are_those_of_the_truth() -> No
 
 def test_a_module_that_takes_no_keep_masks_does_not_cover_them() -> None:
     keep = np.ones((3, 3, 5, 7), dtype=bool)
-    with pytest.raises(NotCovered, match="Attention.forward takes no keep masks"):
+    with pytest.raises(NotCovered, match=r"Attention\.forward takes no keep masks"):
         Adapter(VIEWS).run(attention_case(keep_bhts=keep))
     with pytest.raises(NotCovered, match="takes no keep masks"):
         function = SimpleNamespace(components={"scaled_dot_product_attention": lambda config, dtype: lambda query_bthk: query_bthk})

@@ -117,15 +117,15 @@ def test_a_bad_deviations_file_is_an_error_of_the_collection(suite, pytester: py
 
 
 def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
-    newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 2\n"
+    newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
     newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
-    newer += "new = lambda fixed=None: [dataclasses.replace(c, since=2) if c.name == 'plain' else c for c in old(fixed)]\n"
+    newer += "new = lambda fixed=None, grad=False: [dataclasses.replace(c, since=3) if c.name == 'plain' else c for c in old(fixed, grad)]\n"
     newer += "cases.all_cases = single.all_cases = new\n"
     pytester.makeconftest(newer)
-    for version, status in ((1, "xfailed"), (2, "failed")):
+    for version, status in ((2, "xfailed"), (3, "failed")):
         result = suite(ONE + f", min_version={version}", "y = y + (case.name == 'plain')")
         assert result.parseoutcomes()[status] == 1
-        assert ("suite version 2, newer than 1" in result.stdout.str()) == (version == 1)
+        assert ("suite version 3, newer than 2" in result.stdout.str()) == (version == 2)
 
 
 def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:

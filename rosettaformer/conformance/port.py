@@ -1,5 +1,6 @@
 """Ports: how the judge finds one and puts a case to it."""
 
+import dataclasses
 import difflib
 import importlib
 import os
@@ -9,6 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from reference_numpy import parameters
 
 from .case import DTYPES, Case
 from .truth import COMPONENTS, forward_of
@@ -78,10 +81,15 @@ class Port:
         return own | (self.adapter.describe() if self.adapter is not None else {})
 
     def answer(self, case: Case) -> Any:
-        """The port's outputs for the case; raises NotCovered where it does not define the component."""
+        """The port's outputs for the case; raises NotCovered where it does not define the component.
+
+        A function is given a case whose inputs are nested where their names have dots, as arguments of the truth's function are.
+        """
         if case.component not in self.components:
             raise NotCovered(f"the port does not define {case.component}")
-        return self.adapter.run(case) if self.adapter is not None else getattr(self.module, case.component)(case)
+        if self.adapter is not None:
+            return self.adapter.run(case)
+        return getattr(self.module, case.component)(dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
 
     def taps(self, case: Case, forces: Any = (None,)) -> Any:
         """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.

@@ -170,6 +170,8 @@ class _Recorder:
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
+        if component == "dropout":  # of any site, whose rate the case then has as that of a dropout by itself
+            config = config.replace(dropout_rate=bound.arguments["rate"])
         return Tap(
             path=path,
             component=component,
