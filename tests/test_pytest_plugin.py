@@ -119,7 +119,8 @@ def test_a_bad_deviations_file_is_an_error_of_the_collection(suite, pytester: py
 def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
     newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
     newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
-    newer += "new = lambda fixed=None, grad=False: [dataclasses.replace(c, since=3) if c.name == 'plain' else c for c in old(fixed, grad)]\n"
+    newer += "change = lambda c: dataclasses.replace(c, since=3) if c.name == 'plain' else c\n"
+    newer += "new = lambda fixed=None, grad=False: [*map(change, old(fixed, grad))]\n"
     newer += "cases.all_cases = single.all_cases = new\n"
     pytester.makeconftest(newer)
     for version, status in ((2, "xfailed"), (3, "failed")):

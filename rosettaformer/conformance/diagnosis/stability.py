@@ -57,8 +57,9 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     if batch > 1:
         first = {name: value[:1] if _batched(value, batch) else value for name, value in case.inputs.items()}
         yield "a row's output depends on the other rows of its batch", dataclasses.replace(case, inputs=first), lambda output: output[:1]
-    padding, kept = case.config.padding_id, any(name.startswith("keep") for name in case.inputs)
-    if case.component == "transformer" and padding is not None and not kept and all(_ids(case.inputs[name]) for name in ("source", "target")):
+    padding, tokens = case.config.padding_id, ("source", "target")
+    kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
+    if case.component == "transformer" and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
         width = case.inputs["target"].shape[1]
         longer = {name: _padded(value, padding if _ids(value) else False) for name, value in case.inputs.items()}
         changed = dataclasses.replace(case, inputs=longer)
