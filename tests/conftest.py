@@ -11,6 +11,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=25, help="how many random configurations the soak test draws")
+    parser.addoption("--kills", type=int, default=2, help="how often a run is killed in a framework, which compiles anew every time")
 
 
 def _cuda() -> bool:
