@@ -274,6 +274,7 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
     diagnosis = diagnose(str(file))
     outputs, finding = diagnosis.findings
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "unexplained")
+    assert "unexplained: the catalogue has no defect and no setting that shows here" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None

@@ -55,6 +55,8 @@ def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
     """Nothing explains the answers; the nearest hypotheses, with the share of the error that they leave, and what else was seen."""
     count = len(search.hypotheses.defects) + len(search.hypotheses.settings)
     text = f"unexplained: none of {count} defects and settings{', alone or in pairs,' if pairs else ''} gives this output"
+    if not count:
+        text = "unexplained: the catalogue has no defect and no setting that shows here"
     if nearest := search.nearest():
         text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {share:.0%} of the error" for one, share in nearest)
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
