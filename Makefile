@@ -19,7 +19,7 @@ check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
 test: $(INSTALLED)  ## every proof
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check

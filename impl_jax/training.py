@@ -14,7 +14,7 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 
-from . import weights
+from . import devices, weights
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
 from .schedule import noam
@@ -23,7 +23,6 @@ from .transformer import Transformer
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
-_PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
 
 class Trainer:
@@ -46,7 +45,7 @@ class Trainer:
     ) -> None:
         self.config, self.recipe, self.steps = config, recipe, 0
         self._dtype = np.dtype(canonical.training_dtype(parameters))
-        self._device, self._precision, self._compiled = _device(device), _PRECISION[device], compiled
+        self._device, self._name, self._compiled = devices.device(device), device, compiled
         with self._settings():
             model = _blank(config, self._dtype, seed)
             weights.load(model, parameters, config)
@@ -126,13 +125,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        """What JAX takes from the process, for one call."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(jax.enable_x64(self._dtype == np.float64))
-            stack.enter_context(jax.default_device(self._device))
-            stack.enter_context(jax.default_matmul_precision(self._precision))
-            if not self._compiled:
-                stack.enter_context(jax.disable_jit())
+        with devices.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
             yield
 
 
@@ -205,13 +198,3 @@ def _evaluation(graph: Any, random: list[Any]) -> Callable[..., Any]:
         return getattr(nnx.merge(graph, parameters, *random), name)(*args, **kwargs)
 
     return evaluate
-
-
-def _device(name: str) -> jax.Device:
-    if name not in _PRECISION:
-        raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
-    platform = name.removesuffix("-tf32")
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        raise ValueError(f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}") from None

@@ -1,5 +1,6 @@
 """What the README says is so."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -52,5 +53,6 @@ def test_its_pytest_example_runs_with_its_deviations_file(tmp_path: Path) -> Non
     (tmp_path / "deviations.toml").write_text(deviations[1])
     shutil.copy(HOUSE / "tests" / "ports" / "numpy_function.py", tmp_path / "my_port.py")
     arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "layer_norm and float64"]
-    result = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
+    result = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert re.search(r"^\d+ passed", result.stdout.splitlines()[-1]), result.stdout

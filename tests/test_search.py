@@ -16,6 +16,7 @@ from rosettaformer.conformance.diagnosis.settings import all_settings
 
 PAGE = (Path(__file__).parent.parent / "docs" / "mutation.md").read_text().splitlines()
 DEFECTS, SETTINGS = all_defects(), all_settings()
+one_process = pytest.mark.xdist_group("mutation")  # these share a table that takes minutes
 
 
 @pytest.fixture(scope="module")
@@ -23,22 +24,27 @@ def rows() -> list[tuple]:
     return mutation.single_rows()
 
 
+@one_process
 def test_at_least_95_percent_are_named_exactly_at_their_component(rows: list[tuple]) -> None:
     assert sum(component.alone for _, component, _ in rows) >= 0.95 * len(rows)
 
 
+@one_process
 def test_at_least_85_percent_are_named_from_the_whole_model_alone_or_within_a_stated_set(rows: list[tuple]) -> None:
     assert sum(whole.among for *_, whole in rows) >= 0.85 * len(rows)
 
 
+@one_process
 def test_no_single_defect_gets_a_wrong_name(rows: list[tuple]) -> None:
     assert [naming for _, *namings in rows for naming in namings if naming.named and not naming.among] == []
 
 
+@one_process
 def test_the_page_says_what_the_code_does(rows: list[tuple]) -> None:
     assert mutation.table(rows) == [line for line in PAGE if line.startswith("| ")][-len(rows) :]
 
 
+@one_process
 def test_pairs_in_different_components_are_named_from_logits() -> None:
     namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(25)]
     assert sum(naming.among for naming in namings) >= 0.7 * len(namings)

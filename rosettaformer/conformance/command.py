@@ -18,8 +18,9 @@ import numpy as np
 from . import statistics
 from .case import DTYPES, Case
 from .casefile import answer_path, read_answer, write_cases
+from .child import ended, limited_threads
 from .port import known
-from .process import RESTARTS, ended, limited_threads
+from .process import RESTARTS
 from .truth import COMPONENTS
 from .worker import UNEQUAL, Answer, equal
 

@@ -1,20 +1,16 @@
 """The process of a port, from the judge's side."""
 
-import os
-import subprocess
-import sys
-import tempfile
-import threading
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from .case import Case
-from .worker import Answer, receive, send
+from .child import Child
+from .worker import Answer
 
-__all__ = ["RESTARTS", "Process", "Worker", "ended", "limited_threads"]
+__all__ = ["RESTARTS", "Process", "Worker"]
 
 RESTARTS = 3
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 class Worker(Protocol):
@@ -47,21 +43,11 @@ class Process:
 
     def __init__(self, port: str, threads: int, start_limit: float = 120.0) -> None:
         self.port, self._threads, self._start_limit = port, threads, start_limit
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.greeting = self._start()
 
     def _start(self) -> Answer:
-        self._log.seek(0)
-        self._log.truncate()
-        environment = limited_threads(self._threads) | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker", self.port],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-        )
-        return self._receive(self._start_limit)
+        self._child = Child(f"{__package__}.worker", self.port, self._threads, "the port")
+        return self._child.answer(self._start_limit)
 
     def ask(self, case: Case, limit: float) -> Answer:
         return self.call("answer", case, limit=limit)
@@ -77,53 +63,12 @@ class Process:
             yield kind, answer
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        if self._process.poll() is not None:
-            self._end()
+        if not self._child.running:
+            self._child.close()
             self._start()
-        try:
-            send(self._process.stdin, (method, *arguments))  # type: ignore[arg-type]
-        except OSError:
-            return self._dead()
-        return self._receive(limit)
-
-    def _receive(self, limit: float) -> Answer:
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            self._process.kill()
-
-        timer = threading.Timer(limit, expire)
-        timer.start()
-        try:
-            return receive(self._process.stdout)  # type: ignore[arg-type]
-        except (EOFError, OSError):
-            dead = self._dead()
-            return ("hang", f"no answer within {limit:g} s") if expired.is_set() else dead
-        finally:
-            timer.cancel()
-
-    def _dead(self) -> Answer:
-        code = self._process.wait()
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 4000))
-        return "crash", f"the port's process ended with {ended(code, self._log.read())}"
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        with contextlib.suppress(OSError):  # the process has ended, which its answer says
+            self._child.ask(method, *arguments)
+        return self._child.answer(limit)
 
     def close(self) -> None:
-        self._end()
-        self._log.close()
-
-
-def limited_threads(threads: int) -> dict[str, str]:
-    """The environment in which frameworks compute with so many threads."""
-    return os.environ | dict.fromkeys(THREADS, str(threads))
-
-
-def ended(code: int, log: bytes) -> str:
-    """How a process ended, in words, with the last line of what it wrote on standard error."""
-    lines = log.decode(errors="replace").strip().splitlines()
-    return (f"signal {-code}" if code < 0 else f"exit code {code}") + (f": {lines[-1]}" if lines else "")
+        self._child.close()

@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -37,6 +39,9 @@ def trainer(backend: str) -> Callable[..., Trainer]:
     """The Trainer of a backend. Raises MissingBackend with the line that installs its framework, where that is missing."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    # What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         return importlib.import_module(BACKENDS[backend]).Trainer
     except ModuleNotFoundError as error:

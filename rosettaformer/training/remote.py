@@ -7,15 +7,12 @@ the process of a port does. The methods are `build`, which makes the Trainer, an
 import contextlib
 import os
 import runpy
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..conformance.process import ended, limited_threads
+from ..conformance.child import Child
 from ..conformance.worker import Answer, receive, send
 from . import backends
 
@@ -30,48 +27,20 @@ class Remote:
     """
 
     def __init__(self, backend: str, threads: int) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, backend],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=limited_threads(threads) | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        self._child = Child(__name__, backend, threads, "the backend")
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Puts a question and does not wait for the answer."""
         with contextlib.suppress(OSError):  # the process has ended, which `answer` says
-            send(self._process.stdin, (method, *arguments))  # type: ignore[arg-type]
+            self._child.ask(method, *arguments)
 
     def answer(self, limit: float) -> Answer:
         """The answer to the oldest question, or to the start, that has none yet, within so many seconds."""
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            self._process.kill()
-
-        timer = threading.Timer(limit, expire)
-        timer.start()
-        try:
-            return receive(self._process.stdout)  # type: ignore[arg-type]
-        except (EOFError, OSError):
-            return ("hang", f"no answer within {limit:g} s") if expired.is_set() else ("crash", self._end())
-        finally:
-            timer.cancel()
-
-    def _end(self) -> str:
-        code = self._process.wait()
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 4000))
-        return f"the backend's process ended with {ended(code, self._log.read())}"
+        return self._child.answer(limit)
 
     def close(self) -> None:
         """Ends the process, whatever it does."""
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
+        self._child.close()
 
 
 def _load(backend: str) -> Callable[..., backends.Trainer]:

@@ -13,7 +13,7 @@ import jaxlib
 import numpy as np
 from flax import nnx
 
-from impl_jax import weights
+from impl_jax import devices, weights
 from impl_jax.compiled import compiled
 from reference_numpy import parameters as canonical
 
@@ -25,8 +25,6 @@ from .matching import Rows
 from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
 
 __all__ = ["Adapter"]
-
-_PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
 
 class Adapter:
@@ -53,8 +51,8 @@ class Adapter:
         mode = case.mode or self.modes[0]
         if mode not in self.modes:
             raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
-        device = _device(case.device)
-        with _settings(case, device), _unsupported():
+        device = devices.device(case.device)
+        with devices.settings(case.device, case.dtype), _unsupported():
             if forward := forward_of(case.component):
                 return self._gradients(dataclasses.replace(case, component=forward), device, mode == "compiled")
             function, inputs = self._built(case, device)
@@ -66,8 +64,8 @@ class Adapter:
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
         """
-        device = _device(case.device)
-        with _settings(case, device), _unsupported(), _eagerly():
+        device = devices.device(case.device)
+        with devices.settings(case.device, case.dtype), _unsupported(), _eagerly():
             function, inputs = self._built(case, device)
             modules = matching.submodules(function, case, self.renamed, nnx.Module)
             results = []
@@ -179,23 +177,6 @@ def _pulled(
 
 def _is_floating(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
-
-
-def _device(name: str) -> jax.Device:
-    if name not in _PRECISION:
-        raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
-    platform = name.removesuffix("-tf32")
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        raise ValueError(f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}") from None
-
-
-@contextlib.contextmanager
-def _settings(case: Case, device: jax.Device) -> Iterator[None]:
-    """What JAX takes from the process, for one case: 64-bit types, precision of float32 products, the device of new arrays."""
-    with jax.enable_x64(case.dtype == "float64"), jax.default_matmul_precision(_PRECISION[case.device]), jax.default_device(device):
-        yield
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ class Catalogues(Task):
     """
 
     name: ClassVar[str] = "gettext"
-    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 8000, "warmup": 1000, "dropout": 0.2}
+    defaults: ClassVar[Mapping[str, Any]] = {"vocabulary": 8000, "warmup": 1000, "dropout": 0.2, "buckets": 8}
     from_language: str = "en"
     to_language: str = "es"
     catalogues: tuple[str, ...] = ()

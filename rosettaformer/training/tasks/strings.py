@@ -1,5 +1,6 @@
 """Random strings, to be copied or reversed: the smallest tasks that need attention."""
 
+import abc
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,8 +41,9 @@ class Strings(Task):
                 f"got {len(self.alphabet)} characters and length {self.length}"
             )
 
+    @abc.abstractmethod
     def answer(self, text: str) -> str:
-        raise NotImplementedError
+        """What the string becomes."""
 
     def data(self) -> Data:
         pool = self._draw(0, 2 * self.held_out + self.size, ())

@@ -1,5 +1,6 @@
 """What a task is: pairs of texts for training, validation and test, and how answers are scored."""
 
+import abc
 import dataclasses
 import hashlib
 import json
@@ -36,7 +37,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(abc.ABC):
     """The options that every task takes; a task is a subclass with its own, a name and `data`.
 
     held_out: how many pairs validate, and how many others test. seed: of everything random.
@@ -52,9 +53,9 @@ class Task:
         if self.held_out < 1:
             raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
 
+    @abc.abstractmethod
     def data(self) -> Data:
         """The pairs; raises ValueError where there are none, or too few."""
-        raise NotImplementedError
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """How good answers are, by the name of the measure; each lies between 0 and 100."""
