@@ -30,8 +30,7 @@ class Trainer:
     """Loss and gradients as one compiled graph for each shape, the update as one fused kernel.
 
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
-    Random masks come from the device's generator, which is seeded for the step and then put back; a compiled graph draws others than
-    eager execution. Evaluation is eager.
+    Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
     """
 
     def __init__(
@@ -57,7 +56,9 @@ class Trainer:
         )
         self._loss: Callable[..., Tensor] = model.training_loss
         if compiled:
-            self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options={"deterministic": True})
+            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
+            options = {"deterministic": True, "fallback_random": True}
+            self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options=options)
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
         """The loss stays on the device: reading it waits for the step, and a step need not be read."""
