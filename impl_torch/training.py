@@ -57,7 +57,7 @@ class Trainer:
         self._loss: Callable[..., Tensor] = model.training_loss
         if compiled:
             # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
-            options = {"deterministic": True, "fallback_random": True}
+            options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
             self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options=options)
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
