@@ -32,9 +32,9 @@ soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
 	$(BIN)/python tests/mutation.py docs/mutation.md
 
-bench: $(INSTALLED)  ## ours beside the stock layers, interleaved: forward passes, then training steps
-	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks --training
+bench: $(INSTALLED)  ## ours beside every peer, interleaved: passes, training steps, searches
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/rosettaformer bench
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

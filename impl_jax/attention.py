@@ -74,7 +74,7 @@ class MultiHeadAttention(nnx.Module):
         self.value = projection("bsd,dge->bsge", (d, g, e), (g, e), inputs=1)
         self.output = projection("bthe,hed->btd", (h, e, d), (d,), inputs=2)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
-        self.width, self.heads = d, h
+        self.width = d
 
     def __call__(
         self,
@@ -88,11 +88,31 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
+        return self.attend(query_btd, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+
+    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The part that no query changes."""
+        return self.key(memory_bsd), self.value(memory_bsd)
+
+    def attend(
+        self,
+        query_btd: jax.Array,
+        key_bsgk: jax.Array,
+        value_bsge: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        bias_bhts: jax.Array | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+        keep_bhts: jax.Array | None = None,
+    ) -> Output:
+        """The rest: the query's projection, the attention to these keys and values, and the output's projection."""
+        query_bthk = self.query(query_btd)
         if keep_bhts is None:
-            keep_bhts = self.weights_dropout.draw((query_btd.shape[0], self.heads, query_btd.shape[1], memory_bsd.shape[1]))
+            batch, target, heads, _ = query_bthk.shape
+            keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
         output_bthe, weights_bhts = scaled_dot_product_attention(
-            self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd),
-            mask_bhts, bias_bhts, causal, True, keep_bhts, self.weights_dropout.rate,
-        )  # fmt: skip
+            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, True, keep_bhts, self.weights_dropout.rate
+        )
         output_btd = self.output(output_bthe)
         return (output_btd, weights_bhts) if return_weights else output_btd

@@ -1,7 +1,7 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -85,3 +85,33 @@ class DecoderLayer(EncoderLayer):
         x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
         x_btd = self._residual("cross_attention", x_btd, cross_attention, keep)
         return self._feed_forward(x_btd, keep)
+
+    def step(
+        self,
+        x_btd: jax.Array,
+        cache: Mapping[str, Any],
+        place: jax.Array,
+        self_mask_bhts: jax.Array,
+        cross_mask_bhts: jax.Array | None = None,
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """The same on the next tokens of a target, and the cache after them: their keys and values are written at `place` and following.
+
+        The layer is one of a model that `fused` made. The self-attention's mask says all that a token may attend to, causality included.
+        XLA writes in place where nothing else reads the old cache.
+        """
+        own, cross, grown = cast(Any, self.self_attention), cast(Any, self.cross_attention), dict(cache)
+
+        def self_attention(x_btd: jax.Array) -> Any:
+            query_bhtk, *new = own.queries_keys_and_values(x_btd)
+            key_bgsk, value_bgse = grown["self_attention"] = tuple(
+                jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
+                for held, part in zip(cache["self_attention"], new, strict=True)
+            )
+            return own.attend(query_bhtk, key_bgsk, value_bgse, self_mask_bhts)
+
+        def cross_attention(x_btd: jax.Array) -> Any:
+            return cross.attend(cross.queries(x_btd), *cache["cross_attention"], cross_mask_bhts)
+
+        x_btd = self._residual("self_attention", x_btd, self_attention, {})
+        x_btd = self._residual("cross_attention", x_btd, cross_attention, {})
+        return self._feed_forward(x_btd, {}), grown

@@ -14,7 +14,9 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig
 
 from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .cache import decode_in_steps
 from .compiled import compiled
+from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import FeedForward, activation
@@ -24,6 +26,7 @@ from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import positional_encoding, token_positions
+from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
 from .training import moments, with_moments
@@ -67,6 +70,17 @@ def _adam(
     return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
 
 
+def _of_model(function: Callable[..., Any]) -> Builder:
+    return lambda config, dtype: functools.partial(function, _transformer(config, dtype))
+
+
+def _search(name: str) -> Builder:
+    def search(model: Transformer, *args: Any, compiled: bool = True, **kwargs: Any) -> dict[str, jax.Array]:
+        return getattr(Searcher(model, compiled=compiled), name)(*args, **kwargs)
+
+    return _of_model(search)
+
+
 def _initialise(config: TransformerConfig, dtype: Dtype) -> Callable[[int], dict[str, jax.Array]]:
     def initialise(seed: int) -> dict[str, jax.Array]:
         model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
@@ -106,6 +120,13 @@ components: dict[str, Builder] = {
         lambda config, dtype, rngs: Logits(config.model_width, config.target_vocabulary, config.output_bias, param_dtype=dtype, rngs=rngs)
     ),
     "transformer": _transformer,
+    "decode_in_steps": _of_model(decode_in_steps),
+    "penalise": _function(penalise),
+    "truncate": _function(truncate),
+    "draw": _function(draw),
+    "greedy_search": _search("greedy_search"),
+    "sample": _search("sample"),
+    "beam_search": _search("beam_search"),
     "cross_entropy": _function(cross_entropy),
     "training_loss": lambda config, dtype: _transformer(config, dtype).training_loss,
     "adam": _function(_adam),

@@ -13,8 +13,10 @@ from flax import nnx
 from reference_numpy import TransformerConfig, checks
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
+from reference_numpy.strategy import Strategy
 
 from . import devices, weights
+from .decoding import Searcher
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
 from .schedule import noam
@@ -46,6 +48,7 @@ class Trainer:
         self.config, self.recipe, self.steps = config, recipe, 0
         self._dtype = np.dtype(canonical.training_dtype(parameters))
         self._device, self._name, self._compiled = devices.device(device), device, compiled
+        self._searcher: Searcher | None = None  # of the parameters as they are now
         with self._settings():
             model = _blank(config, self._dtype, seed)
             weights.load(model, parameters, config)
@@ -55,13 +58,14 @@ class Trainer:
             # Committed to the device, as what the step returns is: otherwise its second call would compile anew.
             self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
             self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
-            self._evaluate = jax.jit(_evaluation(nnx.split(model)[0], self._random), static_argnums=0)
+            self._evaluate = jax.jit(_evaluation(nnx.split(model)[0], self._random))
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
         self._check(source, target)
         if len(source) % self.recipe.microbatches:
             raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(source)} rows")
+        self._searcher = None
         with self._settings():
             arguments = np.uint32(self.steps), source, target, keep
             self._parameters, self._moments, loss = self._step(self._parameters, self._moments, *arguments)
@@ -72,21 +76,16 @@ class Trainer:
         """The sum of -log p over the real labels, in evaluation mode and without smoothing, and their number."""
         self._check(source, target)
         with self._settings():
-            loss = self._evaluate("training_loss", self._parameters, source, target, total=1)
+            loss = self._evaluate(self._parameters, source, target)
             return float(loss), int(token_mask(target[:, 1:], self.config.padding_id).sum())
 
-    def encode(self, source: Any) -> jax.Array:
-        """The memory, in evaluation mode."""
-        self._shapes.source_embedding.check_ids(source)
-        with self._settings():
-            return self._evaluate("encode", self._parameters, source)
+    def greedy_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+        """`Searcher.greedy_search` of the model as it is now."""
+        return self._found("greedy_search", source, strategy)
 
-    def decode(self, memory: jax.Array, source: Any, target: Any) -> np.ndarray:
-        """The logits `b t v` of the decoder's input, in evaluation mode. source: that of the memory, whose padding is hidden."""
-        self._shapes.check_ids(source, target)
-        with self._settings():
-            mask_bs = token_mask(source, self.config.padding_id)
-            return np.array(self._evaluate("decode", self._parameters, target, memory, mask_bs))
+    def beam_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+        """`Searcher.beam_search` of the model as it is now."""
+        return self._found("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies: `parameters.<canonical name>`, `first_moment.<canonical name>`, `second_moment.<canonical name>`."""
@@ -108,12 +107,18 @@ class Trainer:
         with self._settings():
             self._parameters, first, second = (self._loaded(state, kind) for kind in kinds)
             self._moments = jax.device_put(with_moments(self._moments, steps, first, second), self._device)
-        self.steps = steps
+        self.steps, self._searcher = steps, None
 
     def _check(self, source: Any, target: Any) -> None:
         checks.check_same_batch(source=source.shape, target=target.shape)
         checks.check_target(target.shape, str(target.dtype))
         self._shapes.check_ids(source, target)
+
+    def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+        with self._settings():
+            if self._searcher is None:
+                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
+            return {name: weights.to_numpy(array) for name, array in getattr(self._searcher, search)(source, strategy).items()}
 
     def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
         module = self._module(self._parameters)
@@ -192,9 +197,9 @@ def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, step
 
 
 def _evaluation(graph: Any, random: list[Any]) -> Callable[..., Any]:
-    """The program of a method of the model: (its name, parameters, its arguments) -> what it returns."""
+    """The program of an evaluation: (parameters, source, target) -> the sum of the losses of all labels."""
 
-    def evaluate(name: str, parameters: nnx.State, *args: jax.Array, **kwargs: Any) -> jax.Array:
-        return getattr(nnx.merge(graph, parameters, *random), name)(*args, **kwargs)
+    def evaluate(parameters: nnx.State, source: jax.Array, target: jax.Array) -> jax.Array:
+        return nnx.merge(graph, parameters, *random).training_loss(source, target, total=1)
 
     return evaluate

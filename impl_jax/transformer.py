@@ -125,8 +125,7 @@ class Transformer(nnx.Module):
         keep: Tree | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
-        if not self.config.decoder_layers:
-            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+        need_decoder(self.config)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
@@ -160,3 +159,9 @@ class Transformer(nnx.Module):
         # Positions are known only when the program runs, the length already when it is traced: a constant table serves them all.
         table_td = positional_encoding(np.arange(token.shape[1]), self.config.model_width, x_btd.dtype)
         return x_btd + table_td[token_positions(mask_bt)], mask_bt
+
+
+def need_decoder(config: TransformerConfig) -> None:
+    """Raises ValueError where the config has no decoder."""
+    if not config.decoder_layers:
+        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")

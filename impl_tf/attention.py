@@ -65,10 +65,26 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(query=query_btd.shape, key=memory_bsd.shape, value=memory_bsd.shape)
-        weights_bhts = _weights(self.query(query_btd), self.key(memory_bsd), mask_bhts, bias_bhts, causal)
-        output_bthe = _mix(self.weights_dropout(weights_bhts, keep_bhts), self.value(memory_bsd))
-        output_btd = self.output_projection(output_bthe)
+        query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
+        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+        output_btd = self.output_projection(_mix(self.weights_dropout(weights_bhts, keep_bhts), value_bsge))
         return (output_btd, weights_bhts) if return_weights else output_btd
+
+    def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
+        """The queries `b t h k`."""
+        return self.query(query_btd)
+
+    def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """As the truth's function."""
+        return self.key(memory_bsd), self.value(memory_bsd)
+
+    def queries_keys_and_values(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Of self-attention, all that comes of x."""
+        return self.queries(x_btd), *self.keys_and_values(x_btd)
+
+    def attend_cached(self, query_bthk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, mask_bhts: tf.Tensor | None) -> tf.Tensor:
+        """The rest, in evaluation: the attention to keys and values that lie as they are multiplied, and the output's projection."""
+        return self.output_projection(_attended(query_bthk, key_bgks, value_bgse, mask_bhts))
 
 
 def _weights(
@@ -99,3 +115,16 @@ def _mix(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
     weights_bgrts = tf.reshape(widen(weights_bhts), [batch, groups, heads // groups, target, source])
     output_btgre = tf.einsum("bgrts,bsge->btgre", weights_bgrts, widen(value_bsge))
     return tf.cast(tf.reshape(output_btgre, [batch, target, heads, size]), value_bsge.dtype)
+
+
+def _attended(query_bthk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, mask_bhts: tf.Tensor | None) -> tf.Tensor:
+    """`b t h e`, by two products of matrices for each head of the keys; n are its queries."""
+    batch, target, heads, head_size = keras.ops.shape(query_bthk)
+    _, groups, source, size = keras.ops.shape(value_bgse)
+    scaled_btgrk = tf.reshape(widen(query_bthk) * head_size**-0.5, [batch, target, groups, heads // groups, head_size])
+    scaled_bgnk = tf.reshape(tf.transpose(scaled_btgrk, [0, 2, 3, 1, 4]), [batch, groups, heads // groups * target, head_size])
+    logits_bhts = tf.reshape(tf.matmul(scaled_bgnk, widen(key_bgks)), [batch, heads, target, source])
+    weights_bhts = tf.cast(softmax.softmax(logits_bhts, mask_bhts), query_bthk.dtype)
+    weights_bgns = tf.reshape(widen(weights_bhts), [batch, groups, heads // groups * target, source])
+    output_bhte = tf.reshape(tf.matmul(weights_bgns, widen(value_bgse)), [batch, heads, target, size])
+    return tf.cast(tf.transpose(output_bhte, [0, 2, 1, 3]), value_bgse.dtype)

@@ -101,3 +101,26 @@ class DecoderLayer(_Layer):
         x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
         x_btd = self._residual("cross_attention", x_btd, cross_attention, keep)
         return self._feed_forward(x_btd, keep)
+
+    def step(
+        self, x_btd: tf.Tensor, cache: Mapping[str, Any], place: tf.Tensor, self_mask_bhts: tf.Tensor, cross_mask_bhts: tf.Tensor | None
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """As the truth's `decoder_layer_step`; the keys and values of x are written into the cache from that place on."""
+        grown = dict(cache)
+
+        def self_attention(x_btd: tf.Tensor) -> tf.Tensor:
+            query_bthk, key_btgk, value_btge = self.self_attention.queries_keys_and_values(x_btd)
+            key_bgks, value_bgse = cache["self_attention"]
+            # In place within a graph, where nothing else reads the old ones: not even a reshape may stand between the cache and its use.
+            key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), tf.transpose(key_btgk, [0, 2, 3, 1]))
+            value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), tf.transpose(value_btge, [0, 2, 1, 3]))
+            grown["self_attention"] = key_bgks, value_bgse
+            return self.self_attention.attend_cached(query_bthk, key_bgks, value_bgse, self_mask_bhts)
+
+        def cross_attention(x_btd: tf.Tensor) -> tf.Tensor:
+            query_bthk, (key_bgks, value_bgse) = self.cross_attention.queries(x_btd), cache["cross_attention"]
+            return self.cross_attention.attend_cached(query_bthk, key_bgks, value_bgse, cross_mask_bhts)
+
+        x_btd = self._residual("self_attention", x_btd, self_attention, {})
+        x_btd = self._residual("cross_attention", x_btd, cross_attention, {})
+        return self._residual("feed_forward", x_btd, self.feed_forward, {}), grown

@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import attention, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, transformer
+from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, transformer
 from .backend import keras
 from .compiled import compiled
+from .decoding import Searcher
 from .dropout import Dropout
 from .normalization import LayerNorm
+from .sampling import draw, penalise, truncate
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
@@ -48,6 +50,13 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "decoder": lambda config, dtype: transformer.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
     "transformer": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name),
+    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, transformer.Transformer(config, dtype=dtype.name)),
+    "penalise": lambda config, dtype: penalise,
+    "truncate": lambda config, dtype: truncate,
+    "draw": lambda config, dtype: draw,
+    "greedy_search": lambda config, dtype: partial(_greedy_search, transformer.Transformer(config, dtype=dtype.name)),
+    "sample": lambda config, dtype: partial(_sample, transformer.Transformer(config, dtype=dtype.name)),
+    "beam_search": lambda config, dtype: partial(_beam_search, transformer.Transformer(config, dtype=dtype.name)),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name).training_loss,
     "adam": lambda config, dtype: _adam,
@@ -77,6 +86,18 @@ def _adam(
     adam.apply(tf.nest.flatten(gradients))
     names = ("parameters", "first_moment", "second_moment")
     return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
+
+
+def _greedy_search(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
+    return Searcher(model, compiled=compiled).greedy_search(*inputs, **named)
+
+
+def _sample(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
+    return Searcher(model, compiled=compiled).sample(*inputs, **named)
+
+
+def _beam_search(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
+    return Searcher(model, compiled=compiled).beam_search(*inputs, **named)
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:

@@ -9,8 +9,10 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
+from reference_numpy.strategy import Strategy
 
-from . import mask, weights
+from . import weights
+from .decoding import Searcher
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
 from .schedule import Noam
 from .transformer import Transformer
@@ -51,7 +53,9 @@ class Trainer:
             return tf.function(function, autograph=False, jit_compile=True) if compiled else function
 
         self._whole_step, self._part, self._apply = graph(self._one_step), graph(self._gradients), graph(self._update)
-        self._evaluate, self._encode, self._decode = graph(self._model.training_loss), graph(self._model.encode), graph(self._model.decode)
+        self._evaluate = graph(self._model.training_loss)
+        self._compiled, self._current = compiled, False
+        self._searcher: Searcher | None = None
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
         """As the truth; the loss is a scalar tensor, which is there when the device is done."""
@@ -64,7 +68,7 @@ class Trainer:
                 self._apply(gradients)
             else:
                 loss = self._whole_step(*first)
-        self.steps += 1
+        self.steps, self._current = self.steps + 1, False
         return loss
 
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
@@ -74,18 +78,13 @@ class Trainer:
             value = self._evaluate(self._tensor(source), self._tensor(target), total=1, training=False)
         return float(value), self._count(target)
 
-    def encode(self, source: np.ndarray) -> tf.Tensor:
-        """As the truth; the memory stays on the device."""
-        self._model.source_embedding.check_ids(source)
-        with tf.device(self._device):
-            return self._encode(self._tensor(source), training=False)
-
-    def decode(self, memory: tf.Tensor, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """As the truth."""
-        self._model.check_ids(source, target)
-        with tf.device(self._device):
-            mask_bs = mask.token_mask(self._tensor(source), self.config.padding_id)
-            return weights.to_numpy(self._decode(self._tensor(target), memory, mask_bs, training=False))
+        return {name: tensor.numpy() for name, tensor in self._search().greedy_search(source, strategy).items()}
+
+    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """As the truth."""
+        return {name: tensor.numpy() for name, tensor in self._search().beam_search(source, strategy).items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """As the truth."""
@@ -104,8 +103,17 @@ class Trainer:
             arrays = layout.to_native({name: state[f"{part}.{name}"] for name in shapes}, weights.TABLE, self.config)
             for name, variable in native.items():
                 variable.assign(weights.from_numpy(arrays[name]))
-        self.steps = steps
+        self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
+
+    def _search(self) -> Searcher:
+        """The searches with the parameters as they are now; the graphs are those of the first call."""
+        if self._searcher is None:
+            self._searcher = Searcher(self._model, compiled=self._compiled)
+        elif not self._current:
+            self._searcher.refresh(self._model)
+        self._current = True
+        return self._searcher
 
     def _built_optimizer(self) -> Adam:
         recipe, variables = self.recipe, weights.variables(self._model, self.config)

@@ -117,8 +117,7 @@ class Transformer(Configured, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        if not self.config.decoder_layers:
-            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+        need_decoder(self.config)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
@@ -128,7 +127,11 @@ class Transformer(Configured, keras.Model):
             checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
         x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep, training=training)
-        return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
+        return self._logits(x_btd)
+
+    def head(self, x_btd: tf.Tensor) -> tf.Tensor:
+        """The logits of what the decoder's last layer gives."""
+        return self._logits(self.decoder.final_norm(x_btd) if self.config.final_norm else x_btd)
 
     def call(
         self,
@@ -164,6 +167,9 @@ class Transformer(Configured, keras.Model):
         if self.config.decoder_layers:
             self.target_embedding.check_ids(target)
 
+    def _logits(self, x_btd: tf.Tensor) -> tf.Tensor:
+        return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
+
     def _embed(self, embedding: Embedding, name: str, token: tf.Tensor, mask_bt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         x_btd = embedding(token)
         if mask_bt is None:
@@ -173,3 +179,9 @@ class Transformer(Configured, keras.Model):
         length = keras.ops.shape(token)[1]
         table_td = positional_encoding(tf.range(length), self.config.model_width, x_btd.dtype)
         return x_btd + tf.gather(table_td, token_positions(mask_bt)), mask_bt
+
+
+def need_decoder(config: TransformerConfig) -> None:
+    """As the truth's function."""
+    if not config.decoder_layers:
+        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")

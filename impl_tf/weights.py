@@ -12,7 +12,7 @@ from reference_numpy import parameters as canonical
 
 from .backend import keras
 
-__all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy", "variables"]
+__all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "variables"]
 
 TABLE: layout.Table = (
     # end of the canonical name, end of the native name, native axes
@@ -79,7 +79,7 @@ def variables(
     found, problems = {}, []
     for name, letters in canonical.axes(config, component).items():
         native, _ = layout.native(name, letters, table)
-        found[native] = _walk(module, native)
+        found[native] = at(module, native)
         if found[native] is None:
             problems.append(f"{native} of {name} is not a variable of the module")
     known = {_key(variable) for variable in found.values()}
@@ -110,7 +110,8 @@ def _build(module: Any) -> None:
     module.build()
 
 
-def _walk(module: Any, path: str) -> Any:
+def at(module: Any, path: str) -> Any:
+    """The variable of that native name; None where there is none."""
     node = module
     for part in path.split("."):
         try:

@@ -116,9 +116,34 @@ class MultiHeadAttention(nn.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.query.in_features)
         checks.check_features("memory", memory_bsd.shape, self.key.in_features)
-        query_bthk = self.query(query_btd).unflatten(-1, (self.heads, -1))
-        key_bsgk = self.key(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
-        value_bsge = self.value(memory_bsd).unflatten(-1, (self.key_value_heads, -1))
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
+        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+
+    def queries(self, query_btd: Tensor) -> Tensor:
+        """Their projection, `b t h k`."""
+        return self.query(query_btd).unflatten(-1, (self.heads, -1))
+
+    def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
+        """The part that no query changes: key `b s g k` and value `b s g e`."""
+        heads = (self.key_value_heads, -1)
+        return self.key(memory_bsd).unflatten(-1, heads), self.value(memory_bsd).unflatten(-1, heads)
+
+    def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention."""
+        return self.queries(x_btd), *self.keys_and_values(x_btd)
+
+    def attend(
+        self,
+        query_bthk: Tensor,
+        key_bsgk: Tensor,
+        value_bsge: Tensor,
+        mask_bhts: Tensor | None = None,
+        bias_bhts: Tensor | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+        keep_bhts: Tensor | None = None,
+    ) -> Output:
+        """The rest: the attention of these queries to these keys and values, and the output's projection."""
         dropout_rate, training = self.weights_dropout.rate, self.weights_dropout.training
         attended = scaled_dot_product_attention(
             query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate, training

@@ -1,11 +1,15 @@
 """One compiled graph of a module or function."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "compiled_step", "graphs"]
+
+GRAPHS = 64  # of a step that torch may keep; by default it keeps eight
 
 
 def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,3 +35,28 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return run
+
+
+def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of decoding, `step(model, target, cache, ...)`, as one graph where it reads a single token; to be run in `graphs()`.
+
+    Lengths are variables of the graph, and the number of rows is not. Numbers that are 0 or 1 never are, so the first two tokens of a
+    target are read without it. So are several at once, and all where kernels are packed.
+    """
+    graph = torch.compile(step, fullgraph=True, dynamic=True)
+
+    def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if target.shape[1] > 1 or cache["read"] < 2 or cache["packed"]:
+            return step(model, target, cache, *args, **kwargs)
+        return graph(model, target, cache, *args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def graphs() -> Iterator[None]:
+    """What compiled steps run in: room for a graph of each model and number of rows, and lengths that are equal by chance may part."""
+    shapes: Any = _config
+    room = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
+    with room, shapes.patch(use_duck_shape=False):
+        yield

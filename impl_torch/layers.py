@@ -15,6 +15,8 @@ from .normalization import LayerNorm
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
 Tree = Mapping[str, Any]
+Pair = tuple[Tensor, Tensor]  # keys and values
+Sublayer = Callable[[Tensor], Tensor]
 
 
 class EncoderLayer(nn.Module):
@@ -78,6 +80,32 @@ class DecoderLayer(nn.Module):
             keep_bhts = sites.get("cross_attention", {}).get("weights_dropout")
             return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
+        return self._sublayers(x_btd, self_attention, cross_attention, sites)
+
+    def step(
+        self, x_btd: Tensor, cache: Mapping[str, Pair], read: int, self_bias_bhts: Tensor | None, cross_bias_bhts: Tensor | None
+    ) -> Tensor:
+        """`forward` on the next tokens of a target, of which `read` are read: what they add to the cache is written into it, in place.
+
+        x_btd: of every row the tokens of each of its w copies, one copy after the other. cache: self_attention, keys and values `b s w g k`
+        of the copies of a whole target; cross_attention, those of the memory, `b s g k`. The biases, 0 or -inf, hide what may not be
+        attended to.
+        """
+
+        def self_attention(x_btd: Tensor) -> Tensor:
+            query_bthk, *new = self.self_attention.project(x_btd)
+            key_bsgk, value_bsge = (_written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True))
+            output_btd: Any = self.self_attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
+            return output_btd
+
+        def cross_attention(query_btd: Tensor) -> Tensor:
+            query_bthk = self.cross_attention.queries(query_btd)
+            output_btd: Any = self.cross_attention.attend(query_bthk, *cache["cross_attention"], bias_bhts=cross_bias_bhts)
+            return output_btd
+
+        return self._sublayers(x_btd, self_attention, cross_attention, {})
+
+    def _sublayers(self, x_btd: Tensor, self_attention: Sublayer, cross_attention: Sublayer, sites: Tree) -> Tensor:
         def feed_forward(x_btd: Tensor) -> Tensor:
             return self.feed_forward(x_btd, sites.get("feed_forward", {}).get("hidden_dropout"))
 
@@ -86,8 +114,16 @@ class DecoderLayer(nn.Module):
         return _residual(self, "feed_forward", x_btd, feed_forward, sites)
 
 
-def _residual(layer: EncoderLayer | DecoderLayer, name: str, x_btd: Tensor, sublayer: Callable[[Tensor], Tensor], sites: Tree) -> Tensor:
+def _residual(layer: EncoderLayer | DecoderLayer, name: str, x_btd: Tensor, sublayer: Sublayer, sites: Tree) -> Tensor:
     norm, dropout, keep_btd = getattr(layer, f"{name}_norm"), getattr(layer, f"{name}_dropout"), sites.get(f"{name}_dropout")
     if layer.pre_norm:
         return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
     return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
+
+
+def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
+    """What is read when the new keys or values have their place after the others: all copies of each token side by side, `b s g k`."""
+    new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
+    end = read + new_btwgk.shape[1]
+    kept_bswgk[:, read:end] = new_btwgk
+    return kept_bswgk[:, :end].flatten(1, 2)

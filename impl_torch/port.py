@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 from reference_numpy.parameters import flatten, nest
 
-from . import optimizer
+from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
-from .compiled import compiled
+from .compiled import compiled, graphs
+from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import FeedForward, activation
@@ -23,6 +24,7 @@ from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import clip_global_norm
 from .positional_encoding import positional_encoding, token_positions
+from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
 from .transformer import Decoder, Encoder, Transformer
@@ -64,6 +66,18 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
         return export(Transformer(config).to(dtype), config)
 
 
+@graphs()
+def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
+    """With the weights and the step that a search has."""
+    searcher = Searcher(model, compiled=compiled)
+    return cache.decode_in_steps(searcher.model, **inputs, step=searcher.step)
+
+
+def search(model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any) -> dict[str, Tensor]:
+    """A search of a fresh snapshot."""
+    return method(Searcher(model, compiled=compiled), **inputs)
+
+
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
     """Dropout with a mask of its own."""
     with torch.random.fork_rng():
@@ -95,6 +109,13 @@ components: dict[str, Build] = {
     "decoder": lambda config, dtype: Decoder(config),
     "logits": lambda config, dtype: Logits(config.model_width, config.target_vocabulary, config.output_bias),
     "transformer": lambda config, dtype: Transformer(config),
+    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
+    "penalise": lambda config, dtype: penalise,
+    "truncate": lambda config, dtype: truncate,
+    "draw": lambda config, dtype: draw,
+    "greedy_search": lambda config, dtype: partial(search, Transformer(config), Searcher.greedy_search),
+    "sample": lambda config, dtype: partial(search, Transformer(config), Searcher.sample),
+    "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: Transformer(config).training_loss,
     "adam": lambda config, dtype: adam,

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import TransformerConfig, checks, sites
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
+from reference_numpy.strategy import Strategy
 
-from . import mask, optimizer, schedule, weights
+from . import optimizer, schedule, weights
+from .decoding import Searcher
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -54,6 +57,7 @@ class Trainer:
         self._optimizer = optimizer.adam(
             **trees, steps=0, beta_1=recipe.beta_1, beta_2=recipe.beta_2, epsilon=recipe.epsilon, weight_decay=recipe.weight_decay
         )
+        self._snapshot: Searcher | None = None
         self._loss: Callable[..., Tensor] = model.training_loss
         if compiled:
             # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
@@ -62,11 +66,11 @@ class Trainer:
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
         """The loss stays on the device: reading it waits for the step, and a step need not be read."""
-        parts = self._microbatches(source, target, keep)
         total = torch.tensor(max(self._count(target), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         with _seeded(self._device, self.seed, self.steps), _deterministic(), _graphs():
+            parts = self._microbatches(source, target, keep)
             loss = torch.stack([self._backward(*part, total) for part in parts]).sum()
         if self.recipe.clip_norm is not None:
             self._clip(self.recipe.clip_norm)
@@ -74,7 +78,7 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        self.steps += 1
+        self.steps, self._snapshot = self.steps + 1, None
         return loss
 
     @torch.inference_mode()
@@ -82,14 +86,12 @@ class Trainer:
         summed = self._model.eval().training_loss(self._ids(source), self._ids(target), total=1)
         return float(summed), self._count(target)
 
-    @torch.inference_mode()
-    def encode(self, source: np.ndarray) -> Tensor:
-        return self._model.eval().encode(self._ids(source))
+    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """Eager, as every evaluation."""
+        return self._arrays(self._searcher().greedy_search(self._ids(source), strategy))
 
-    @torch.inference_mode()
-    def decode(self, memory: Tensor, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        source_mask_bs = mask.token_mask(self._ids(source), self.config.padding_id)
-        return weights.to_numpy(self._model.eval().decode(self._ids(target), memory, source_mask_bs))
+    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        return self._arrays(self._searcher().beam_search(self._ids(source), strategy))
 
     def state(self) -> dict[str, np.ndarray]:
         exported = {part: weights.export(module, self.config) for part, module in self._models.items()}
@@ -98,11 +100,21 @@ class Trainer:
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         shapes = canonical.shapes(self.config)
         canonical.match(state, {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()}, self._dtype)
+        self._snapshot = None
         for part, module in self._models.items():
             weights.load(module, {name: state[f"{part}.{name}"] for name in shapes}, self.config)
         for tensors in self._optimizer.state.values():
             tensors["step"].fill_(steps)
         self.steps = steps
+
+    def _searcher(self) -> Searcher:
+        """A snapshot of the parameters as they are now; the last one, where they have not changed since."""
+        if self._snapshot is None:
+            self._snapshot = Searcher(self._model, compiled=False)
+        return self._snapshot
+
+    def _arrays(self, found: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
 
     def _microbatches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Tensor, Tensor, Tree | None]]:
         """Source, target and keep masks of every part of the rows, on the device."""
@@ -111,9 +123,25 @@ class Trainer:
             raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
         self._check(source, target)
         tokens = (self._ids(x).chunk(parts) for x in (source, target))
-        masks = {site: weights.from_numpy(drop, self._device).chunk(parts) for site, drop in canonical.flatten(keep or {}).items()}
+        given = {site: weights.from_numpy(drop, self._device) for site, drop in canonical.flatten(keep or {}).items()}
+        drawn = given if keep is not None else self._draw(len(source), source.shape[1], target.shape[1] - 1)
+        masks = {site: drop.chunk(parts) for site, drop in drawn.items()}
         keeps = [canonical.nest({site: chunks[part] for site, chunks in masks.items()}) or None for part in range(parts)]
         return list(zip(*tokens, keeps, strict=True))
+
+    def _draw(self, rows: int, source_length: int, target_length: int) -> dict[str, Tensor]:
+        """Keep masks of all sites out of one run of random words, 16 bits for an entry: several times faster than a draw at each site.
+
+        The attention weights are left to torch's kernel, which never holds them.
+        """
+        shapes = sites.shapes(self.config, rows, source_length, target_length)
+        shapes = {site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")}
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device).random_(-(2**63), None).view(torch.int16)
+        masks = {}
+        for (site, shape), word in zip(shapes.items(), words[: sum(sizes)].split(sizes), strict=True):
+            masks[site] = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
+        return masks
 
     def _backward(self, source: Tensor, target: Tensor, keep: Tree | None, total: Tensor) -> Tensor:
         loss = self._loss(source, target, self.recipe.smoothing, total, keep)

@@ -92,7 +92,7 @@ class Transformer(nn.Module):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        self._need_decoder()
+        self.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         check_ids((target, self.config.target_vocabulary))
@@ -111,19 +111,24 @@ class Transformer(nn.Module):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        self._need_decoder()
+        self.need_decoder()
         self.check_ids(source, target)
         return self._logits(source, target, source_mask_bs, target_mask_bt, keep)
 
     def training_loss(
         self, source: Tensor, target: Tensor, smoothing: float = 0.0, total: int | Tensor | None = None, keep: Tree | None = None
     ) -> Tensor:
-        self._need_decoder()
+        self.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
         self.check_ids(source, target)
         logits_btv = self._logits(source, input_bt, None, None, keep)
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
+
+    def need_decoder(self) -> None:
+        """Raises ValueError where the config has no decoder."""
+        if not self.config.decoder_layers:
+            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
     def _logits(
         self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
@@ -162,7 +167,3 @@ class Transformer(nn.Module):
             return x_btd + table_td
         checks.check_token_mask(f"{name} mask", mask_bt.shape, dtypes.name(mask_bt.dtype), token.shape[:2])
         return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
-
-    def _need_decoder(self) -> None:
-        if not self.config.decoder_layers:
-            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")

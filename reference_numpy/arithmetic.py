@@ -5,11 +5,26 @@ dtype and the judge can measure how far another order lies away.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["divide", "einsum", "einsum_vjp", "erf", "exp", "is_half", "mean", "power", "scatter", "tanh", "total", "unbroadcast", "widen"]
+__all__ = [
+    "affine",
+    "divide",
+    "einsum",
+    "einsum_vjp",
+    "erf",
+    "exp",
+    "is_half",
+    "mean",
+    "power",
+    "scatter",
+    "tanh",
+    "total",
+    "unbroadcast",
+    "widen",
+]
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -29,6 +44,14 @@ def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     """
     result = np.einsum(subscripts, *(widen(operand) for operand in operands), optimize=True)
     return result.astype(operands[0].dtype, copy=False)
+
+
+def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`x W + b` with the kernel W, by the contraction that the axis letters declare, and the bias b where the parameters have one."""
+    y = einsum(subscripts, x, parameters["kernel"])
+    if "bias" in parameters:
+        y += parameters["bias"]  # in place: the arrays are the largest of the model
+    return y
 
 
 def einsum_vjp(subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from . import arithmetic, checks, dropout, mask, softmax
 
 __all__ = ["multi_head_attention", "multi_head_attention_vjp", "scaled_dot_product_attention", "scaled_dot_product_attention_vjp"]
 
+Tree = Mapping[str, Mapping[str, np.ndarray]]
 Output = Any  # the output, or with return_weights (output, weights)
 
 
@@ -112,7 +113,7 @@ def _shared(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
 
 
 def multi_head_attention(
-    parameters: Mapping[str, Mapping[str, np.ndarray]],
+    parameters: Tree,
     query_btd: np.ndarray,
     memory_bsd: np.ndarray,
     mask_bhts: np.ndarray | None = None,
@@ -132,9 +133,30 @@ def multi_head_attention(
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)
     checks.check_features("memory", memory_bsd.shape, width)
-    query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
+    key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
+    return attend(parameters, query_btd, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
+
+
+def keys_and_values(parameters: Tree, memory_bsd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The part of `multi_head_attention` that no query changes, so that it is computed once: key `b s g k` and value `b s g e`."""
     key_bsgk = _project("bsd,dgk->bsgk", parameters["key"], memory_bsd)
-    value_bsge = _project("bsd,dge->bsge", parameters["value"], memory_bsd)
+    return key_bsgk, _project("bsd,dge->bsge", parameters["value"], memory_bsd)
+
+
+def attend(
+    parameters: Tree,
+    query_btd: np.ndarray,
+    key_bsgk: np.ndarray,
+    value_bsge: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    bias_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    keep_bhts: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
+) -> Output:
+    """The rest of `multi_head_attention`: its query's projection, the attention to these keys and values, and the output's projection."""
+    query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
     output_bthe, weights_bhts = scaled_dot_product_attention(
         query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, True, keep_bhts, dropout_rate
     )
@@ -143,7 +165,7 @@ def multi_head_attention(
 
 
 def multi_head_attention_vjp(
-    parameters: Mapping[str, Mapping[str, np.ndarray]],
+    parameters: Tree,
     query_btd: np.ndarray,
     memory_bsd: np.ndarray,
     mask_bhts: np.ndarray | None = None,
@@ -159,8 +181,7 @@ def multi_head_attention_vjp(
     query_btd and memory_bsd have a gradient each: in self-attention, where they are one array, its gradient is their sum.
     """
     query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
-    key_bsgk = _project("bsd,dgk->bsgk", parameters["key"], memory_bsd)
-    value_bsge = _project("bsd,dge->bsge", parameters["value"], memory_bsd)
+    key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
     settings: dict[str, Any] = {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": dropout_rate}
     output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings)
     g_bthe, output = _project_vjp("bthe,hed->btd", parameters["output"], output_bthe, cotangent)
@@ -177,8 +198,7 @@ def multi_head_attention_vjp(
 
 
 def _project(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    y = arithmetic.einsum(subscripts, x, parameters["kernel"])
-    return y + parameters["bias"] if "bias" in parameters else y
+    return arithmetic.affine(subscripts, x, parameters)
 
 
 def _project_vjp(

@@ -13,10 +13,16 @@ __all__ = [
     "check_keep",
     "check_labels",
     "check_mask",
+    "check_next_token",
+    "check_no_nan",
+    "check_prefix",
     "check_same_batch",
+    "check_sampling",
+    "check_splits",
     "check_target",
     "check_token_mask",
     "check_tokens",
+    "check_uniform",
 ]
 
 Shape = Sequence[int | None]
@@ -107,6 +113,12 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
     _check_broadcast("keep", shape, x, "the input")
 
 
+def check_splits(splits: Sequence[int], target: Shape) -> None:
+    """The lengths of the steps that a target `b t` is read in: each at least 1, together t."""
+    if not splits or min(splits) < 1 or sum(splits) != target[1]:
+        raise ValueError(f"splits must be lengths of at least 1 that add up to {target[1]}; got {tuple(splits)}")
+
+
 def check_target(shape: Shape, dtype: str) -> None:
     """A target to be learnt is integer ids `b t`: at least a first token, and one that follows it."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
@@ -134,6 +146,47 @@ def check_labels(
     for id_ in (lowest, highest):
         if id_ is not None and logits[2] is not None and not 0 <= id_ < logits[2]:
             raise ValueError(f"label ids must lie in 0 .. {logits[2] - 1}; got {id_}")
+
+
+def check_next_token(scores: Shape, tokens: Shape, mask: Shape | None) -> None:
+    """Scores of the next token are `b v`, the tokens before it `b n`, as their mask."""
+    if len(scores) != 2 or len(tokens) != 2:
+        raise ValueError(f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}")
+    check_same_batch(scores=scores, tokens=tokens)
+    if mask is not None and tuple(mask) != tuple(tokens):
+        raise ValueError(f"mask must have the tokens' axes b n = {_show(tokens)}; got shape {_show(mask)}")
+
+
+def check_sampling(logits: Shape, temperature: float, top_k: int, top_p: float) -> None:
+    """Logits are `b v`; the temperature is greater than 0, top_k at least 0, and top_p in (0, 1]."""
+    if len(logits) != 2 or logits[1] == 0:
+        raise ValueError(f"logits must have axes b v; got shape {_show(logits)}")
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature must be greater than 0; got {temperature}")
+    if top_k < 0:
+        raise ValueError(f"top_k must be at least 0; got {top_k}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be greater than 0 and at most 1; got {top_p}")
+
+
+def check_uniform(shape: Shape, wanted: Shape) -> None:
+    """A uniform number for every token that is drawn: `b`, or `b n` for n tokens."""
+    if len(shape) != len(wanted) or any(None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)):
+        raise ValueError(f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}")
+
+
+def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequence[Sequence[int]]) -> None:
+    """A prefix is integer ids `b p`, padded on the left alone. last: the ids of its last column."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != 2 or shape[1] == 0:
+        raise ValueError(f"prefix must be integer token ids of axes b p, p at least 1; got {dtype} of shape {_show(shape)}")
+    if padding_id is not None and any(padding_id in row for row in last):
+        raise ValueError(f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}")
+
+
+def check_no_nan(name: str, found: bool) -> None:
+    """Nothing can be chosen by a score that is no number."""
+    if found:
+        raise ValueError(f"{name} must be numbers; got NaN")
 
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:

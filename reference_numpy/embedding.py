@@ -57,10 +57,8 @@ def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarra
     parameters: kernel `d v` (tied: the transposed table), bias `v`. Returns `b t v`. Source: Vaswani et al. 2017, section 3.4.
     Raises ValueError where x is not `b t d`.
     """
-    kernel_dv = parameters["kernel"]
-    checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
-    logits_btv = arithmetic.einsum("btd,dv->btv", x_btd, kernel_dv)
-    return logits_btv + parameters["bias"] if "bias" in parameters else logits_btv
+    checks.check_features("x", x_btd.shape, parameters["kernel"].shape[0])
+    return arithmetic.affine("btd,dv->btv", x_btd, parameters)
 
 
 def logits_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:

@@ -69,9 +69,9 @@ def feed_forward(
     """
     hidden, output = parameters["hidden"], parameters["output"]
     checks.check_features("x", x_btd.shape, hidden["kernel"].shape[0])
-    hidden_btf = arithmetic.einsum("btd,df->btf", x_btd, hidden["kernel"]) + hidden["bias"]
+    hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)
     active_btf = dropout.dropout(activation(hidden_btf, activation_name), keep_btf, dropout_rate)
-    return arithmetic.einsum("btf,fd->btd", active_btf, output["kernel"]) + output["bias"]
+    return arithmetic.affine("btf,fd->btd", active_btf, output)
 
 
 def feed_forward_vjp(
@@ -85,7 +85,7 @@ def feed_forward_vjp(
 ) -> dict[str, Any]:
     """Backwards through `output`, dropout, the activation and `hidden`; parameters and x_btd."""
     hidden, output = parameters["hidden"], parameters["output"]
-    hidden_btf = arithmetic.einsum("btd,df->btf", x_btd, hidden["kernel"]) + hidden["bias"]
+    hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)
     active_btf = activation(hidden_btf, activation_name)
     dropped_btf = dropout.dropout(active_btf, keep_btf, dropout_rate)
     g_btf, output_fd = arithmetic.einsum_vjp("btf,fd->btd", dropped_btf, output["kernel"], cotangent)

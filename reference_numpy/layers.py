@@ -63,6 +63,38 @@ def decoder_layer(
     return _forwards(parameters, config, x_btd, sublayers, keep)
 
 
+def decoder_layer_step(
+    parameters: Tree,
+    config: TransformerConfig,
+    x_btd: np.ndarray,
+    cache: Mapping[str, Any],
+    self_mask_bhts: np.ndarray | None = None,
+    cross_mask_bhts: np.ndarray | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """`decoder_layer` on the next tokens of a target, in evaluation, and the cache after them.
+
+    cache: self_attention, the keys and values of the tokens before, to which those of x are added; cross_attention, those of the memory.
+    """
+    grown = dict(cache)
+
+    def self_attention(x_btd: np.ndarray) -> np.ndarray:
+        new = attention.keys_and_values(parameters["self_attention"], x_btd)
+        key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True))
+        grown["self_attention"] = key_bsgk, value_bsge
+        return attention.attend(parameters["self_attention"], x_btd, key_bsgk, value_bsge, self_mask_bhts, causal=True)
+
+    def cross_attention(x_btd: np.ndarray) -> np.ndarray:
+        key_bsgk, value_bsge = cache["cross_attention"]
+        return attention.attend(parameters["cross_attention"], x_btd, key_bsgk, value_bsge, cross_mask_bhts)
+
+    def network(x_btd: np.ndarray) -> np.ndarray:
+        return feed_forward.feed_forward(parameters["feed_forward"], x_btd, config.activation)
+
+    for name, sublayer in (("self_attention", self_attention), ("cross_attention", cross_attention), ("feed_forward", network)):
+        x_btd = _residual(parameters, config, name, x_btd, sublayer, {})
+    return x_btd, grown
+
+
 def decoder_layer_vjp(
     parameters: Tree,
     config: TransformerConfig,

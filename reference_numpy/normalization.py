@@ -19,8 +19,9 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
     normalised_btd, _ = _normalise(x_btd, epsilon)
-    scale_d, offset_d = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
-    return (normalised_btd * scale_d + offset_d).astype(x_btd.dtype, copy=False)
+    y_btd = normalised_btd * arithmetic.widen(parameters["scale"])
+    y_btd += arithmetic.widen(parameters["offset"])
+    return y_btd.astype(x_btd.dtype, copy=False)
 
 
 def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float, *, cotangent: np.ndarray) -> dict[str, Any]:

@@ -30,4 +30,6 @@ def positional_encoding(position_bt: np.ndarray, width: int, dtype: Any = np.flo
         raise ValueError(f"width must be at least 1; got {width}")
     frequency_d = arithmetic.power(10000.0, -2.0 * (np.arange(width) // 2) / width)
     angle_btd = position_bt[..., None] * frequency_d
-    return np.where(np.arange(width) % 2 == 0, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
+    encoding_btd = np.empty(angle_btd.shape, dtype)
+    encoding_btd[..., 0::2], encoding_btd[..., 1::2] = np.sin(angle_btd[..., 0::2]), np.cos(angle_btd[..., 1::2])
+    return encoding_btd

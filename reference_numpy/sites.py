@@ -7,7 +7,7 @@ import numpy as np
 from .config import TransformerConfig
 from .parameters import nest
 
-__all__ = ["draw", "shapes"]
+__all__ = ["draw", "rate", "shapes"]
 
 Shapes = dict[str, tuple[int, ...]]  # site -> shape of its keep mask, in the order of the forward pass
 
@@ -34,9 +34,13 @@ def draw(config: TransformerConfig, batch: int, source_length: int, target_lengt
     """Random keep masks of all sites, nested by the names' parts: each entry is True with probability 1 - rate (DROPOUT)."""
     masks = {}
     for site, shape in shapes(config, batch, source_length, target_length).items():
-        rate = getattr(config, _RATES.get(site.rpartition(".")[2], "dropout_rate"))
-        masks[site] = rng.random(shape, dtype=np.float32) >= np.float32(rate)
+        masks[site] = rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
     return nest(masks)
+
+
+def rate(config: TransformerConfig, site: str) -> float:
+    """The rate at which the site drops."""
+    return getattr(config, _RATES.get(site.rpartition(".")[2], "dropout_rate"))
 
 
 # the config's field for the sites that are not on a sub-layer's output

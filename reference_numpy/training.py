@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, loss, mask, optimizer, schedule, sites, transformer
+from . import checks, decoding, loss, mask, optimizer, schedule, sites, transformer
 from . import parameters as canonical
 from .config import TransformerConfig
 from .recipe import Recipe
+from .strategy import Strategy
 
 __all__ = ["Trainer"]
 
@@ -63,14 +64,13 @@ class Trainer:
         value = transformer.training_loss(self._parameters, self.config, source, target, total=1)
         return float(value), _count(self.config, target)
 
-    def encode(self, source: np.ndarray) -> np.ndarray:
-        """The memory `b s d`, in evaluation."""
-        return transformer.encode(self._parameters, self.config, source)
+    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """`decoding.greedy_search` of the model as it is now."""
+        return decoding.greedy_search(self._parameters, self.config, source, strategy)
 
-    def decode(self, memory: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """The logits `b t v` of the decoder's input, in evaluation. memory: of `encode`, for the same source."""
-        mask_bs = mask.token_mask(source, self.config.padding_id)
-        return transformer.decode(self._parameters, self.config, target, memory, mask_bs)
+    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """`decoding.beam_search` of the model as it is now."""
+        return decoding.beam_search(self._parameters, self.config, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""

@@ -159,7 +159,7 @@ def decode(
     """
     x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
     x_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
-    return embedding.logits(_head(parameters, config), x_btd)
+    return embedding.logits(head(parameters, config), x_btd)
 
 
 def decode_vjp(
@@ -177,17 +177,17 @@ def decode_vjp(
 
     The gradient of a table that is also the logits' kernel is the sum of both uses.
     """
-    table = _target_table(config)
+    table = target_table(config)
     x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
     y_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
-    head = embedding.logits_vjp(_head(parameters, config), y_btd, cotangent=cotangent)
-    inner = decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=head["x_btd"])
+    last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
+    inner = decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"])
     embedded = _embed_vjp(parameters[table], config, target, keep, inner["x_btd"])
     gradients = {table: embedded["parameters"], "decoder": inner["parameters"]}
     if config.tie_logits:
-        gradients = _sum(gradients, {table: {"table": head["parameters"].pop("kernel").T}})
-    if head["parameters"]:
-        gradients["logits"] = head["parameters"]
+        gradients = _sum(gradients, {table: {"table": last["parameters"].pop("kernel").T}})
+    if last["parameters"]:
+        gradients["logits"] = last["parameters"]
     return {"parameters": gradients, "memory_bsd": inner["memory_bsd"]} | ({"target": embedded["token"]} if "token" in embedded else {})
 
 
@@ -294,26 +294,32 @@ def _decoder_inputs(
     source_mask_bs: np.ndarray | None, target_mask_bt: np.ndarray | None, keep: Tree | None,
 ) -> tuple[np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
     """The embedded target, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
-    if not config.decoder_layers:
-        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+    need_decoder(config)
     checks.check_features("memory", memory_bsd.shape, config.model_width)
     checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
     keep = (keep or {}).get("decoder", {})
-    x_btd, mask_bt = _embed(parameters[_target_table(config)], config, "target", target, target_mask_bt, keep)
+    x_btd, mask_bt = _embed(parameters[target_table(config)], config, "target", target, target_mask_bt, keep)
     if source_mask_bs is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     return x_btd, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
 
 
-def _target_table(config: TransformerConfig) -> str:
+def need_decoder(config: TransformerConfig) -> None:
+    """Raises ValueError where the config has no decoder."""
+    if not config.decoder_layers:
+        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+
+
+def target_table(config: TransformerConfig) -> str:
+    """The name of the target's embedding."""
     return "source_embedding" if config.share_embeddings else "target_embedding"
 
 
-def _head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
+def head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
     """The parameters of the logits; tied, their kernel is the transposed table."""
     head = dict(parameters.get("logits", {}))
-    return head | {"kernel": parameters[_target_table(config)]["table"].T} if config.tie_logits else head
+    return head | {"kernel": parameters[target_table(config)]["table"].T} if config.tie_logits else head
 
 
 def _final_norm_vjp(

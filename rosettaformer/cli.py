@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "Train a model on a task, in any backend; resume it in any.",
     "translate": "Translate lines with a run's model, in any backend.",
     "compare-training": "Train every backend beside the truth, and say whether they stay together.",
+    "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
 MISTAKE, MISSING = 2, 3
 

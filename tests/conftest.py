@@ -8,6 +8,12 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
+# The workers of one run share the cores: threads of one that wait by spinning would take them from the others.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if len(cores) >= workers > 1:
+        os.sched_setaffinity(0, cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) :: workers])
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=25, help="how many random configurations the soak test draws")

@@ -24,7 +24,7 @@ from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidate
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import random_defects
-from rosettaformer.conformance.truth import TRAINING, forward_of
+from rosettaformer.conformance.truth import DECODING, TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
@@ -170,12 +170,12 @@ def single_rows() -> list[tuple[Defect, Naming, Naming]]:
 
 
 def whole(defect: Defect) -> str:
-    """What of a whole model shows the defect: its logits, its loss, its gradients; of what is done without the model the component."""
+    """What of a whole model shows the defect: its logits, its loss, its gradients; of what is done without or around it the component."""
     if forward_of(defect.component):
         return "transformer_vjp"
     if defect.component in ("cross_entropy", "training_loss"):
         return "training_loss"
-    return defect.component if defect.component in TRAINING else "transformer"
+    return defect.component if defect.component in DECODING | TRAINING else "transformer"
 
 
 def smallest(defect: Defect) -> str:
@@ -208,8 +208,8 @@ def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming]
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
         f"- From the whole model alone (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",
         f"  ({among / len(rows):.0%}), {alone} of them alone, the others within a set that it cannot tell apart. Without a trace in it:",
-        f"  {', '.join(hidden) or 'none'}. What is done without a model (the update, the learning rate, what is drawn) counts by its",
-        "  component.",
+        f"  {', '.join(hidden) or 'none'}. What is done without a model or around it (the update, the learning rate, what is",
+        "  drawn, decoding) counts by its component.",
         f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
         f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
         f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {len(false)}.",

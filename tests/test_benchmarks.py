@@ -5,234 +5,468 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import __main__ as command
-from benchmarks import measure, problem, report
-from reference_numpy import TransformerConfig, parameters
+from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
-from reference_numpy.transformer import training_loss
+from reference_numpy.transformer import training_loss, transformer
+from rosettaformer.benchmarks import answers, family, measure, problem, report, rows, worker
+from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
+from rosettaformer.commands import bench as command
 
 HOUSE = Path(__file__).resolve().parent.parent
 PAGE = (HOUSE / "docs" / "performance.md").read_text()
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=HOUSE, capture_output=True, text=True, timeout=300)
-
-
-def _row(difference: float, name: str, stock: bool = False) -> measure.Row:
-    return measure.Row("torch", name, lambda: np.ones((2, 3)) + difference, stock=stock)
+TASKS = {name: tiny(tasks[0]) for name, tasks in WORKLOADS.items()}
+FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
+FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+Peers = Callable[[str], Any]
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that builds torch's rows; here torch may keep what it has compiled."""
-    pytest.importorskip("torch")
-    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0")
-    return importlib.import_module("benchmarks.peers_torch")
+def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
+    """Imports the module that builds a framework's rows; here torch may keep what it has compiled."""
+
+    def load(name: str) -> Any:
+        pytest.importorskip(FRAMEWORKS.get(name, "torch"))
+        monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0")
+        return importlib.import_module(f"rosettaformer.benchmarks.peers.{name}")
+
+    return load
 
 
-@pytest.mark.slow
-def test_torch_and_numpy_are_timed_and_written(peers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(framework: str, config: TransformerConfig, answer: Any, rounds: int, device: str, training: bool) -> tuple[str, Any]:
-        assert not training
-        rows = [row for row in peers.rows(problem.make(config), device) if not row.compiles]  # compiling takes most of a minute
-        return peers.describe(device), measure.measure(rows, answer(), rounds)
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[rows.Result]]]:
+    """Measures given rows in this process."""
+    built: list[rows.Row] = []
 
-    monkeypatch.setattr(measure, "run", run)
-    files = tmp_path / "numbers.json", tmp_path / "table.md"
-    arguments = ["--preset", "tiny", "--rounds", "1", "--framework", "torch", "--json", str(files[0]), "--markdown", str(files[1])]
-    result = CliRunner().invoke(command.bench, arguments)
-    assert result.exit_code == 0, result.output
-    numbers = json.loads(files[0].read_text())
-    rows = {row["name"]: row for row in numbers["rows"]}
-    assert list(rows) == ["reference_numpy", "impl_torch eager", "torch.nn.Transformer eager"]
-    for row in rows.values():
-        assert row["status"] == "timed"
-        assert row["difference"] < 1e-5
-        assert row["median_ms"] == row["min_ms"] > 0
-        assert row["ratio"] == pytest.approx(row["median_ms"] / rows["torch.nn.Transformer eager"]["median_ms"])
-    assert {"CPU", "cores", "torch", "versions"} <= numbers["environment"].keys()
-    table = files[1].read_text()
-    assert "python -m benchmarks" in table
-    assert all(f"| {name} |" in table for name in rows)
-    assert sorted(tmp_path.iterdir()) == sorted(files)
+    class Here(family.Family):
+        def __init__(self, framework: str, module: str, settings: family.Settings) -> None:
+            self.framework, self.module, self.failed, self.described = framework, module, None, "here"
+            self.server = worker.Server(SimpleNamespace(describe=str, rows=lambda problem, device: list(built)))  # type: ignore[arg-type]
+
+        def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
+            return worker.reply(lambda: getattr(self.server, method)(*arguments))
+
+        def close(self) -> None: ...
+
+    def run(task: Task, *given: rows.Row, truth: answers.Truth | None = None, **settings: Any) -> list[rows.Result]:
+        built[:] = given
+        truth = truth or answers.Truth(problem.make(task))
+        return measure.run(task, truth, family.Settings(("jax",), **settings))[0]
+
+    monkeypatch.setattr(family, "Family", Here)
+    monkeypatch.setattr(worker, "LONG", 0.0)
+    yield run
 
 
-@pytest.mark.slow
-def test_stock_layers_with_other_weights_are_refused(peers: Any) -> None:
-    task = problem.make(problem.sizes("tiny"))
-    other = dataclasses.replace(task, tensors={**task.tensors, "logits.bias": task.tensors["logits.bias"] + np.float32(0.01)})
-    rows = [row for row in peers.rows(other, "cpu") if not row.compiles]
-    assert [result.status for result in measure.measure(rows, task.answer(), rounds=1)] == ["wrong"] * 3
+def _row(output: Any, name: str = "a row", **about: Any) -> rows.Row:
+    return rows.Row("jax", name, lambda: lambda: output, **about)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("framework", "names"),
-    [
-        ("torch", ["impl_torch eager", "torch.nn.Transformer eager"]),
-        ("tf", ["impl_tf compiled", "keras.layers compiled", "keras.layers compiled, no XLA"]),
-        ("jax", ["impl_jax compiled", "flax.nnx compiled, nnx.jit", "flax.nnx compiled, split by hand"]),
-    ],
-)
-@pytest.mark.usefixtures("peers")
-def test_training_rows_give_the_truths_losses(framework: str, names: list[str]) -> None:
-    module = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}[framework]
-    pytest.importorskip(module)
-    config = problem.sizes("tiny").replace(encoder_layers=1, decoder_layers=1)
-    task = problem.make(config)
-    built = importlib.import_module(f"benchmarks.peers_{framework}").training_rows(task, "cpu")
-    rows = [row for row in built if not (framework == "torch" and row.compiles)]  # compiling takes most of a minute
-    results = measure.measure(rows, task.checked.losses(), rounds=1)
-    assert [(result.name, result.status, result.message) for result in results] == [(name, "timed", "") for name in names]
-    assert [result.stock for result in results] == [not name.startswith("impl_") for name in names]
+def _searched(task: Task) -> tuple[answers.Truth, dict[str, np.ndarray]]:
+    """The truth of the task's problem, and what its own search returns."""
+    made = problem.make(task)
+    search = decoding.greedy_search if task.kind == "greedy" else decoding.beam_search
+    found = search(parameters.nest(made.tensors), made.config, made.source, made.strategy)
+    if task.kind == "beam":
+        found = {"token_bn": found["token_bwn"][:, 0], "score_b": found["score_bw"][:, 0]}
+    return answers.Truth(made), found
 
 
-@pytest.mark.parametrize(("arguments", "training"), [((), False), (("--training",), True)])
-def test_the_truth_answers_once_for_all_frameworks(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], training: bool) -> None:
-    asked, answers = [], []
-
-    def run(framework: str, config: TransformerConfig, answer: Any, rounds: int, device: str, trained: bool) -> tuple[str, Any]:
-        assert trained is training
-        answers.append(answer())
-        return "", [measure.Result(framework)]
-
-    monkeypatch.setattr(measure, "run", run)
-    monkeypatch.setattr(problem.Problem, "answer", lambda self: asked.append(self.config.dropout_rate) or "logits")
-    monkeypatch.setattr(problem.Problem, "losses", lambda self: asked.append(self.config.dropout_rate) or "losses")
-    result = CliRunner().invoke(command.bench, ["--preset", "tiny", *arguments])
-    assert result.exit_code == 0, result.output
-    assert answers == ["losses" if training else "logits"] * 3
-    assert asked == [0.0 if training else 0.1]
+def test_every_workload_is_a_task_of_its_name_and_scaling_grows_one_size() -> None:
+    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 8)]
+    for name, tasks in WORKLOADS.items():
+        assert all(task.name.split()[0] == name and task.title.startswith(task.name) for task in tasks)
+    assert [[series.value(task) for task in series.tasks] for series in SCALING] == [
+        [64, 128, 256, 512, 1024, 2048, 4096],
+        [1, 2, 4, 8, 16, 32, 64],
+        [16, 32, 64, 128, 256, 512, 1024],
+    ]
 
 
-@pytest.mark.slow
-def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Any) -> None:
-    if peers.torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    result = _run("--framework", "torch", "--device", "cuda")
-    assert (result.returncode, result.stderr) == (2, "Error: device cuda needs a CUDA device; torch sees none\n")
+def test_a_fifth_is_padding() -> None:
+    small = {name: dataclasses.replace(tasks[0], size="tiny") for name, tasks in WORKLOADS.items()}
+    for name, task in small.items():
+        assert np.mean(problem.make(task).source == 0) == pytest.approx(0.2 if name != "W6" else 0, abs=0.02)
 
 
-def test_a_wrong_row_is_not_timed() -> None:
-    def fail() -> np.ndarray:
+def test_the_products_are_those_of_the_model() -> None:
+    """Every weight of a product once for each token, and both products of each of six attentions."""
+    made = problem.make(WORKLOADS["W5"][0])
+    tokens, kernels = 2 * 16, [tensor.size for name, tensor in made.tensors.items() if name.endswith("kernel")]
+    attention = 2 * 6 * 2 * 16 * 16 * 128
+    assert sum(count * row * inner * column for count, row, inner, column in problem.products(made)) == tokens * sum(kernels) + attention
+
+
+def test_a_wrong_row_is_not_timed(measured: Any) -> None:
+    def fail() -> Any:
         raise RuntimeError("no kernel\nand more")
 
-    rows = [_row(0, "right"), _row(0.001, "wrong"), _row(np.nan, "nan"), dataclasses.replace(_row(0, "failing"), call=fail)]
-    right, wrong, nan, failing = measure.measure(rows, np.ones((2, 3)), rounds=2)
-    assert right.status == "timed"
-    assert wrong.status == nan.status == "wrong"
-    assert (failing.status, failing.message) == ("error", "RuntimeError: no kernel")
-    assert wrong.median_ms is nan.median_ms is failing.median_ms is wrong.ratio is None
-    assert measure.measure(rows[:1], np.ones((3, 2)), rounds=1)[0].message == "shape (2, 3), must be (3, 2)"
+    truth = answers.Truth(problem.make(FORWARD))
+    logits = truth._expected
+    near = logits + 0.5 * answers.BOUNDS["float32"] * np.abs(logits).max()
+    away = logits + 2 * answers.BOUNDS["float32"] * np.abs(logits).max()
+    failing = rows.Row("jax", "failing", lambda: fail)
+    given = [_row(near, "right"), _row(away, "wrong"), _row(logits * np.nan, "nan"), _row(logits[1:], "short"), failing]
+    right, wrong, nan, short, failed = measured(FORWARD, *given, truth=truth, rounds=3)
+    assert (right.status, len(right.samples_ms)) == ("timed", 3)
+    assert right.quartiles_ms[0] <= right.median_ms <= right.quartiles_ms[1]
+    assert wrong.status == nan.status == short.status == "wrong"
+    assert wrong.message == "differs from the truth by 2.0e-04 of its largest logit; at most 1e-04"
+    assert short.message == "shape (2, 12, 101), must be (3, 12, 101)"
+    assert (failed.status, failed.message) == ("error", "RuntimeError: no kernel")
+    for result in (wrong, nan, short, failed):
+        assert result.median_ms is result.ratio is None
+        assert result.samples_ms == []
 
 
-def test_ratios_are_to_the_best_stock_row() -> None:
-    rows = [_row(0, "ours"), _row(0, "stock eager", stock=True), _row(0, "stock compiled", stock=True), _row(0, "numpy")]
-    rows[3] = dataclasses.replace(rows[3], framework="numpy")
-    ours, eager, compiled, numpy = measure.measure(rows, np.ones((2, 3)), rounds=3)
-    assert None not in (ours.median_ms, eager.median_ms, compiled.median_ms, numpy.median_ms)
-    assert ours.ratio == ours.median_ms / min(eager.median_ms, compiled.median_ms)  # type: ignore[operator, type-var]
-    assert numpy.ratio == numpy.median_ms / eager.median_ms  # type: ignore[operator]
+def test_ratios_are_to_the_best_peer_and_shares_to_the_products(measured: Any) -> None:
+    def result(name: str, median: float, framework: str = "jax", **about: Any) -> rows.Result:
+        return rows.Result(framework, name, median_ms=median, **about)
+
+    ours, stock, better, other = result("o", 3), result("s", 2, peer=True), result("b", 1.5, peer=True), result("t", 1, "torch", peer=True)
+    quick = result("q", 0.5, peer=True, comparable=False)
+    half = result("h", 3, precision="bfloat16")
+    products = result("p", 1, ceiling=True)
+    measure.compare([ours, stock, better, other, quick, half, products])
+    assert (ours.ratio, ours.ratio_to_best, ours.share) == (2, 3, pytest.approx(1 / 3))
+    assert (better.ratio, other.ratio, other.share) == (1, 1, None)
+    assert half.ratio is half.ratio_to_best is products.ratio is products.share is None
+    measure.compare([ours, quick])
+    assert ours.ratio == 6  # where there is no other peer
 
 
-def test_a_training_step_is_compared_without_dropout_and_timed_with_it() -> None:
-    answer = np.array([9.0, 8.0, 7.0])
+def test_the_truths_own_answers_are_right(measured: Any) -> None:
+    for task in (GREEDY, BEAM):
+        truth, found = _searched(task)
+        [result] = measured(task, _row(found, read=lambda output: output), truth=truth, rounds=1)
+        assert (result.status, result.agreement) == ("timed", "3 of 3 answers token by token the truth's"), result.message
+        assert result.difference < 1e-5
 
-    def row(losses: np.ndarray, name: str, stock: bool = False) -> measure.Row:
-        return measure.Row("torch", name, lambda: 9.5, stock=stock, check=lambda: losses)
 
-    rows = [
-        row(answer * 1.000001, "ours"),
-        row(answer, "stock", stock=True),
-        row(answer + np.array([0, 0.001, 0]), "no update"),
-        row(answer[:1], "one"),
+def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
+    truth, found = _searched(GREEDY)
+    token_bn, log_p_bn = found["token_bn"].copy(), found["log_p_bn"].copy()
+    token_bn[1, 2] = 77 if token_bn[1, 2] != 77 else 78
+    log_p_bn[2, 0] += 0.1
+    given = [
+        _row({"token_bn": found["token_bn"]}, "tokens alone", read=dict),
+        _row({"token_bn": token_bn}, "another token", read=dict),
+        _row({**found, "log_p_bn": log_p_bn}, "another log p", read=dict),
+        _row({"token_bn": token_bn[:, 1:]}, "too few", read=dict),
+        _row({"token_bn": token_bn[:, 1:]}, "too few, not compared", read=dict, comparable=False),
+        _row({"token_bn": token_bn}, "not compared", read=dict, comparable=False),
     ]
-    ours, stock, wrong, short = measure.measure(rows, answer, rounds=2)
-    assert (ours.status, stock.status) == ("timed", "timed")
-    assert ours.ratio == ours.median_ms / stock.median_ms  # type: ignore[operator]
-    assert (wrong.status, wrong.message) == ("wrong", "differs from the truth by 1.1e-04 of its largest loss; at most 1e-05")
-    assert (short.status, short.message) == ("wrong", "shape (1,), must be (3,)")
+    results = measured(GREEDY, *given, truth=truth, rounds=1)
+    assert [result.status for result in results] == ["timed", "wrong", "wrong", "wrong", "wrong", "timed"]
+    assert results[3].message == "shape (3, 5), must be (3, 6)"
+
+
+def test_the_end_token_may_not_come_early() -> None:
+    truth, found = _searched(GREEDY)
+    token_bn = found["token_bn"].copy()
+    token_bn[0, 3] = truth.problem.strategy.end_id
+    assert truth.difference({"token_bn": token_bn})[0] == np.inf
+
+
+def test_a_near_tie_is_right_whatever_follows() -> None:
+    """Two tokens of the same bias and row in the table are equally likely everywhere; the other one is as right as the lower."""
+    made = problem.make(GREEDY)
+    truth, found = answers.Truth(made), _searched(GREEDY)[1]
+    chosen, twin = int(found["token_bn"][0, 0]), 99
+    made.tensors["source_embedding.table"][twin] = made.tensors["source_embedding.table"][chosen]
+    made.tensors["logits.bias"][twin] = made.tensors["logits.bias"][chosen]
+    search = decoding.greedy_search(parameters.nest(made.tensors), made.config, made.source, made.strategy)["token_bn"]
+    other = np.where(search == chosen, twin, search)
+    assert (other != search).any()
+    difference, agreement = truth.difference({"token_bn": other})
+    assert difference < 1e-5
+    assert agreement != "3 of 3 answers token by token the truth's"
+
+
+def test_a_worse_hypothesis_and_a_wrong_score_are_wrong() -> None:
+    truth, found = _searched(BEAM)
+    greedy = np.random.default_rng(0).integers(3, 100, found["token_bn"].shape)
+    assert truth.difference({**found, "token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
+    assert truth.difference({"token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
+    assert truth.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
+
+
+def test_a_row_that_ends_otherwise_is_held_to_the_truths_beams() -> None:
+    truth, found = _searched(BEAM)
+    token_bn = found["token_bn"].copy()
+    token_bn[:, -1] = 50
+    difference, agreement = truth.difference({"token_bn": token_bn})
+    assert (difference, agreement) == (0, "3 of 3 answers token by token a beam of the truth's")
+
+
+def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured: Any) -> None:
+    truth = answers.Truth(problem.make(TRAINING))
+    losses = truth._expected
+
+    def row(losses: np.ndarray, name: str) -> rows.Row:
+        return _row(9.5, name, check=lambda: losses)
+
+    given = [row(losses * 1.000001, "ours"), row(losses + np.array([0, 0.001]), "no update"), row(losses[:1], "one")]
+    ours, wrong, short = measured(TRAINING, *given, truth=truth, rounds=2)
+    assert ours.status == "timed"
+    assert wrong.message.endswith("of its largest loss; at most 1e-05")
+    assert (short.status, short.message) == ("wrong", "shape (1,), must be (2,)")
 
 
 def test_the_training_problem_is_the_forward_one_with_labels() -> None:
-    task = problem.make(problem.sizes("tiny"))
-    assert np.array_equal(task.sequence[:, 1:], task.target)
-    assert task.config.dropout_rate == 0.1
-    assert task.checked.config.dropout_rate == 0
-    first, second = task.checked.losses()
-    alone = training_loss(parameters.nest(task.tensors), task.checked.config, task.source, task.sequence, task.recipe.smoothing)
+    made = problem.make(TRAINING)
+    assert np.array_equal(made.sequence[:, 1:], made.target)
+    assert made.config.dropout_rate == 0.1
+    assert made.checked.config.dropout_rate == 0
+    first, second = answers.Truth(made)._expected
+    alone = training_loss(parameters.nest(made.tensors), made.checked.config, made.source, made.sequence, made.recipe.smoothing)
     assert first == pytest.approx(float(alone), rel=1e-6)
     # the update shows in the next loss far more clearly than the comparison needs
-    assert first - second > 100 * measure.LOSS_BOUNDS["float32"] * first
+    assert first - second > 100 * answers.LOSS_BOUNDS["float32"] * first
 
 
 @pytest.mark.parametrize(("warmup", "status"), [(40, "timed"), (80, "wrong")])
-def test_the_truths_own_trainer_is_timed_and_another_schedule_is_refused(warmup: int, status: str) -> None:
-    task = problem.make(problem.sizes("tiny"))
-    built = []
+def test_the_truths_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
+    made, built = problem.make(TRAINING), []
 
-    def start(given: problem.Problem) -> measure.Step:
+    def start(given: problem.Problem) -> rows.Step:
         built.append(given.config.dropout_rate)
-        recipe = given.recipe.replace(warmup=warmup) if given is not task else given.recipe
+        recipe = given.recipe.replace(warmup=warmup) if given is not made else given.recipe
         trainer = Trainer(given.config, recipe, given.tensors)
         return lambda: trainer.train_step(given.source, given.sequence)
 
-    row = measure.training_row("numpy", "reference_numpy", start, task)
-    [result] = measure.measure([row], task.checked.losses(), rounds=1)
+    [result] = measured(TRAINING, rows.training_row("jax", "reference_numpy", start, made), rounds=1)
     assert result.status == status
     assert built == [0.1, 0.0]
 
 
-def test_a_page_keeps_its_other_section() -> None:
-    results = [measure.Result("torch", "ours", median_ms=2.0, min_ms=1.0)]
-    forward = report.markdown("t", "python -m benchmarks", {}, results)
-    training = report.markdown("t", "python -m benchmarks --training", {}, results, training=True)
-    both = report.merged(report.merged("", training), forward)
-    assert both == report.merged(report.merged("", forward), training) == report.merged(both, forward)
-    assert [line for line in both.splitlines() if line.startswith("#")] == ["# Performance", "## Forward pass", "## Training step"]
-    assert both.count("| ours | 2.0 | 1.0 |") == 2
-    assert "logits within 1e-04" in both
-    assert "losses of 2 steps without dropout within 1e-05" in both
+def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) -> None:
+    built = []
+
+    def start() -> rows.Call:
+        built.append("other")
+        return lambda: None
+
+    truth = answers.Truth(problem.make(FORWARD))
+    given = [_row(truth._expected, "impl_jax"), rows.Row("jax", "other", start)]
+    [result] = measured(FORWARD, *given, truth=truth, rounds=1, only=("impl",))
+    assert (result.name, result.status, built) == ("impl_jax", "timed", [])
+
+
+def test_memory_is_that_of_a_call() -> None:
+    """Above what the process holds, and again at every call, whatever the one before it left."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not tell the peak")
+    server = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
+    server.rows(FORWARD, "cpu")
+    held = np.ones(10 << 20)
+    server._calls[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
+    for _ in range(2):
+        assert server.memory(0) == pytest.approx(32, abs=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4", "W6", "W7"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_our_rows_and_the_stock_layers_give_the_truths_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
+    for task in (dataclasses.replace(tiny(task), memory="") for task in WORKLOADS[name]):
+        made = problem.make(task)
+        given = [row for row in peers(framework).rows(made, "cpu") if _quick(row, task)]
+        assert any(not row.peer for row in given)
+        if task.kind == "training":  # what is compared compiles already
+            given = [dataclasses.replace(row, start=lambda: lambda: 0.0) for row in given]
+        results = measured(task, *given, rounds=1)
+        assert [(result.name, result.status, result.message) for result in results] == [(row.name, "timed", "") for row in given]
+
+
+def _quick(row: rows.Row, task: Task) -> bool:
+    """Compiling by torch takes most of a minute, and other ways to run the same model add nothing; optional peers have their own test."""
+    if (row.framework == "torch" and row.compiles) or row.name.endswith(("nnx.jit", "impl_tf eager", "compiled, no XLA")):
+        return False
+    return row.name.startswith(("impl", "torch", "keras.layers", "flax", "tf")) and row.precision in task.precisions_on("cpu")[-1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "package", "start"),
+    [
+        ("torch", "transformers", "transformers"),
+        ("torch", "x_transformers", "x-"),
+        ("tf", "keras_hub", "keras_hub"),
+        ("ctranslate2", "ctranslate2", "CTr"),
+    ],
+)
+def test_optional_peers_give_answers_of_the_asked_length(peers: Peers, measured: Any, framework: str, package: str, start: str) -> None:
+    pytest.importorskip(package)
+    if framework == "ctranslate2":
+        pytest.importorskip("transformers")
+    for task in (GREEDY, BEAM):
+        given = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.name.startswith(start) and "no XLA" not in row.name]
+        results = measured(task, *given, rounds=1)
+        assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
+        compared = {result.name for result in results if result.difference is not None}
+        assert compared == {row.name for row in given if row.comparable} == {row.name for row in given if "Marian" in row.name}
+
+
+def test_marian_has_our_logits(peers: Peers) -> None:
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    peers("torch")
+    from rosettaformer.benchmarks.peers.huggingface import marian
+
+    made = problem.make(GREEDY)
+    target = np.where(made.target == 0, 5, made.target)
+    source, mask, decoded = (torch.from_numpy(array) for array in (made.source, made.source != 0, target))
+    model = marian(made).eval()
+    with torch.inference_mode():
+        got = model(input_ids=source, attention_mask=mask, decoder_input_ids=decoded).logits.numpy()
+    wanted = transformer(parameters.nest(made.tensors), made.config, made.source, target)
+    assert np.abs(got - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+@pytest.mark.slow
+def test_processes_measure_and_everything_is_written(tmp_path: Path) -> None:
+    out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
+    arguments = ["--json", str(out["json"]), "--markdown", str(out["md"])]
+    if importlib.util.find_spec("matplotlib"):
+        arguments += ["--plot", str(out["png"])]
+    result = _run("--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    numbers = json.loads(out["json"].read_text())
+    assert [task["name"] for task in numbers["tasks"]] == ["W1", "W6"]
+    for task in numbers["tasks"]:
+        [row] = task["rows"]
+        assert (row["name"], row["status"], len(row["samples_ms"])) == ("reference_numpy", "timed", 2)
+        assert 0 < row["min_ms"] <= row["median_ms"]
+        assert row["difference"] < 1e-5
+    assert numbers["tasks"][1]["rows"][0]["memory_mib"] is not None
+    assert {"CPU", "cores", "numpy", "versions"} <= numbers["environment"].keys()
+    page = out["md"].read_text()
+    assert page.count("| reference_numpy |") == 2
+    assert "rosettaformer bench" in page or "-m rosettaformer" in page
+    assert sorted(tmp_path.iterdir()) == sorted(path for path in out.values() if path.exists())
+
+
+def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def run(task: Task, truth: answers.Truth, settings: family.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+        size = task.length * task.batch + task.new_tokens
+        ours = rows.Result("jax", "ours", median_ms=size, memory_mib=size / 2, quartiles_ms=(size, size), min_ms=size)
+        return [ours, rows.Result("jax", "peer", status="error", message="no kernel", peer=True)], {"jax": "here"}
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(command, "make", lambda task: None)
+    files = [tmp_path / name for name in ("a.json", "a.md", "a.svg")]
+    arguments = ["--scaling", "--json", str(files[0]), "--markdown", str(files[1]), "--plot", str(files[2])]
+    result = CliRunner().invoke(command.bench, arguments)
+    assert result.exit_code == 1  # a peer fails
+    scaling = json.loads(files[0].read_text())["scaling"]
+    assert [[point["value"] for point in series["points"]] for series in scaling] == [[s.value(t) for t in s.tasks] for s in SCALING]
+    page = files[1].read_text()
+    assert "| row | 64 | 128 | 256 | 512 | 1024 | 2048 | 4096 |" in page
+    assert page.count("## Scaling") == 6
+    assert files[2].read_text().startswith("<?xml")
+
+
+def test_a_page_keeps_what_is_not_measured_anew() -> None:
+    def section(task: Task, median: float) -> list[str]:
+        results = [rows.Result("torch", "ours", median_ms=median, min_ms=1.0, quartiles_ms=(1.0, 2.0))]
+        return report.markdown(report.Report("rosettaformer bench", 9, {"CPU": "x"}, [(task, results)]))
+
+    page = report.merged("# Performance\n\nBy hand.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
+    both = report.merged(page, section(FORWARD, 3.0))
+    assert both == report.merged(both, []) == report.merged(both, section(FORWARD, 3.0))
+    again = report.merged(both, section(dataclasses.replace(GREEDY, batch=2), 5.0))
+    assert [line.partition(":")[0] for line in again.splitlines() if line.startswith("#")] == [
+        "# Performance",
+        "## Read me",
+        "## W3",
+        "## W1",
+    ]
+    assert again.count("| ours |") == 2
+    assert "By hand." in again
+    assert "| ours | 5.00 |" in again
+    assert "| ours | 2.00 |" not in again
+    assert "0.833" in again  # ms a token
 
 
 def test_the_page_in_the_docs_can_be_written_again() -> None:
-    assert report.merged(PAGE, PAGE[PAGE.index("## Forward pass") :].partition("## Training step")[0]) == PAGE
+    assert report.merged(PAGE, []) == PAGE
 
 
-@pytest.mark.parametrize(("status", "code"), [("timed", 0), ("wrong", 1), ("error", 1), ("missing", 3)])
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, status: str, code: int) -> None:
-    monkeypatch.setattr(measure, "run", lambda framework, *_: ("", [measure.Result(framework, status=status, message="why")]))
-    result = CliRunner().invoke(command.bench, ["--framework", "torch"])
+@pytest.mark.parametrize(
+    ("status", "peer", "code"),
+    [("timed", False, 0), ("wrong", False, 1), ("error", True, 1), ("missing", False, 3), ("missing", True, 0)],
+)
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, status: str, peer: bool, code: int) -> None:
+    results = [rows.Result("torch", "one", status=status, message="why", peer=peer), rows.Result("torch", "two", median_ms=1.0, min_ms=1.0)]
+    monkeypatch.setattr(measure, "run", lambda *_: (results, {}))
+    monkeypatch.setattr(command, "make", lambda task: None)
+    result = CliRunner().invoke(command.bench, ["--framework", "torch", "--workload", "W1"])
     assert result.exit_code == code
-    assert "torch" in result.stdout
-    assert f"{status}, why" in result.stdout
+    assert f"one: {status}, why" in result.stdout
 
 
-def test_a_missing_framework_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "benchmarks.peers_jax", raising=False)
-    monkeypatch.setitem(sys.modules, "jax", None)
-    _, [result] = measure._describe("jax", "cpu")
+def test_a_missing_framework_and_a_missing_peer_are_reported() -> None:
+    def fail(name: str) -> Callable[[], Any]:
+        def start() -> Any:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return start
+
+    found = worker.reply(fail("jax"))
+    result = family.failure(rows.Result("jax"), *found)
     assert (result.status, result.message) == ("missing", "pip install 'rosettaformer[jax]'")
+    result = family.failure(rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
+    assert (result.status, result.message) == ("missing", "needs transformers: pip install 'rosettaformer[bench]'")
+    result = family.failure(rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
+    assert result.status == "error"
+
+
+def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(family.FAMILIES, "numpy", ("nothing",))
+    results, _ = measure.run(FORWARD, answers.Truth(problem.make(FORWARD)), family.Settings(("numpy",), rounds=1))
+    assert [(result.status, result.message) for result in results] == [
+        ("error", "ModuleNotFoundError: No module named 'rosettaformer.benchmarks.peers.nothing'")
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--framework", "keras"), "framework on cpu must be one of torch, tf, jax; got keras"),
+        (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got keras"),
         (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got tf"),
         (("--device", "tpu"), "device must be one of cpu, cuda; got tpu"),
-        (("--rounds", "0"), "rounds must be at least 1; got 0"),
-        (("--json", "nowhere/x.json"), "nowhere/x.json must be a file in a folder that exists"),
+        (("--workload", "W1,W9"), "workload must be one of W1, W2, W3, W4, W5, W6, W7; got W9"),
+        (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
+        (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     result = _run(*arguments)
     assert (result.returncode, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+
+
+@pytest.mark.slow
+def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> None:
+    peers("torch")
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    result = _run("--framework", "torch", "--device", "cuda", "--workload", "W1")
+    assert (result.returncode, result.stderr) == (2, "Error: device cuda needs a CUDA device; torch sees none\n")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rosettaformer", "bench", *arguments]
+    return subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, timeout=300)

@@ -13,7 +13,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 # what the ports share: declarations and checks, never the truth's math
-SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "recipe", "sites"}
+SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "recipe", "sites", "strategy"}
 # The truth's files that every port has a twin of.
 TWINS = (
     "embedding",
@@ -30,14 +30,20 @@ TWINS = (
     "optimizer",
     "schedule",
     "training",
+    "cache",
+    "sampling",
+    "decoding",
 )
-# Components with parameters or a mode are classes in the ports; encode, decode and the training loss are methods of their Transformer.
+# Components with parameters or a mode are classes in the ports; encode, decode and the training loss are methods of their Transformer, the
+# searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
            "layer_norm": "LayerNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
            "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer"}  # fmt: skip
 METHODS = ("encode", "decode", "training_loss")
+SEARCHES = ("greedy_search", "sample", "beam_search")
+INSIDE = ("arithmetic", "beams")  # the truth's own
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
-             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM")  # fmt: skip
+             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE")  # fmt: skip
 
 
 def files(package: str) -> list[Path]:
@@ -116,11 +122,11 @@ def test_a_port_has_the_public_names_of_the_truth_in_its_order(package: str, fil
     assert port.exists(), f"{package} has no {file}.py"
     # Frameworks derive what the truth derives by hand.
     names = [CLASSES.get(name, name) for name in public(truth) or [] if name not in METHODS and not name.endswith("_vjp")]
-    assert public(port) == names
+    assert public(port) == (["Searcher"] if file == "decoding" else names)
 
 
 def test_every_file_of_the_truth_is_a_twin_or_shared() -> None:
-    assert {path.stem for path in files("reference_numpy")} - {"__init__", "arithmetic"} - SHARED <= set(TWINS)
+    assert {path.stem for path in files("reference_numpy")} - {"__init__", *INSIDE} - SHARED <= set(TWINS)
 
 
 @pytest.mark.parametrize("package", ["reference_numpy", *PORTS])
@@ -140,11 +146,12 @@ def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str)
         assert set(names or []) <= defined, path.relative_to(HOUSE)
 
 
+@pytest.mark.parametrize(("file", "name", "wanted"), [("transformer", "Transformer", METHODS), ("decoding", "Searcher", SEARCHES)])
 @pytest.mark.parametrize("package", PORTS)
-def test_encode_and_decode_are_methods_of_the_transformer_of_a_port(package: str) -> None:
-    classes = [n for n in ast.parse((HOUSE / package / "transformer.py").read_text()).body if isinstance(n, ast.ClassDef)]
-    methods = {node.name for part in classes if part.name == "Transformer" for node in part.body if isinstance(node, ast.FunctionDef)}
-    assert methods >= set(METHODS)
+def test_a_port_has_the_methods_of_the_truth_s_names(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
+    classes = [n for n in ast.parse((HOUSE / package / f"{file}.py").read_text()).body if isinstance(n, ast.ClassDef)]
+    methods = {node.name for part in classes if part.name == name for node in part.body if isinstance(node, ast.FunctionDef)}
+    assert methods >= set(wanted)
 
 
 def decisions() -> set[str]:

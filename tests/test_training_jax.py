@@ -12,6 +12,7 @@ from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy import loss as truth_loss
 from reference_numpy import training as truth
 from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.strategy import Strategy
 
 jax = pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
@@ -19,7 +20,7 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 
-from impl_jax import attention, embedding, feed_forward, loss, optimizer, port, schedule, weights  # noqa: E402
+from impl_jax import attention, decoding, embedding, feed_forward, loss, optimizer, port, programs, schedule, weights  # noqa: E402
 from impl_jax.compiled import compiled  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
@@ -30,6 +31,7 @@ from rosettaformer.conformance.port import NotCovered  # noqa: E402
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.1}
 CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger
 FAST = PAPER.replace(warmup=3)
+STRATEGY = Strategy(start_id=1, end_id=2, max_new_tokens=6, beam_size=2)
 MANY = FAST.replace(microbatches=2, clip_norm=0.5, weight_decay=0.1)
 
 
@@ -71,8 +73,11 @@ def equals_the_truth(config: TransformerConfig, recipe: Recipe, **where: Any) ->
     close(ours.state(), other.state())
     source, target = batch(9)
     assert ours.loss(source, target) == pytest.approx(other.loss(source, target), abs=CLOSE)
-    logits = ours.decode(ours.encode(source), source, target)
-    np.testing.assert_allclose(logits, other.decode(other.encode(source), source, target), rtol=0, atol=CLOSE)
+    for search in ("greedy_search", "beam_search"):
+        answers, wanted = (getattr(trainer, search)(source, STRATEGY) for trainer in (ours, other))
+        for name, array in wanted.items():
+            assert isinstance(answers[name], np.ndarray)
+            np.testing.assert_allclose(answers[name], array, rtol=0, atol=CLOSE, err_msg=name)
     assert not jax.config.jax_enable_x64
 
 
@@ -334,4 +339,26 @@ def test_training_takes_the_weights_table() -> None:
     weights.load(model, state, config())
     model.eval()
     source, target = batch(1)
-    np.testing.assert_allclose(model(source, target), trainer.decode(trainer.encode(source), source, target), atol=1e-5)
+    loss_sum, _ = trainer.loss(source, target)
+    assert float(model.training_loss(source, target, total=1)) == pytest.approx(loss_sum, rel=1e-5)
+
+
+def test_searches_are_of_the_parameters_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, snapshots = Trainer(config(), FAST.replace(warmup=1), values(config(), np.float32)), list[int]()
+    original = decoding.Searcher.__init__
+    monkeypatch.setattr(decoding.Searcher, "__init__", lambda self, *args, **kw: snapshots.append(1) or original(self, *args, **kw))
+    start, (source, _) = trainer.state(), batch(0)
+
+    def log_p() -> np.ndarray:
+        return trainer.greedy_search(source, STRATEGY)["log_p_bn"]
+
+    before = log_p()
+    programs_ = programs.one_by_one._cache_size()
+    np.testing.assert_array_equal(log_p(), before)
+    assert len(snapshots) == 1
+    trainer.train_step(*batch(0))
+    assert np.any(log_p() != before)
+    trainer.load_state(start, 0)
+    np.testing.assert_array_equal(log_p(), before)
+    assert len(snapshots) == 3
+    assert programs.one_by_one._cache_size() == programs_

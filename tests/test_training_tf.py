@@ -21,6 +21,7 @@ from impl_tf.training import Trainer  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, parameters, preset, sites  # noqa: E402
 from reference_numpy.recipe import PAPER, Recipe  # noqa: E402
+from reference_numpy.strategy import Strategy  # noqa: E402
 from reference_numpy.training import Trainer as Truth  # noqa: E402
 from rosettaformer.conformance.tolerance import ulp  # noqa: E402
 
@@ -33,6 +34,7 @@ TIED = preset(
 UNTIED = TIED.replace(target_vocabulary=29, share_embeddings=False, tie_logits=False, norm_placement="pre", final_norm=True)
 RECIPE = PAPER.replace(warmup=3)
 FULL = RECIPE.replace(weight_decay=0.1, clip_norm=0.5, microbatches=2)
+STRATEGY = Strategy(start_id=1, end_id=2, max_new_tokens=6, beam_size=3, n_best=2)
 GPU = pytest.mark.gpu
 
 
@@ -76,9 +78,7 @@ def test_five_steps_are_those_of_the_truth(config, recipe, given):
     assert ours.steps == 5
     assert distance(ours.state(), truth.state()) < 1e-10
     np.testing.assert_allclose(ours.loss(*batch()), truth.loss(*batch()), rtol=1e-10)
-    source, target = batch()
-    expected = truth.decode(truth.encode(source), source, target)
-    np.testing.assert_allclose(ours.decode(ours.encode(source), source, target), expected, rtol=0, atol=1e-10)
+    _searches_alike(ours, truth)
 
 
 @pytest.mark.slow
@@ -88,10 +88,36 @@ def test_a_graph_does_the_same_as_single_operations(recipe):
     for step in range(3):  # the random masks are the same, too
         assert abs(float(eager.train_step(*batch(step))) - float(graph.train_step(*batch(step)))) < 1e-12
     assert distance(eager.state(), graph.state()) < 1e-12
-    source, target = batch()
-    np.testing.assert_allclose(eager.loss(source, target), graph.loss(source, target), rtol=1e-12)
-    logits = [each.decode(each.encode(source), source, target) for each in (eager, graph)]
-    np.testing.assert_allclose(*logits, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(eager.loss(*batch()), graph.loss(*batch()), rtol=1e-12)
+    _searches_alike(graph, eager)
+
+
+def _searches_alike(first: Trainer, second: Trainer | Truth) -> None:
+    for name in ("greedy_search", "beam_search"):
+        found, expected = (getattr(each, name)(batch()[0], STRATEGY) for each in (first, second))
+        assert list(found) == list(expected)
+        for key, array in expected.items():
+            assert isinstance(found[key], np.ndarray)
+            np.testing.assert_allclose(found[key], array, rtol=0, atol=0 if array.dtype.kind == "i" else 1e-9)
+
+
+def test_searches_have_the_parameters_of_now_and_the_graphs_of_before():
+    ours = trainer()
+    _searches_alike(ours, Truth(TIED, RECIPE, parameters.initialise(TIED, 0)))
+    searcher, refreshed = ours._searcher, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searcher, "refresh", lambda model: refreshed.append(model) or type(searcher).refresh(searcher, model))
+        ours.greedy_search(batch()[0], STRATEGY)
+        assert not refreshed  # nothing has changed
+        before = ours.state()
+        ours.train_step(*batch())
+        now = {name.removeprefix("parameters."): array for name, array in ours.state().items() if name.startswith("parameters.")}
+        _searches_alike(ours, Truth(TIED, RECIPE, now))
+        assert len(refreshed) == 1
+        ours.load_state(before, 0)
+        _searches_alike(ours, Truth(TIED, RECIPE, parameters.initialise(TIED, 0)))
+        assert len(refreshed) == 2
+    assert ours._searcher is searcher
 
 
 def test_microbatches_add_up_to_the_batch():

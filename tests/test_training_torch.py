@@ -12,6 +12,7 @@ import pytest
 from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy import training as truth
 from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.strategy import Strategy
 
 torch = pytest.importorskip("torch")
 
@@ -20,6 +21,7 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 from impl_torch import loss, optimizer, training  # noqa: E402
 from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
 from impl_torch.compiled import compiled  # noqa: E402
+from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
 from impl_torch.training import Trainer  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
@@ -27,6 +29,7 @@ from impl_torch.transformer import Transformer  # noqa: E402
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.1}
 CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger
 FAST = PAPER.replace(warmup=3)
+SEARCHES = ("greedy_search", "beam_search")
 MANY = FAST.replace(microbatches=2, clip_norm=0.5, weight_decay=0.1)
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -70,8 +73,11 @@ def equals_the_truth(config: TransformerConfig, recipe: Recipe, **where: Any) ->
     close(ours.state(), other.state())
     source, target = batch(9)
     assert ours.loss(source, target) == pytest.approx(other.loss(source, target), abs=CLOSE)
-    logits = ours.decode(ours.encode(source), source, target)
-    np.testing.assert_allclose(logits, other.decode(other.encode(source), source, target), rtol=0, atol=CLOSE)
+    strategy = Strategy(start_id=1, end_id=2, max_new_tokens=5, beam_size=2)
+    for found, expected in ((getattr(trainer, name)(source, strategy) for trainer in (ours, other)) for name in SEARCHES):
+        assert list(found) == list(expected)
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name], array, rtol=0, atol=CLOSE, err_msg=name)
 
 
 @pytest.mark.parametrize("recipe", [FAST, MANY], ids=["plain", "microbatches"])
@@ -257,6 +263,26 @@ def test_a_batch_without_labels_changes_nothing() -> None:
     assert float(trainer.train_step(source, target)) == 0
     assert trainer.loss(source, target) == (0.0, 0)
     assert all(np.array_equal(array, before[name]) for name, array in trainer.state().items())
+
+
+def test_searches_follow_the_parameters_and_copy_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, strategy = list[int](), Strategy(start_id=1, end_id=2, max_new_tokens=3)
+    monkeypatch.setattr(training, "Searcher", lambda *args, **kwargs: copies.append(trainer.steps) or Searcher(*args, **kwargs))
+    trainer = Trainer(config(), FAST, values(config()), compiled=False)
+    source, target = batch(0)
+
+    def found() -> np.ndarray:
+        trainer.beam_search(source, strategy)
+        return trainer.greedy_search(source, strategy)["log_p_bn"]
+
+    first, state = found(), trainer.state()
+    assert copies == [0]
+    trainer.train_step(source, target)
+    assert not np.array_equal(found(), first)
+    assert copies == [0, 1]
+    trainer.load_state(state, 0)
+    np.testing.assert_array_equal(found(), first)
+    assert copies == [0, 1, 0]
 
 
 def test_tokens_are_refused_before_anything_changes() -> None:

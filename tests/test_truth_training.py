@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import configs, draw_parameters, seeds
 
-from reference_numpy import TransformerConfig, parameters, preset, sites, transformer
+from reference_numpy import TransformerConfig, decoding, parameters, preset, sites, transformer
 from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.strategy import Strategy
 from reference_numpy.training import Trainer
 
 CONFIG = preset("tiny", source_vocabulary=9, target_vocabulary=9, model_width=8, heads=2, key_value_heads=2, key_size=4, value_size=4,
@@ -163,7 +164,7 @@ def test_loss_sums_over_the_labels_that_count(padding_id: int | None) -> None:
     config = CONFIG.replace(padding_id=padding_id)
     run, (source, target) = trainer(config=config), batch()
     summed, count = run.loss(source, target)
-    logits = run.decode(run.encode(source), source, target[:, :-1])
+    logits = transformer.transformer(parameters.nest(parts(run.state(), "parameters")), config, source, target[:, :-1])
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     real = [(b, t) for b, t in np.ndindex(4, 5) if target[b, t + 1] != padding_id]
     assert count == len(real)
@@ -171,11 +172,16 @@ def test_loss_sums_over_the_labels_that_count(padding_id: int | None) -> None:
     assert run.steps == 0
 
 
-def test_encode_and_decode_are_the_evaluated_model() -> None:
+def test_the_searches_are_those_of_the_model_as_it_is_now() -> None:
     run, (source, target) = trainer(), batch()
+    strategy = Strategy(start_id=1, end_id=2, max_new_tokens=4, beam_size=2)
+    run.greedy_search(source, strategy)
     run.train_step(source, target)
     part = parameters.nest(parts(run.state(), "parameters"))
-    assert_array_equal(run.decode(run.encode(source), source, target), transformer.transformer(part, CONFIG, source, target))
+    for search in ("greedy_search", "beam_search"):
+        expected = getattr(decoding, search)(part, CONFIG, source, strategy)
+        for name, value in getattr(run, search)(source, strategy).items():
+            assert_array_equal(value, expected[name])
 
 
 @pytest.mark.parametrize(("dtype", "seed"), [(np.float64, 0), (np.float32, 1)])

@@ -13,15 +13,15 @@ from reference_numpy import TransformerConfig
 __all__ = ["DTYPES", "SUITE_VERSION", "Case", "numpy_dtype"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-SUITE_VERSION = 2  # grows whenever cases are added; a case says since which version it stands
+SUITE_VERSION = 3  # grows whenever cases are added; a case says since which version it stands
 
 
 @dataclass(frozen=True)
 class Case:
     """What a port is given: a component, its config, parameters and inputs, and how to run it.
 
-    inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`. What is nested in a mapping has
-    a name with dots: `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`.
+    inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`, or tuples of them. What is
+    nested in a mapping has a name with dots: `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`, `strategy.end_id`.
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.
     core: one of the few cases of its component that a quick check puts; a thorough one puts all.

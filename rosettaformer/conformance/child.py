@@ -9,7 +9,7 @@ from typing import Any
 
 from .worker import Answer, receive, send
 
-__all__ = ["Child", "ended", "limited_threads"]
+__all__ = ["Child", "cores", "ended", "limited_threads"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
@@ -69,6 +69,11 @@ class Child:
         self._process.kill()
         self._process.communicate()
         self._log.close()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limited_threads(threads: int) -> dict[str, str]:

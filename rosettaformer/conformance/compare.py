@@ -38,7 +38,7 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
     if got.dtype != dtype and not integers:
         return _refusal(f"must be {dtype}; got {got.dtype}")
     if dtype.kind in "biu":
-        return _compare_exactly(reference, got)
+        return _compare_exactly(expectation, got)
     return _compare_closely(expectation, got.astype(np.float64))
 
 
@@ -46,9 +46,10 @@ def _refusal(message: str) -> Comparison:
     return Comparison(np.inf, np.inf, np.inf, 0.0, message=message)
 
 
-def _compare_exactly(reference: np.ndarray, got: np.ndarray) -> Comparison:
-    if wrong := np.argwhere(reference != got).tolist():
-        return Comparison(np.inf, np.inf, 1.0, 0.0, worst=tuple(wrong[0]), message=f"{len(wrong)} of {got.size} elements differ")
+def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
+    if wrong := np.argwhere(expectation.reference != got).tolist():
+        message = "; ".join(filter(None, (f"{len(wrong)} of {got.size} elements differ", expectation.note)))
+        return Comparison(np.inf, np.inf, 1.0, 0.0, worst=tuple(wrong[0]), message=message)
     return Comparison(0.0, 0.0, 0.0, 0.0)
 
 
@@ -59,7 +60,8 @@ def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
             return _refusal(f"{count} of {got.size} elements are {kind} where the truth is not, or the reverse")
     if not got.size:
         return Comparison(0.0, 0.0, 0.0, expectation.noise)
-    error = np.abs(np.where(np.isfinite(reference), got - reference, 0.0))
+    finite = np.isfinite(reference)
+    error = np.abs(np.where(finite, got, 0.0) - np.where(finite, reference, 0.0))
     worst = np.unravel_index(int(error.argmax()), error.shape)
     largest, rmse = float(error[worst]), float(np.sqrt(np.mean(error**2)))
     excess = max(largest / expectation.bound, rmse / expectation.bound_rmse)

@@ -4,19 +4,20 @@ The truth's expectations are computed here, meanwhile, in one thread, since the 
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from . import tolerance
+from . import following, tolerance
 from .case import Case
 from .cases import fitted
+from .child import cores
 from .command import PREFIX, Command
 from .process import Process, Worker
 from .result import FAILURES, Expected, Result, judge
+from .truth import SEARCHES
 
 __all__ = ["FAILURES", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
@@ -35,7 +36,7 @@ def run(
     modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case. progress is called with each
     result as it comes, from one thread at a time.
     """
-    threads = max(1, (os.cpu_count() or 1) // max(1, len(ports)))
+    threads = max(1, cores() // max(1, len(ports)))
     lock = threading.Lock()
 
     def report(result: Result) -> Result:
@@ -99,6 +100,13 @@ class _Plan:
                 self._expected[key] = self._truth.submit(lambda: tolerance.expect(cast(question.dtype, question.device)))
             return self._expected[key]
 
+    def followed(self, question: _Question, expected: Expected, answer: Any) -> Expected:
+        """What is expected of a port that gave this answer."""
+        if question.case.component not in SEARCHES:
+            return expected
+        case = question.case.at(question.dtype, question.device)
+        return self._truth.submit(lambda: following.followed(case, expected, answer)).result()
+
     def _fit(self, config: dict[str, Any]) -> list[Case]:
         """The cases for that config: the same objects for equal configs."""
         key = repr(sorted(config.items()))
@@ -128,7 +136,8 @@ def _run_port(port: str, plan: _Plan, limit: float, threads: int, report: Callab
                 results.append(report(Result(**row, status=question.status, message=question.reason)))
             else:
                 expectation, (kind, answer) = next(answered)
-                results.append(report(judge(row, kind, answer, expectation.result() if kind == "outputs" else {})))
+                expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
+                results.append(report(judge(row, kind, answer, expected)))
         return results
 
 

@@ -1,10 +1,10 @@
 """One case at a time: a port's process that stays open between them."""
 
-import os
 from typing import Any
 
-from . import tolerance
+from . import following
 from .cases import all_cases
+from .child import cores
 from .result import Result, judge
 from .runner import open_worker, unable
 
@@ -17,7 +17,7 @@ class Single:
     def __init__(self, port: str, sharers: int = 1) -> None:
         """sharers: how many processes like this one share the machine."""
         self._port = port
-        self._worker = open_worker(port, max(1, (os.cpu_count() or 1) // sharers))
+        self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
 
@@ -35,7 +35,7 @@ class Single:
         if status:
             return Result(**row, status=status, message=reason)
         kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
-        return judge(row, kind, answer, tolerance.expect(case.at(dtype)) if kind == "outputs" else {})
+        return judge(row, kind, answer, following.expected(case.at(dtype), answer) if kind == "outputs" else {})
 
     def close(self) -> None:
         """Ends the port's process."""

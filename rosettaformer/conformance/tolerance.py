@@ -3,8 +3,9 @@
 r is the float64 truth on the inputs rounded to the dtype. c_i is the same truth computed in the dtype, with its additions in another
 order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as much.
 The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all hang
-on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones. Of what is drawn at random r is the mean
-of DRAWS seeds and the c_i are what each gives.
+on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few answers,
+in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean of DRAWS
+seeds and the c_i are what each gives.
 """
 
 import dataclasses
@@ -17,15 +18,17 @@ import numpy as np
 
 from . import statistics, truth
 from .case import Case, numpy_dtype
+from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
 
-__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "expect", "expectation", "order", "to_tf32", "ulp"]
+__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "expect", "expectation", "order", "searched", "to_tf32",
+           "ulp"]  # fmt: skip
 
-Answer = Callable[[Case], dict[str, np.ndarray]]
+Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
 
 MAX_FACTOR = 4.0
 RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
-SHUFFLES, DRAWS = 16, 32
+SHUFFLES, SEARCHED, DRAWS = 16, 8, 32
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Expectation:
     noise: float  # max_i max |c_i - r|
     noise_rmse: float  # max_i rmse(c_i, r)
     unit: float  # one ulp of the largest |r| in the dtype
+    note: str = ""  # why an answer that differs does
 
     @property
     def bound(self) -> float:
@@ -64,8 +68,10 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
     """
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)
+    if case.component in truth.SEARCHES:
+        return searched(case, Chooser(), answer, rounded)[0]
     reference = answer(case) if rounded else answer(case.at("float64"))
-    orders = list((ORDERS | TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else ORDERS).values())
+    orders = _orders(case)
     gradient = bool(truth.forward_of(case.component))
     orders += list(GRADIENT_ORDERS.values()) if gradient else []
     if gradient or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values()):
@@ -75,6 +81,24 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
         with order(replacements):
             runs.append(answer(case))
     return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
+
+
+def searched(
+    case: Case, chooser: Chooser, answer: Answer = truth.answer, rounded: bool = False
+) -> tuple[dict[str, Expectation], list[dict[Key, np.ndarray]]]:
+    """The expectation of a search whose choices the chooser makes; and the scores that each order chooses by, when it makes the same."""
+    reference = answer(case if rounded else case.at("float64"), chosen_by(chooser))
+    runs, scores = [], []
+    for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
+        replay = Replay(chooser.made)
+        with order(replacements):
+            runs.append(answer(case, chosen_by(replay)))
+        scores.append(replay.scores)
+    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}, scores
+
+
+def _orders(case: Case) -> list[dict[str, Callable]]:
+    return list((ORDERS | TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else ORDERS).values())
 
 
 def _of_draws(case: Case, answer: Answer) -> dict[str, Expectation]:

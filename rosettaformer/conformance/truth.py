@@ -1,5 +1,6 @@
 """How a case is put to the truth: which function of `reference_numpy` answers, and what it takes from the config."""
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +14,10 @@ from reference_numpy import TransformerConfig, parameters
 from . import statistics
 from .case import Case, numpy_dtype
 
-__all__ = ["COMPONENTS", "DIFFERENTIABLE", "FORWARD", "TRAINING", "VJP", "answer", "forward_of", "module_of", "named_outputs"]
+__all__ = [
+    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "answer", "forward_of", "model_of", "module_of",
+    "named_outputs",
+]  # fmt: skip
 
 Settings = Callable[[TransformerConfig, np.dtype], dict[str, Any]]
 Rows = dict[str, tuple[str, Settings]]
@@ -48,6 +52,16 @@ FORWARD: Rows = {
     "logits": ("embedding", _no_settings),
     "transformer": ("transformer", _no_settings),
 }  # fmt: skip
+DECODING: Rows = {
+    "decode_in_steps": ("cache", _no_settings),
+    "penalise": ("sampling", _no_settings),
+    "truncate": ("sampling", _no_settings),
+    "draw": ("sampling", _no_settings),
+    "greedy_search": ("decoding", _no_settings),
+    "sample": ("decoding", _no_settings),
+    "beam_search": ("decoding", _no_settings),
+}
+SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers hang on choices
 TRAINING: Rows = {
     "cross_entropy": ("loss", _no_settings),
     "training_loss": ("transformer", _no_settings),
@@ -65,7 +79,7 @@ DIFFERENTIABLE = (
 # every component in the order of the report's rows, each gradient after what it is the gradient of
 COMPONENTS: Rows = {
     name: row
-    for component, row in (FORWARD | TRAINING).items()
+    for component, row in (FORWARD | DECODING | TRAINING).items()
     for name in (component, component + VJP)
     if name == component or component in DIFFERENTIABLE
 }
@@ -76,13 +90,21 @@ def forward_of(component: str) -> str:
     return component.removesuffix(VJP) if component.endswith(VJP) else ""
 
 
+def model_of(component: str) -> str:
+    """The component that has this one's parameters: of what runs the whole model, a loss or a search, the model."""
+    return "transformer" if component in ("training_loss", "decode_in_steps", *SEARCHES) else component
+
+
 def module_of(name: str) -> ModuleType:
     """The module of that name in `reference_numpy`; a name with dots is a whole one."""
     return importlib.import_module(name if "." in name else f"reference_numpy.{name}")
 
 
-def answer(case: Case) -> dict[str, np.ndarray]:
-    """The truth's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics."""
+def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
+    """The truth's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics.
+
+    around: is entered while the truth computes.
+    """
     module, settings = COMPONENTS[case.component]
     function = getattr(module_of(module), case.component)
     arguments = parameters.nest(case.inputs) | settings(case.config, numpy_dtype(case.dtype))
@@ -91,7 +113,9 @@ def answer(case: Case) -> dict[str, np.ndarray]:
         arguments.setdefault("parameters", parameters.nest(case.parameters))
     if "config" in accepted:
         arguments["config"] = case.config
-    return statistics.measured(case.component, case.inputs, named_outputs(function(**arguments)))
+    with around or contextlib.nullcontext():
+        result = function(**arguments)
+    return statistics.measured(case.component, case.inputs, named_outputs(result))
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
-from . import statistics, tolerance
+from . import following, statistics
 from .case import DTYPES, SUITE_VERSION, Case
 from .casefile import MANIFEST, answer_path, read_answer
 from .cases import all_cases
@@ -114,7 +114,7 @@ def _judge_file(directory: Path, case: Case) -> Result:
         kind, answer = "error", str(error)
     if kind == "outputs" and not isinstance(answer, str):
         answer = statistics.measured(case.component, case.inputs, answer)
-    return judge(row, kind, answer, tolerance.expect(case) if kind == "outputs" else {})
+    return judge(row, kind, answer, following.expected(case, answer) if kind == "outputs" else {})
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Training any backend on a task, and translating with what it has learned.
 
 tasks/ gives pairs of texts, tokens.py makes ids of them, batches.py batches of few shapes; loop.py trains, store.py keeps checkpoints;
-search.py and translator.py answer.
+answers.py and translator.py answer.
 """
 
 __all__: list[str] = []

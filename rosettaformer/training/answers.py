@@ -5,12 +5,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import search
-from .backends import Trainer
-from .search import Hypothesis
-from .tokens import PADDING
+from reference_numpy.strategy import Strategy
 
-__all__ = ["Decoding", "answer"]
+from .backends import Trainer
+from .tokens import END, PADDING, START
+
+__all__ = ["Decoding", "Hypothesis", "answer", "padded_length"]
+
+SHORTEST = 16
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An answer: its ids from after START to before END; and `log p`, of a beam search divided by the length penalty (BEAM)."""
+
+    tokens: tuple[int, ...]
+    score: float
+
+
+def padded_length(length: int) -> int:
+    """The smallest of 16, 32, 64, ... that is not shorter, so that a compiled backend sees few lengths."""
+    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -42,17 +57,25 @@ def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decodin
 
 
 def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int) -> list[Hypothesis]:
+    strategy = Strategy(start_id=START, end_id=END, max_new_tokens=limit + 1, beam_size=decoding.width, alpha=decoding.alpha)
     if decoding.width == 1:
-        return search.greedy(trainer, source, limit)
-    kept = search.beam(trainer, source, decoding.width, decoding.alpha, limit)
-    return [hypotheses[0] if hypotheses else Hypothesis((), 0.0) for hypotheses in kept]
+        found = trainer.greedy_search(source, strategy)
+        tokens, scores = found["token_bn"], found["log_p_bn"].sum(axis=1)
+    else:
+        found = trainer.beam_search(source, strategy)
+        tokens, scores = found["token_bwn"][:, 0], found["score_bw"][:, 0]
+    return [Hypothesis(_text(ids), float(score)) for ids, score in zip(tokens.tolist(), scores, strict=True)]
+
+
+def _text(ids: Sequence[int]) -> tuple[int, ...]:
+    return tuple(id_ for id_ in ids if id_ not in (END, PADDING))
 
 
 def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, list[int]]]:
     """(padded length, indexes of at most `count` sources of that length), the shorter ones first."""
     by_length: dict[int, list[int]] = {}
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
-        by_length.setdefault(search.padded_length(len(sources[index])), []).append(index)
+        by_length.setdefault(padded_length(len(sources[index])), []).append(index)
     for length, indexes in by_length.items():
         yield from ((length, indexes[start : start + count]) for start in range(0, len(indexes), count))
 

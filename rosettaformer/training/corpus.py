@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .answers import padded_length
 from .batches import Batch, Buckets, Example, Group, pad
-from .search import padded_length
 from .tasks import Data, Pair
 from .tokens import Tokens
 

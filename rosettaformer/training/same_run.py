@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, sites
 from reference_numpy.recipe import PAPER, Recipe
 
+from ..conformance.child import cores
 from .envelope import LOSS, Allowed, Envelope
 from .remote import Remote
 
@@ -118,7 +118,7 @@ def compare(
     runs = [Run(backend) for backend in backends]
     losses = []
     with contextlib.ExitStack() as stack:
-        threads = max(1, (os.cpu_count() or 1) // max(1, len(backends)))
+        threads = max(1, cores() // max(1, len(backends)))
         remotes = [stack.enter_context(contextlib.closing(Remote(backend, threads))) for backend in backends]
         active = [*zip(runs, remotes, strict=True)]
         _begin(active, experiment, compiled, limit)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoints import Checkpoint, canonical
-from .answers import Decoding, answer
+from .answers import Decoding, Hypothesis, answer
 from .backends import Trainer
 from .manifest import Manifest
-from .search import Hypothesis
 from .store import Store
 from .tokens import Tokens
 

@@ -56,8 +56,11 @@ class Adapter:
             if forward := forward_of(case.component):
                 return self._gradients(dataclasses.replace(case, component=forward), device, mode == "compiled")
             function, inputs = self._built(case, device)
-            result = (self.compiled(function) if mode == "compiled" else function)(**inputs)
-            return jax.tree.map(weights.to_numpy, result)
+            if matching.compiles_itself(function):
+                inputs["compiled"] = mode == "compiled"
+            elif mode == "compiled":
+                function = self.compiled(function)
+            return jax.tree.map(weights.to_numpy, function(**inputs))
 
     def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
@@ -164,7 +167,7 @@ def _pulled(
     def pull(state: Any, leaves: dict[Any, jax.Array], cotangent: jax.Array) -> Any:
         def forward(state: Any, leaves: dict[Any, jax.Array]) -> jax.Array:
             merged = nnx.merge(graph, state, *rest)
-            again = function if module is None else merged if function is module else getattr(merged, function.__name__)
+            again = function if module is None else matching.of_other(function, merged)
             return next(value for value in matching.leaves(call(again, leaves)) if isinstance(value, jax.Array))
 
         output, back = jax.vjp(forward, state, leaves)

@@ -1,6 +1,7 @@
 """Which part of a model is which of the truth: submodules by path, a module's inputs by shape."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,8 +12,22 @@ import numpy as np
 from .. import taps
 from ..case import Case
 from ..port import NotCovered
+from ..truth import model_of
 
-__all__ = ["Rows", "assign", "leaves", "mapped", "owner", "refuse_keep", "submodules", "turned", "walk", "whole"]
+__all__ = [
+    "Rows",
+    "assign",
+    "compiles_itself",
+    "leaves",
+    "mapped",
+    "of_other",
+    "owner",
+    "refuse_keep",
+    "submodules",
+    "turned",
+    "walk",
+    "whole",
+]
 
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
 
@@ -104,13 +119,30 @@ def _kind(array: np.ndarray) -> str:
 
 
 def owner(built: Any) -> Any:
-    """The module of a bound method; otherwise what was built."""
+    """The module of a bound method, or the one that a partial function is given first; otherwise what was built."""
+    if isinstance(built, functools.partial) and built.args:
+        return built.args[0]
     return built.__self__ if inspect.ismethod(built) else built
 
 
+def of_other(function: Any, module: Any) -> Any:
+    """What `function`, a module, its method or a partial function of it, is for another module of its kind."""
+    if isinstance(function, functools.partial):
+        return functools.partial(function.func, module, *function.args[1:], **function.keywords)
+    return getattr(module, function.__name__) if inspect.ismethod(function) else module
+
+
+def compiles_itself(function: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `compiled` that says how it is to run: a search is a loop around its graphs, and no graph."""
+    try:
+        return "compiled" in inspect.signature(function).parameters
+    except ValueError:  # what is written in C may have none
+        return False
+
+
 def whole(case: Case) -> Case:
-    """The case as one of the component that its parameters are declared for: a loss has those of the model."""
-    return dataclasses.replace(case, component="transformer") if case.component == "training_loss" else case
+    """The case as one of the component that its parameters are declared for."""
+    return dataclasses.replace(case, component=model_of(case.component))
 
 
 def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """TensorFlow: cases for Keras layers, tf.Modules and plain functions."""
 
 import dataclasses
+import functools
 import inspect
 import os
 import re
@@ -115,6 +116,8 @@ class Adapter:
 
     def _graph(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
         """The function as the case's mode runs it."""
+        if matching.compiles_itself(function):
+            return functools.partial(function, compiled=case.mode == "compiled")
         if case.mode != "compiled" or case.component in NO_GRAPH:
             return function
         return getattr(self.port, "compiled", _compiled)(function)

@@ -15,6 +15,7 @@ from reference_numpy import layout, parameters
 
 from ..case import Case
 from ..port import Unsupported
+from ..statistics import RANDOM
 from ..truth import forward_of
 from . import matching
 from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, native_variables
@@ -98,7 +99,9 @@ class Adapter:
         arguments = parameters.nest(inputs)
         matching.refuse_keep(built.forward if isinstance(built, torch.nn.Module) else built, arguments)
         mode = case.mode or getattr(self.port, "modes", ("eager",))[0]
-        if mode == "compiled" and case.component not in _NO_GRAPH:
+        if matching.compiles_itself(built):
+            arguments["compiled"] = mode == "compiled"
+        elif mode == "compiled" and case.component not in _NO_GRAPH:
             # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
             torch.compiler.reset()
             built = getattr(self.port, "compiled", compiled)(built)
@@ -108,7 +111,7 @@ class Adapter:
         dtype = getattr(torch, case.dtype)
         built = self.port.components[case.component](case.config, dtype)
         if isinstance(module := matching.owner(built), torch.nn.Module):
-            module.to(device, dtype).eval()
+            module.to(device, dtype).train(case.component in RANDOM)
             if case.parameters:
                 table = getattr(self.port, "weights", weights.TABLE)
                 weights.load(module, case.parameters, case.config, matching.whole(case).component, table)

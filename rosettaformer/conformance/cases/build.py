@@ -10,6 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, preset
 
 from ..case import Case
+from ..truth import model_of
 
 __all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
 
@@ -30,6 +31,7 @@ CORE = """
     logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding
     cross_entropy/padded_smoothed training_loss/part_of_a_batch adam/decay_of_small_gradients clip_global_norm/above noam/trace
     initialise/semillero random_dropout/weights
+    decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
@@ -94,7 +96,7 @@ def rng(case_id: str) -> np.random.Generator:
 def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Random parameters, biases and scales included, of a size that shows in the output."""
     values = {}
-    for name, shape in parameters.shapes(config, component.replace("training_loss", "transformer")).items():
+    for name, shape in parameters.shapes(config, model_of(component)).items():
         kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
         if kind == "kernel":
             value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)

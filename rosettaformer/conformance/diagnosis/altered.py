@@ -1,11 +1,12 @@
 """The truth with some alterations in it: what it answers, and what it lets a port answer."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from .. import tolerance, truth
+from .. import following, tolerance, truth
 from ..case import Case
 from ..compare import compare
 from ..defects import Defect, injected
@@ -21,9 +22,17 @@ def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None
     return _attempt(lambda: _answer(combination, case))
 
 
-def expected(combination: Combination, case: Case) -> dict[str, tolerance.Expectation] | None:
-    """What the altered truth lets a port answer; None where it fails."""
-    return _attempt(lambda: tolerance.expect(case, lambda case: _answer(combination, case), rounds(combination, case)))
+def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> dict[str, tolerance.Expectation] | None:
+    """What the altered truth lets a port answer that gave these outputs; None where it fails."""
+
+    def ask(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
+        return _answer(combination, case, around)
+
+    def expect() -> dict[str, tolerance.Expectation]:
+        low = rounds(combination, case)
+        return following.followed(case, tolerance.expect(case, ask, low), outputs, ask, low)
+
+    return _attempt(expect)
 
 
 def separates(case: Case, first: Combination, second: Combination) -> bool:
@@ -53,9 +62,9 @@ def differ(first: Outputs | None, second: Outputs | None) -> bool:
     return any(not np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind not in "biu") for name in first)
 
 
-def _answer(combination: Combination, case: Case) -> dict[str, np.ndarray]:
+def _answer(combination: Combination, case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
     with injected(*combination), np.errstate(all="ignore"):
-        return truth.answer(case)
+        return truth.answer(case, around)
 
 
 def _attempt(function: Callable[[], Any]) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from .. import tolerance
 from ..case import Case
 from ..defects import Defect
-from ..truth import FORWARD, TRAINING, forward_of
+from ..truth import DECODING, FORWARD, TRAINING, forward_of
 from . import altered
 from .altered import Combination
 
@@ -22,7 +22,7 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[De
     """
     components = {probe.component for probe in probes}
     backward = all(map(forward_of, components))
-    within = FORWARD | ({} if components <= FORWARD.keys() else TRAINING)
+    within = FORWARD.keys() | {name for table in (DECODING, TRAINING) if components & table.keys() for name in table}
     return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 

@@ -15,6 +15,8 @@ from .. import tolerance
 from ..case import Case
 from ..compare import compare
 from ..defects import Defect
+from ..following import followed
+from ..truth import SEARCHES
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -33,7 +35,8 @@ class Search:
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers) -> None:
         self.hypotheses, self.answers = hypotheses, answers
-        self.failing = [index for index, clean in enumerate(hypotheses.clean) if not altered.equal(clean, answers[index])]
+        self._clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
+        self.failing = [index for index, clean in enumerate(self._clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
         self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
 
@@ -103,12 +106,12 @@ class Search:
         return all(self._equals(combination, index) for index in self._order)
 
     def _equals(self, combination: Combination, index: int) -> bool:
-        return altered.equal(altered.expected(combination, self.hypotheses.probes[index]), self.answers[index])
+        return altered.equal(altered.expected(combination, self.hypotheses.probes[index], self.answers[index]), self.answers[index])
 
     def complaint(self) -> str:
         """What is wrong with the first answer that fails, in words."""
         index = self.failing[0]
-        clean, answer = self.hypotheses.clean[index], self.answers[index]
+        clean, answer = self._clean[index], self.answers[index]
         problems = ["an error"] if answer is None else [compare(clean[name], answer.get(name)).message for name in clean]
         return f"{self.hypotheses.probes[index].id}: {next(filter(None, problems), 'other outputs')}"
 
@@ -126,14 +129,17 @@ class Search:
             if answer is None or predicted is None or not _same_shapes(predicted, answer):
                 return np.inf
             for name, value in predicted.items():
-                scale = np.abs(self.hypotheses.clean[index][name].reference).max(initial=1e-30)
-                distances.append(np.abs(np.asarray(answer[name], dtype=np.float64) - value).max(initial=0.0) / scale)
+                reference, got = self.hypotheses.clean[index][name].reference, np.asarray(answer[name], dtype=np.float64)
+                scale = np.abs(reference[np.isfinite(reference)]).max(initial=1e-30)
+                same = got == value  # infinities among them
+                distances.append(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, value)).max(initial=0.0) / scale)
         return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
 
     def _near(self, combination: Combination, index: int) -> bool:
         """False where the float64 answer of the altered truth alone rules the combination out."""
         probe, answer = self.hypotheses.probes[index], self.answers[index]
-        if altered.rounds(combination, probe):
+        # A half type's search may lie near many ties, at which float64 chooses otherwise.
+        if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
         predicted = self.hypotheses.answer(combination, index)
         if predicted is None or answer is None:
@@ -164,11 +170,11 @@ def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bo
     if not np.array_equal(np.isfinite(got), np.isfinite(predicted)):
         return False
     finite = np.isfinite(got)
-    scale = np.abs(clean.reference).max()
+    scale = np.abs(clean.reference[np.isfinite(clean.reference)]).max(initial=0.0)
     largest = max(float(np.abs(predicted[finite]).max(initial=0.0)), float(scale))
     relative = (clean.noise + clean.unit) / float(scale) if scale else 0.0
     bound = FAR[clean.dtype.itemsize] * max(relative * largest, tolerance.ulp(largest, clean.dtype))
-    return bool(np.abs(got - predicted)[finite].max(initial=0.0) <= bound)
+    return bool(np.abs(got[finite] - predicted[finite]).max(initial=0.0) <= bound)
 
 
 def _size(case: Case) -> int:

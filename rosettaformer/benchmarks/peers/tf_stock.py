@@ -1,26 +1,19 @@
-"""impl_tf beside the stock layers of Keras."""
-
-import functools
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+"""The stock layers of Keras, and their training step as a user of Keras writes it."""
 
 import numpy as np
 import tensorflow as tf
 
 from impl_tf import weights
 from impl_tf.backend import keras
-from impl_tf.compiled import compiled
 from impl_tf.schedule import Noam
-from impl_tf.training import Trainer
-from impl_tf.transformer import Transformer
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from .measure import Row, Step, training_row
-from .problem import LENGTH, PADDING, Problem
+from ..problem import Problem
+from ..rows import Step
+from ..workloads import PADDING
 
-__all__ = ["describe", "rows", "training_rows"]
+__all__ = ["build", "ids", "training"]
 
 TABLE: layout.Table = (
     ("table", "embeddings", "v d"),
@@ -86,7 +79,7 @@ class StockStack(keras.layers.Layer):
 class Stock(keras.Model):
     """The paper's model from `keras.layers`."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, length: int) -> None:
         super().__init__()
         self.config = config
         self.source_embedding = keras.layers.Embedding(config.source_vocabulary, config.model_width)
@@ -95,79 +88,36 @@ class Stock(keras.Model):
         self.decoder = StockStack(config, config.decoder_layers, decoder=True)
         self.dropout = keras.layers.Dropout(config.dropout_rate)
         self.logits = keras.layers.Dense(config.target_vocabulary)
-        self.position = tf.constant(positional_encoding(np.arange(LENGTH), config.model_width, np.float32))
+        self.position = tf.constant(positional_encoding(np.arange(length), config.model_width, np.float32))
 
     def call(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         source_mask, target_mask = ((token != PADDING)[:, None, :] for token in (source, target))
-        memory = self.encoder(self._embed(self.source_embedding, source), source_mask)
+        memory = self.encode(source)
         return self.logits(self.decoder(self._embed(self.target_embedding, target), target_mask, memory, source_mask))
+
+    def encode(self, source: tf.Tensor) -> tf.Tensor:
+        return self.encoder(self._embed(self.source_embedding, source), (source != PADDING)[:, None, :])
 
     def _embed(self, embedding: keras.layers.Embedding, token: tf.Tensor) -> tf.Tensor:
         return self.dropout(embedding(token) * self.config.model_width**0.5 + self.position)
 
 
-def rows(problem: Problem, device: str) -> list[Row]:
-    """Eager (ours), as a graph and by XLA."""
-    ours, stock = Transformer(problem.config), _stock(problem)
-    source, target = _ids(problem.source), _ids(problem.target)
-    weights.load(ours, problem.tensors, problem.config)
-
-    def row(name: str, model: keras.Model, stock: bool = False, jit_compile: bool | None = None) -> Row:
-        function = model
-        if jit_compile is not None:
-            function = tf.function(model, autograph=False, jit_compile=jit_compile) if stock else compiled(model, jit_compile)
-
-        def call() -> tf.Tensor:
-            with tf.device("/CPU:0"):
-                return function(source, target, training=False)
-
-        return Row("tf", name, call, stock=stock, compiles=jit_compile is not None)
-
-    return [
-        row("impl_tf eager", ours),
-        row("impl_tf compiled", ours, jit_compile=True),
-        row("impl_tf compiled, no XLA", ours, jit_compile=False),
-        row("keras.layers compiled", stock, stock=True, jit_compile=True),
-        row("keras.layers compiled, no XLA", stock, stock=True, jit_compile=False),
-    ]
-
-
-def training_rows(problem: Problem, device: str) -> list[Row]:
-    """Ours by XLA, and stock as a graph and by XLA."""
-    rows = [training_row("tf", "impl_tf compiled", _trainer, problem, compiles=True)]
-    for name, jit_compile in (("keras.layers compiled", True), ("keras.layers compiled, no XLA", False)):
-        rows.append(training_row("tf", name, functools.partial(_stock_training, jit_compile), problem, stock=True, compiles=True))
-    return rows
-
-
-def describe(device: str) -> str:
-    """The threads. Raises ValueError on another device than the CPU."""
-    if device != "cpu":
-        raise ValueError(f"tf is measured on device cpu; got {device}")
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return f"{threads} threads" if threads else "one thread a core"
-
-
-def _ids(token: np.ndarray) -> tf.Tensor:
+def ids(token: np.ndarray) -> tf.Tensor:
     return weights.from_numpy(token.astype(np.int32), "/CPU:0")
 
 
-def _stock(problem: Problem) -> Stock:
-    stock = Stock(problem.config)
-    stock(_ids(problem.source), _ids(problem.target))  # creates its variables
+def build(problem: Problem) -> Stock:
+    """With the problem's weights."""
+    stock = Stock(problem.config, problem.task.length)
+    stock(ids(problem.source[:1]), ids(problem.target[:1]))  # creates its variables
     weights.load(stock, problem.tensors, problem.config, table=TABLE)
     return stock
 
 
-def _trainer(problem: Problem) -> Step:
-    trainer = Trainer(problem.config, problem.recipe, problem.tensors)
-    return lambda: trainer.train_step(problem.source, problem.sequence)
-
-
-def _stock_training(jit_compile: bool, problem: Problem) -> Step:
-    """The step as a user of Keras writes it. Its Adam adds epsilon before the correction, which shows in no loss that is compared."""
-    config, recipe, stock = problem.config, problem.recipe, _stock(problem)
-    source, target = _ids(problem.source), _ids(problem.sequence)
+def training(jit_compile: bool, problem: Problem) -> Step:
+    """Its Adam adds epsilon before the correction, which shows in no loss that is compared."""
+    config, recipe, stock = problem.config, problem.recipe, build(problem)
+    source, target = ids(problem.source), ids(problem.sequence)
     schedule = Noam(config.model_width, recipe.warmup)
     optimizer = keras.optimizers.Adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon)
     optimizer.build(stock.trainable_variables)
@@ -180,7 +130,8 @@ def _stock_training(jit_compile: bool, problem: Problem) -> Step:
             logits = stock(source, target[:, :-1], training=True)
             losses = keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=recipe.smoothing)
             loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-        gradients = tape.gradient(loss, stock.trainable_variables)
+        # Of a table the gradient is a list of rows, and Keras's Adam would square those of a token that repeats one by one.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, stock.trainable_variables)]
         optimizer.apply_gradients(zip(gradients, stock.trainable_variables, strict=True))
         return loss
 

@@ -1,0 +1,110 @@
+"""The beams of all rows: which live on, which are finished, and when no live one can win (BEAM)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from reference_numpy.strategy import Strategy
+
+__all__ = ["Beams", "advance", "start"]
+
+
+class Beams(NamedTuple):
+    """The live beams of every row, all of one length and the best first, and the best finished hypotheses, the best first.
+
+    What is not there has a score of -inf. token_bw: what each beam reads next. All beams of a row share its cache, in which the tokens that
+    they read at one step lie side by side; place_bwn says which of them is the beam's own. So beams that live on take their past with them,
+    and no key or value moves.
+    """
+
+    length: jax.Array
+    token_bw: jax.Array
+    live_bwn: jax.Array
+    live_bw: jax.Array
+    place_bwn: jax.Array
+    kept_bwn: jax.Array
+    kept_bw: jax.Array
+    done_b: jax.Array
+
+
+def start(token_bw: jax.Array, strategy: Strategy, filler: int, dtype: jnp.dtype) -> Beams:
+    """One live beam a row, without a token, which reads this one."""
+    token_bwn = jnp.full((*token_bw.shape, strategy.max_new_tokens), filler)
+    nothing_bw = jnp.full(token_bw.shape, -jnp.inf, dtype)
+    return Beams(
+        length=jnp.zeros((), int),
+        token_bw=token_bw,
+        live_bwn=token_bwn,
+        live_bw=nothing_bw.at[:, 0].set(0),
+        place_bwn=jnp.broadcast_to(jnp.arange(strategy.beam_size)[:, None], token_bwn.shape),
+        kept_bwn=token_bwn,
+        kept_bw=nothing_bw,
+        done_b=jnp.zeros(len(token_bw), bool),
+    )
+
+
+def advance(beams: Beams, scores_bwv: jax.Array, strategy: Strategy, limit: jax.Array) -> Beams:
+    """One token more, given its scores for each live beam. limit: the most tokens of an answer; the strategy's is the room for them."""
+    penalties_n = jnp.asarray(((5 + np.arange(strategy.max_new_tokens + 1)) / 6) ** strategy.alpha, scores_bwv.dtype)
+    total_bwv = scores_bwv + beams.live_bw[..., None]
+    ended_bw = total_bwv[..., strategy.end_id] / penalties_n[beams.length + 1]
+    kept_bwn, kept_bw = _keep(beams, ended_bw, strategy)
+    live_bw, token_bw, parent_bw = _best(total_bwv.at[..., strategy.end_id].set(-jnp.inf))
+    live_bwn = jax.lax.dynamic_update_index_in_dim(_rows(beams.live_bwn, parent_bw), token_bw, beams.length, axis=2)
+    read_n = jnp.arange(strategy.max_new_tokens) <= beams.length
+    place_bwn = jnp.where(read_n, _rows(beams.place_bwn, parent_bw), beams.place_bwn)
+    highest_b = live_bw[:, 0] / penalties_n[limit]
+    full_b = kept_bw[:, -1] > -jnp.inf
+    stops_b = full_b if strategy.early_stop else full_b & (highest_b <= kept_bw[:, -1])
+    done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == limit)
+    new = Beams(beams.length + 1, token_bw, live_bwn, live_bw, place_bwn, kept_bwn, kept_bw, done_b)
+    return Beams(new.length, *(jnp.where(_broadcast(beams.done_b, then), now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
+
+
+def _keep(beams: Beams, ended_bw: jax.Array, strategy: Strategy) -> tuple[jax.Array, jax.Array]:
+    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
+    end_bw1 = jnp.full_like(beams.live_bwn[..., :1], strategy.end_id)
+    ended_bwn = jax.lax.dynamic_update_slice_in_dim(beams.live_bwn, end_bw1, beams.length, axis=2)
+    token_bcn = jnp.concatenate([beams.kept_bwn, ended_bwn], axis=1)
+    score_bc = jnp.concatenate([beams.kept_bw, ended_bw], axis=1)
+    order_bw = jnp.argsort(_rank(score_bc, token_bcn), axis=1)[:, : strategy.beam_size]
+    return _rows(token_bcn, order_bw), jnp.take_along_axis(score_bc, order_bw, axis=1)
+
+
+def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
+    """How many candidates of its row come before each: the highest score first, of equals the lower tokens."""
+    differs_bccn = token_bcn[:, :, None] != token_bcn[:, None]
+    first_bcc1 = differs_bccn.argmax(axis=-1)[..., None]
+    mine_bcc, other_bcc = (
+        jnp.take_along_axis(jnp.broadcast_to(x, differs_bccn.shape), first_bcc1, axis=-1)[..., 0]
+        for x in (token_bcn[:, :, None], token_bcn[:, None])
+    )
+    index_c = jnp.arange(score_bc.shape[1])
+    lower_bcc = (other_bcc < mine_bcc) | ((other_bcc == mine_bcc) & (index_c < index_c[:, None]))
+    mine_bc1, other_b1c = score_bc[:, :, None], score_bc[:, None]
+    return ((other_b1c > mine_bc1) | ((other_b1c == mine_bc1) & lower_bcc)).sum(axis=-1)
+
+
+def _best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log p, token and parent of the continuations of the largest log p, largest first; of equals the lower token, then the better beam.
+
+    The best of a row are among the best of each of its beams.
+    """
+    batch, size, _ = total_bwv.shape
+    score_bww, token_bww = jax.lax.top_k(total_bwv, size)
+    parent_bww = jnp.broadcast_to(jnp.arange(size)[:, None], token_bww.shape)
+    candidates = (-score_bww, token_bww.astype(int), parent_bww)
+    negative_bw, token_bw, parent_bw = (
+        x[:, :size] for x in jax.lax.sort([x.reshape(batch, -1) for x in candidates], dimension=1, num_keys=3)
+    )
+    return -negative_bw, token_bw, parent_bw
+
+
+def _rows(x_bcn: jax.Array, index_bw: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(x_bcn, index_bw[..., None], axis=1)
+
+
+def _broadcast(done_b: jax.Array, x: jax.Array) -> jax.Array:
+    return done_b.reshape(-1, *(1,) * (x.ndim - 1))

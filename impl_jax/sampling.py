@@ -1,0 +1,73 @@
+"""From the logits of the next token to the token (SAMPLE)."""
+
+import jax
+import jax.numpy as jnp
+
+from reference_numpy import checks
+
+from .softmax import softmax
+
+__all__ = ["draw", "penalise", "truncate"]
+
+
+def penalise(
+    scores_bv: jax.Array,
+    token_bn: jax.Array,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: jax.Array | None = None,
+) -> jax.Array:
+    """Which tokens are held, and which end a run that is held, are scattered into masks of the scores, all rows at once."""
+    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
+    mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
+    penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
+    held_bv = _among(scores_bv.shape, token_bn, mask_bn)
+    result_bv = jnp.where(held_bv, jnp.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty), scores_bv)
+    if not 0 < no_repeat_ngram <= token_bn.shape[1]:
+        return result_bv
+    return jnp.where(_among(scores_bv.shape, *_endings(token_bn, mask_bn, no_repeat_ngram)), -jnp.inf, result_bv)
+
+
+def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
+    """`b v`: True for the ids that are among the tokens of their row where the mask is True."""
+    return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn].max(mask_bn)
+
+
+def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """The last tokens of all runs of that size, and whether such a run begins with the size - 1 tokens that the target ends in."""
+    count = token_bn.shape[1] - size + 1
+    same_bn = jnp.ones((token_bn.shape[0], count), bool)
+    for place in range(size - 1):
+        last = slice(count + place, count + place + 1)
+        same_bn &= (token_bn[:, place : place + count] == token_bn[:, last]) & mask_bn[:, place : place + count] & mask_bn[:, last]
+    return token_bn[:, size - 1 :], same_bn & mask_bn[:, size - 1 :]
+
+
+def truncate(logits_bv: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> jax.Array:
+    """The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
+
+    `jax.lax.top_k` puts the lower id first among equals.
+    """
+    checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
+    vocabulary = logits_bv.shape[1]
+    if not top_k and top_p == 1:
+        return x_bv
+    x_bv = jnp.where(x_bv == 0, 0, x_bv)  # -0 equals 0, but is ordered before it
+    largest_bk, id_bk = jax.lax.top_k(x_bv, min(top_k, vocabulary) if top_k else vocabulary)
+    last_b1 = jnp.full((len(x_bv), 1), largest_bk.shape[1] - 1)
+    if top_p < 1:
+        before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[:, :-1]  # the probability of all that are likelier
+        last_b1 = (before_bk < jnp.asarray(top_p, before_bk.dtype)).sum(axis=1, keepdims=True)
+    bound_b1, bound_id_b1 = (jnp.take_along_axis(each, last_b1, axis=1) for each in (largest_bk, id_bk))
+    kept_bv = (x_bv > bound_b1) | ((x_bv == bound_b1) & (jnp.arange(vocabulary) <= bound_id_b1))
+    return jnp.where(kept_bv, x_bv, -jnp.inf)
+
+
+def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
+    """The ids are JAX's default integers: int32, or int64 where jax_enable_x64 is set."""
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    p_bv = softmax(logits_bv)
+    cumulative_bv = jnp.cumsum(p_bv, axis=1)
+    last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
+    return jnp.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)

@@ -1,0 +1,170 @@
+"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_numpy import checks
+from reference_numpy.strategy import Strategy
+
+from . import cache, dtypes, mask, sampling
+from .beams import Beams
+from .compiled import compiled_step, graphs
+from .embedding import check_ids
+from .fused import fused
+from .transformer import Transformer
+
+__all__ = ["Searcher"]
+
+Options = Strategy | Mapping[str, Any]
+
+
+class Searcher:
+    """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
+
+    dtype: of the snapshot; by default the model's. compiled: a step of one token is a graph, which serves every length and every value,
+    unless kernels are packed, which is worth more for large ones (`fused.pack`).
+    The device is asked whether all rows are done once in a while, and whether a logit was NaN once at the end.
+    """
+
+    def __init__(self, model: Transformer, dtype: torch.dtype | None = None, compiled: bool = True) -> None:
+        self.model = fused(model, dtype)
+        self.step: cache.Step = compiled_step(cache.read_on) if compiled else cache.read_on
+
+    @torch.inference_mode()
+    @graphs()
+    def greedy_search(
+        self, source: Tensor, strategy: Options, prefix: Tensor | None = None, source_mask_bs: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        strategy = Strategy.of(strategy, self.model.config)
+        return self._one_by_one(source, strategy, prefix, source_mask_bs, lambda scores_bv, _: _likeliest(scores_bv))
+
+    @torch.inference_mode()
+    @graphs()
+    def sample(
+        self,
+        source: Tensor,
+        strategy: Options,
+        uniform_bn: Tensor,
+        prefix: Tensor | None = None,
+        source_mask_bs: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        strategy = Strategy.of(strategy, self.model.config)
+        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+
+        def choose(scores_bv: Tensor, step: int) -> Tensor:
+            if not strategy.temperature:
+                return _likeliest(scores_bv)
+            kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
+            return sampling.draw(kept_bv, uniform_bn[:, step])
+
+        return self._one_by_one(source, strategy, prefix, source_mask_bs, choose)
+
+    @torch.inference_mode()
+    @graphs()
+    def beam_search(
+        self, source: Tensor, strategy: Options, prefix: Tensor | None = None, source_mask_bs: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        strategy = Strategy.of(strategy, self.model.config)
+        reading = _Reading(self, strategy, source, prefix, source_mask_bs, strategy.beam_size)
+        beams = Beams(strategy, len(source), reading.logits_bv.dtype, source.device)
+        for step in range(strategy.max_new_tokens):
+            scores_bv = reading.penalised(reading.logits_bv.log_softmax(dim=1), step)
+            token_bt, row_b = beams.advance(scores_bv.unflatten(0, (len(source), -1)))
+            if step + 1 == strategy.max_new_tokens or _all(beams.done_b, step):
+                break
+            reading.read(token_bt, row_b)
+        reading.check()
+        return beams.n_best(strategy.filler(self.model.config))
+
+    def _one_by_one(
+        self,
+        source: Tensor,
+        strategy: Strategy,
+        prefix: Tensor | None,
+        source_mask_bs: Tensor | None,
+        choose: Callable[[Tensor, int], Tensor],
+    ) -> dict[str, Tensor]:
+        """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
+        reading = _Reading(self, strategy, source, prefix, source_mask_bs)
+        filler, shape = strategy.filler(self.model.config), (len(source), strategy.max_new_tokens)
+        token_bn = torch.full(shape, filler, device=source.device)
+        log_p_bn = torch.zeros(shape, dtype=reading.logits_bv.dtype, device=source.device)
+        done_b = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+        for step in range(strategy.max_new_tokens):
+            scores_bv = reading.penalised(reading.logits_bv, step)
+            nothing_b = scores_bv.amax(dim=1) == -torch.inf  # may follow: the answer ends
+            token_b = choose(scores_bv, step).masked_fill_(nothing_b, strategy.end_id).masked_fill_(done_b, filler)
+            token_bn[:, step] = token_b
+            log_p_bn[:, step] = reading.log_p(token_b).masked_fill_(done_b, 0)
+            done_b |= token_b == strategy.end_id
+            if step + 1 == strategy.max_new_tokens or _all(done_b, step):
+                break
+            reading.read(token_b[:, None])
+        reading.check()
+        return {"token_bn": token_bn, "log_p_bn": log_p_bn}
+
+
+class _Reading:
+    """The model that has read a target, of each row as many copies as it has beams."""
+
+    def __init__(
+        self, searcher: Searcher, strategy: Strategy, source: Tensor, prefix: Tensor | None, source_mask_bs: Tensor | None, copies: int = 1
+    ) -> None:
+        self.model, self.step, self.strategy, config = searcher.model, searcher.step, strategy, searcher.model.config
+        if prefix is None:
+            prefix = source.new_full((len(source), 1), strategy.start_id)
+        checks.check_prefix(prefix.shape, dtypes.name(prefix.dtype), config.padding_id, prefix[:, -1:].tolist())
+        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+        check_ids((source, config.source_vocabulary), (prefix, config.target_vocabulary))
+        if source_mask_bs is None:
+            source_mask_bs = mask.token_mask(source, config.padding_id)
+        memory_bsd = self.model.encode(source, source_mask_bs)
+        length = prefix.shape[1] + strategy.max_new_tokens
+        self._cache = cache.start_cache(self.model, memory_bsd, source_mask_bs, length=length, copies=copies)
+        self._barred = torch.tensor(strategy.barred(config), dtype=torch.int64, device=source.device)
+        self._nan = torch.zeros((), dtype=torch.bool, device=source.device)
+        self._penalises = strategy.repetition_penalty != 1 or strategy.no_repeat_ngram > 0
+        prefix = prefix.repeat_interleave(copies, dim=0)
+        self._target_bt = prefix[:, :0]
+        self.read(prefix)
+
+    def read(self, token_bt: Tensor, row_b: Tensor | None = None) -> None:
+        """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+        if row_b is not None and self.strategy.beam_size > 1:
+            self._cache, self._target_bt = cache.reorder(self._cache, row_b), self._target_bt[row_b]
+        logits_btv, self._cache = self.step(self.model, token_bt, self._cache, last=True)
+        if self._penalises:
+            self._target_bt = torch.cat([self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1)
+        self.logits_bv = dtypes.widen(logits_btv[:, -1])
+        self._nan |= self.logits_bv.amax(dim=1).isnan().any()
+        self.logits_bv.index_fill_(1, self._barred, -torch.inf)
+
+    def log_p(self, token_b: Tensor) -> Tensor:
+        return self.logits_bv.gather(1, token_b[:, None])[:, 0] - self.logits_bv.logsumexp(dim=1)
+
+    def penalised(self, scores_bv: Tensor, step: int) -> Tensor:
+        """The scores by which the next token is chosen."""
+        strategy = self.strategy
+        if self._penalises:
+            mask_bt = mask.token_mask(self._target_bt, self.model.config.padding_id)
+            scores_bv = sampling.penalise(scores_bv, self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, mask_bt)
+        if step < strategy.min_new_tokens:
+            scores_bv = scores_bv.clone()
+            scores_bv[:, strategy.end_id] = -torch.inf
+        return scores_bv
+
+    def check(self) -> None:
+        """Raises ValueError where a logit was NaN."""
+        checks.check_no_nan("logits", bool(self._nan))
+
+
+def _likeliest(scores_bv: Tensor) -> Tensor:
+    return scores_bv.max(dim=1).indices
+
+
+def _all(done_b: Tensor, step: int) -> bool:
+    """Whether all rows are done, as far as the host knows: a CPU says so at once, while another device is not waited for at each step."""
+    return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 else False

@@ -1,0 +1,64 @@
+"""The beams of one row: which live on, which are finished, and when no live one can win (BEAM)."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .strategy import Strategy
+
+__all__ = ["Beam", "Row", "best", "keep", "length_penalty", "stops"]
+
+
+class Beam(NamedTuple):
+    """Tokens, and their log p; or, of a hypothesis, its score. parent: the live beam that it continues."""
+
+    score: float
+    tokens: tuple[int, ...]
+    parent: int = 0
+
+
+class Row:
+    """The live beams of one row, all of one length, and the best finished hypotheses."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.done = strategy, False
+        self.live, self.kept = [Beam(0.0, ())], list[Beam]()
+
+    def advance(self, scores_wv: np.ndarray) -> None:
+        """One token more, given its scores for each live beam."""
+        if self.done:
+            return
+        strategy, length = self.strategy, len(self.live[0].tokens) + 1
+        total_wv = scores_wv[: len(self.live)] + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
+        penalty = total_wv.dtype.type(length_penalty(length, strategy.alpha))
+        ended_w = total_wv[:, strategy.end_id] / penalty
+        total_wv[:, strategy.end_id] = -np.inf
+        self.kept = keep(self.kept, self.live, ended_w, strategy)
+        self.live = best(self.live, total_wv, strategy.beam_size)
+        self.done = length == strategy.max_new_tokens or not self.live or stops(self.live, self.kept, strategy)
+
+
+def keep(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
+    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
+    ended = [Beam(score, (*beam.tokens, strategy.end_id)) for beam, score in zip(live, ended_w, strict=True) if np.isfinite(score)]
+    return sorted(kept + ended, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
+
+
+def best(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
+    """The continuations of the largest log p, largest first; of equals the lower token, then the better beam."""
+    flat = total_wv.T.ravel()  # by token, then by beam
+    order = [divmod(int(index), len(live)) for index in np.argsort(-flat, kind="stable")[:count] if np.isfinite(flat[index])]
+    return [Beam(total_wv[parent, id_], (*live[parent].tokens, id_), parent) for id_, parent in order]
+
+
+def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:
+    """Whether no live beam can beat the worst hypothesis: log p only falls, and no penalty is larger than that of the longest answer."""
+    if len(kept) < strategy.beam_size:
+        return False
+    highest = live[0].score / length_penalty(strategy.max_new_tokens, strategy.alpha)
+    return strategy.early_stop or bool(highest <= kept[-1].score)
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """`((5 + n) / 6)^alpha`, by which `log p` of n tokens is divided (Wu et al. 2016, eq. 14)."""
+    return ((5 + length) / 6) ** alpha

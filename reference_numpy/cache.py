@@ -1,0 +1,105 @@
+"""Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import attention, checks, embedding, layers, mask, normalization, positional_encoding, transformer
+from .config import TransformerConfig
+
+__all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
+
+Tree = Mapping[str, Any]
+Cache = Mapping[str, Any]  # source_mask_bs; target_mask_bt of the tokens read; layers: the keys and values of each, of both attentions
+
+
+def start_cache(parameters: Tree, config: TransformerConfig, memory_bsd: np.ndarray, source_mask_bs: np.ndarray | None = None) -> Cache:
+    """The cache before the first token: keys and values of the memory, which no step changes, and none of the target.
+
+    source_mask_bs: boolean, True = real token of the source. Raises ValueError on shapes that do not fit, and where there is no decoder.
+    """
+    transformer.need_decoder(config)
+    checks.check_features("memory", memory_bsd.shape, config.model_width)
+    if source_mask_bs is not None:
+        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
+    batch, kind = len(memory_bsd), memory_bsd.dtype
+    nothing = (
+        np.zeros((batch, 0, config.key_value_heads, config.key_size), kind),
+        np.zeros((batch, 0, config.key_value_heads, config.value_size), kind),
+    )
+    stack = parameters["decoder"]["layers"]
+    return {
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bt": np.zeros((batch, 0), bool),
+        "layers": [
+            {"self_attention": nothing, "cross_attention": attention.keys_and_values(stack[str(index)]["cross_attention"], memory_bsd)}
+            for index in range(config.decoder_layers)
+        ],
+    }
+
+
+def decode_step(
+    parameters: Tree, config: TransformerConfig, target: np.ndarray, cache: Cache, target_mask_bt: np.ndarray | None = None
+) -> tuple[np.ndarray, Cache]:
+    """Logits `b t v` of the next t tokens of the target, and the cache after them.
+
+    They are those rows of `decode` on the whole target: position and causality count from its beginning (CAUSAL). target and
+    target_mask_bt: as of `decode`, of these tokens only; t may differ from step to step. Evaluation alone: nothing is dropped.
+    Raises ValueError on ids, masks and shapes that do not fit.
+    """
+    checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
+    table = parameters[transformer.target_table(config)]
+    x_btd = embedding.embedding(table, target, config.scale_embedding)
+    if target_mask_bt is None:
+        target_mask_bt = mask.token_mask(target, config.padding_id)
+    checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
+    read_bt = np.concatenate([cache["target_mask_bt"], target_mask_bt], axis=1)
+    x_btd = x_btd + positional_encoding.positional_encoding(_positions(read_bt, target.shape[1]), config.model_width, x_btd.dtype)
+    source_mask_bs, grown = cache["source_mask_bs"], []
+    masks = mask.padding_mask(read_bt), None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    for index, layer_cache in enumerate(cache["layers"]):
+        x_btd, layer_cache = layers.decoder_layer_step(parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks)
+        grown.append(layer_cache)
+    if config.final_norm:
+        x_btd = normalization.layer_norm(parameters["decoder"]["final_norm"], x_btd, config.epsilon)
+    logits_btv = embedding.logits(transformer.head(parameters, config), x_btd)
+    return logits_btv, {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": grown}
+
+
+def decode_in_steps(
+    parameters: Tree,
+    config: TransformerConfig,
+    target: np.ndarray,
+    memory_bsd: np.ndarray,
+    splits: Sequence[int],
+    source_mask_bs: np.ndarray | None = None,
+    target_mask_bt: np.ndarray | None = None,
+) -> np.ndarray:
+    """`decode`, in steps of so many tokens: the same logits `b t v`, however the target is split.
+
+    Raises ValueError as `decode`, and where splits are not lengths of at least 1 that add up to t.
+    """
+    checks.check_splits(splits, target.shape)
+    cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs), []
+    for end, length in zip(np.cumsum(splits), splits, strict=True):
+        part = slice(end - length, end)
+        part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
+        logits_btv, cache = decode_step(parameters, config, target[:, part], cache, part_mask_bt)
+        logits.append(logits_btv)
+    return np.concatenate(logits, axis=1)
+
+
+def reorder(cache: Cache, row_b: np.ndarray) -> Cache:
+    """The cache whose row i is what row `row_b[i]` was, of every key, value and mask: beams that live on take their past with them."""
+    source_mask_bs = cache["source_mask_bs"]
+    return {
+        "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
+        "target_mask_bt": cache["target_mask_bt"][row_b],
+        "layers": [{name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()} for layer in cache["layers"]],
+    }
+
+
+def _positions(read_bt: np.ndarray, length: int) -> np.ndarray:
+    """The positions of the last tokens of all that have been read."""
+    return positional_encoding.token_positions(read_bt)[:, -length:]

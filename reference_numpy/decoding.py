@@ -1,0 +1,181 @@
+"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import arithmetic, beams, cache, checks, mask, sampling, transformer
+from .config import TransformerConfig
+from .strategy import Strategy
+
+__all__ = ["beam_search", "greedy_search", "sample"]
+
+Tree = Mapping[str, Any]
+Options = Strategy | Mapping[str, Any]
+
+
+def greedy_search(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    strategy: Options,
+    prefix: np.ndarray | None = None,
+    source_mask_bs: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The answer whose every token is the likeliest; of equals the lower id.
+
+    source: ids `b s`. strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of the start
+    token; shorter ones are padded on the left. An answer ends with the end token or with max_new_tokens tokens.
+    Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with padding after their end; and log_p_bn,
+    the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
+    Half types compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is NaN.
+    """
+    strategy = Strategy.of(strategy, config)
+    return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, lambda scores_bv, _: _likeliest(scores_bv))
+
+
+def sample(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    strategy: Options,
+    uniform_bn: np.ndarray,
+    prefix: np.ndarray | None = None,
+    source_mask_bs: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """As `greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the inverse distribution (SAMPLE).
+
+    uniform_bn: a number in [0, 1) for every token of every answer, which alone decides what is drawn. At temperature 0 the likeliest
+    token is.
+    """
+    strategy = Strategy.of(strategy, config)
+    checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+
+    def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
+        if not strategy.temperature:
+            return _likeliest(scores_bv)
+        kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
+        return sampling.draw(kept_bv, uniform_bn[:, step])
+
+    return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, choose)
+
+
+def beam_search(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    strategy: Options,
+    prefix: np.ndarray | None = None,
+    source_mask_bs: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token (BEAM).
+
+    At each step every live beam ends once, and the beam_size likeliest continuations of all live on; the last of max_new_tokens tokens can
+    only be the end. Of equals the lower token comes first. A row stops when beam_size hypotheses are finished and no live beam can
+    beat the worst of them; with early_stop it does not look at the live ones. Arguments and errors as `greedy_search`; penalties act
+    on `log p`.
+    Returns token_bwn, int64, and score_bw, the n_best hypotheses of each row, best first; where there are fewer, padding and -inf.
+    Source: Wu et al. 2016, eq. 14.
+    """
+    strategy = Strategy.of(strategy, config)
+    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, strategy.beam_size)
+    rows = [beams.Row(strategy) for _ in range(len(source))]
+    for _ in range(strategy.max_new_tokens):
+        scores_bv = model.penalised(model.log_p_bv)
+        scores_bwv = scores_bv.reshape(len(rows), strategy.beam_size, scores_bv.shape[1])
+        for row, scores_wv in zip(rows, scores_bwv, strict=True):
+            row.advance(scores_wv)
+        if all(row.done for row in rows):
+            break
+        model.read(*_continued(rows, strategy.beam_size))
+    return _n_best(rows, strategy, strategy.filler(config), scores_bwv.dtype)
+
+
+class _Model:
+    """The model that has read a target, of each row as many copies as it has beams: log p of the next token."""
+
+    def __init__(
+        self, parameters: Tree, config: TransformerConfig, strategy: Strategy, source: np.ndarray,
+        prefix: np.ndarray | None, source_mask_bs: np.ndarray | None, copies: int = 1,
+    ) -> None:  # fmt: skip
+        self.parameters, self.config, self.strategy = parameters, config, strategy
+        if prefix is None:
+            prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
+        checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[:, -1:].tolist())
+        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+        memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)
+        mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+        row_b = np.repeat(np.arange(len(source)), copies)
+        self.target_bt = prefix[row_b][:, :0]
+        self._cache = cache.start_cache(parameters, config, memory_bsd[row_b], mask_bs[row_b])
+        self._prefix_length = prefix.shape[1]
+        self.read(prefix[row_b])
+
+    def read(self, token_bt: np.ndarray, row_b: np.ndarray | None = None) -> None:
+        """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+        if row_b is not None:
+            self._cache, self.target_bt = cache.reorder(self._cache, row_b), self.target_bt[row_b]
+        logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache)
+        self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
+        self.logits_bv = arithmetic.widen(logits_btv[:, -1])
+        checks.check_no_nan("logits", bool(np.isnan(self.logits_bv).any()))
+        self.logits_bv[:, self.strategy.barred(self.config)] = -np.inf
+
+    @property
+    def log_p_bv(self) -> np.ndarray:
+        x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
+        return x_bv - np.log(arithmetic.total(arithmetic.exp(x_bv), axis=1))
+
+    def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
+        """The scores by which the next token is chosen."""
+        strategy, target_mask_bt = self.strategy, mask.token_mask(self.target_bt, self.config.padding_id)
+        scores_bv = sampling.penalise(scores_bv, self.target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, target_mask_bt)
+        if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
+            scores_bv[:, strategy.end_id] = -np.inf
+        return scores_bv
+
+
+def _one_by_one(
+    parameters: Tree, config: TransformerConfig, source: np.ndarray, strategy: Strategy, prefix: np.ndarray | None,
+    source_mask_bs: np.ndarray | None, choose: Callable[[np.ndarray, int], np.ndarray],
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
+    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs)
+    done_b, filler = np.zeros(len(source), bool), strategy.filler(config)
+    tokens, log_p = [], []
+    for step in range(strategy.max_new_tokens):
+        scores_bv = model.penalised(model.logits_bv)
+        scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = 0  # where nothing may follow the answer ends
+        token_b = np.where(done_b, filler, choose(scores_bv, step))
+        log_p_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
+        tokens.append(token_b)
+        log_p.append(np.where(done_b, log_p_b.dtype.type(0), log_p_b))
+        done_b = done_b | (token_b == strategy.end_id)
+        if step + 1 < strategy.max_new_tokens:
+            model.read(token_b[:, None])
+    return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(log_p, axis=1)}
+
+
+def _likeliest(scores_bv: np.ndarray) -> np.ndarray:
+    return scores_bv.argmax(axis=1)
+
+
+def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The last token of every beam, `b w` in one axis and then 1, and the row of the model that it continues. What is not live is any."""
+    token, parent = np.zeros((len(rows), size), int), np.zeros((len(rows), size), int)
+    for index, row in enumerate(rows):
+        for place, beam in enumerate(row.live):
+            token[index, place], parent[index, place] = beam.tokens[-1], beam.parent
+    row_b = parent + size * np.arange(len(rows))[:, None]
+    return token.reshape(-1, 1), row_b.reshape(-1)
+
+
+def _n_best(rows: list[beams.Row], strategy: Strategy, filler: int, dtype: np.dtype) -> dict[str, np.ndarray]:
+    token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), filler)
+    score_bw = np.full(token_bwn.shape[:2], -np.inf, dtype)
+    for index, row in enumerate(rows):
+        for place, beam in enumerate(row.kept[: strategy.n_best]):
+            token_bwn[index, place, : len(beam.tokens)] = beam.tokens
+            score_bw[index, place] = beam.score
+    return {"token_bwn": token_bwn, "score_bw": score_bw}

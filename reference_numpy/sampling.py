@@ -1,0 +1,78 @@
+"""From the logits of the next token to the token (SAMPLE)."""
+
+import numpy as np
+
+from . import arithmetic, checks, softmax
+
+__all__ = ["draw", "penalise", "truncate"]
+
+
+def penalise(
+    scores_bv: np.ndarray,
+    token_bn: np.ndarray,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: np.ndarray | None = None,
+) -> np.ndarray:
+    """Less for what the target holds already.
+
+    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`. With no_repeat_ngram = n, -inf for a
+    token that would end a run of n tokens which the target holds already. token_bn: the target so far; mask_bn: boolean, True = real
+    token, and a run with padding in it is none. Raises ValueError on shapes that do not fit.
+    Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
+    """
+    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
+    penalty = scores_bv.dtype.type(repetition_penalty)
+    result = scores_bv.copy()
+    for row, tokens in enumerate(token_bn):
+        real = np.ones(len(tokens), bool) if mask_bn is None else mask_bn[row]
+        held = np.unique(tokens[real])
+        score = scores_bv[row, held]
+        result[row, held] = np.where(score > 0, arithmetic.divide(score, penalty), score * penalty)
+        if no_repeat_ngram:
+            result[row, _endings(tokens, real, no_repeat_ngram)] = -np.inf
+    return result
+
+
+def _endings(tokens: np.ndarray, real: np.ndarray, size: int) -> list[int]:
+    """The tokens that followed, somewhere in the target, the size - 1 tokens that it ends in."""
+    if len(tokens) < size:
+        return []
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, size)
+    whole = np.lib.stride_tricks.sliding_window_view(real, size).all(axis=1)
+    last = len(tokens) - size + 1
+    same = whole & (windows[:, :-1] == tokens[last:]).all(axis=1) & real[last:].all()
+    return windows[same, -1].tolist()
+
+
+def truncate(logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+    """The logits that are sampled from: divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest
+    ones, by the softmax of what is left, that together have a probability of at least top_p. The one that crosses top_p stays.
+
+    Of equal logits the lower token id is the likelier. top_k: 0 keeps all. temperature: greater than 0.
+    Raises ValueError on numbers out of range. Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
+    """
+    checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    x_bv = arithmetic.divide(logits_bv, logits_bv.dtype.type(temperature))
+    order_bv = np.argsort(-x_bv, axis=1, kind="stable")
+    ordered_bv = np.take_along_axis(x_bv, order_bv, axis=1)
+    if top_k:
+        ordered_bv[:, top_k:] = -np.inf
+    if top_p < 1:
+        before_bv = np.cumsum(softmax.softmax(ordered_bv), axis=1)[:, :-1]  # the probability of all that are likelier
+        ordered_bv[:, 1:] = np.where(before_bv < top_p, ordered_bv[:, 1:], -np.inf)
+    result_bv = np.empty_like(x_bv)
+    np.put_along_axis(result_bv, order_bv, ordered_bv, axis=1)
+    return result_bv
+
+
+def draw(logits_bv: np.ndarray, uniform_b: np.ndarray) -> np.ndarray:
+    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose `p_0 + ... + p_id` exceeds the uniform number.
+
+    uniform_b: in [0, 1). An id of probability 0 is never drawn. Returns int64 `b`. Raises ValueError on shapes that do not fit.
+    """
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    p_bv = softmax.softmax(logits_bv)
+    cumulative_bv = np.cumsum(p_bv, axis=1)
+    last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)  # where the sum of all is rounded to less than the number
+    return np.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)

@@ -1,0 +1,1 @@
+"""Ours beside every peer, in one run: `rosettaformer bench`."""

@@ -1,0 +1,140 @@
+"""The truth's answers, and how far a row's are from them."""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from reference_numpy import decoding, parameters
+from reference_numpy import transformer as truth
+from reference_numpy.training import Trainer
+
+from .problem import Problem
+from .workloads import START
+
+__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Truth", "bound_of"]
+
+Arrays = Mapping[str, np.ndarray]
+# precision -> the largest difference from the truth, in units of the truth's largest logit. Rounding alone stays ten times below;
+# a wrong mask, position or weight is far above.
+BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
+# The same for the losses of the first training steps.
+LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
+# Of beam search: how much less likely than the truth's best hypothesis one may be, in units of its log p.
+SCORE_BOUND = 1e-3
+SEARCHED = 128  # new tokens, up to which the truth itself searches: every token of its search is a pass of NumPy
+CHECKED = 2  # training steps whose losses are compared: the second shows the gradients and the update
+
+
+def bound_of(kind: str, precision: str) -> float:
+    """The largest difference of a row that is timed."""
+    return {"training": LOSS_BOUNDS, "beam": dict.fromkeys(BOUNDS, SCORE_BOUND)}.get(kind, BOUNDS)[precision]
+
+
+class Truth:
+    """The answers of one problem, each computed when a row is compared with it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._kept: tuple[np.ndarray, np.ndarray] | None = None
+
+    def check_shape(self, output: Arrays) -> None:
+        """Raises ValueError where the output has not the truth's shape, for answers exactly new_tokens tokens."""
+        task = self.problem.task
+        got = output["token_bn" if task.decodes else "output"].shape
+        wanted = (task.batch, task.new_tokens) if task.decodes else self._expected.shape
+        if got != wanted:
+            raise ValueError(f"shape {got}, must be {wanted}")
+
+    def difference(self, output: Arrays) -> tuple[float, str]:
+        """How far a row of the truth's shape is from it, and in words how many of its answers are the truth's own, where it searches."""
+        kind = self.problem.task.kind
+        if kind in ("greedy", "beam"):
+            return self._greedy(output) if kind == "greedy" else self._beam(output)
+        return float(np.abs(output["output"] - self._expected).max() / np.abs(self._expected).max()), ""
+
+    @functools.cached_property
+    def _nested(self) -> Mapping[str, np.ndarray]:
+        return parameters.nest(_wide(self.problem.tensors))
+
+    @functools.cached_property
+    def _expected(self) -> np.ndarray:
+        """In float64: logits, losses, or the encoder's output."""
+        problem = self.problem
+        if problem.task.kind == "training":
+            trainer = Trainer(problem.checked.config, problem.checked.recipe, _wide(problem.tensors))
+            return np.array([trainer.train_step(problem.source, problem.sequence) for _ in range(CHECKED)])
+        if problem.task.kind == "encoder":
+            return truth.encode(self._nested, problem.config, problem.source)
+        return truth.transformer(self._nested, problem.config, problem.source, problem.target)
+
+    @functools.cached_property
+    def _found(self) -> np.ndarray:
+        """The truth's own answers, `b w n`, best first; in float32, since the search takes seconds."""
+        problem, nested = self.problem, parameters.nest(self.problem.tensors)
+        if problem.task.kind == "greedy":
+            return decoding.greedy_search(nested, problem.config, problem.source, problem.strategy)["token_bn"][:, None]
+        return decoding.beam_search(nested, problem.config, problem.source, problem.strategy)["token_bwn"]
+
+    def _greedy(self, output: Arrays) -> tuple[float, str]:
+        """How much less likely a chosen token is than the likeliest one after the same tokens, in units of the largest logit. So near
+        ties, after which two right answers differ, need no exception."""
+        token_bn = output["token_bn"]
+        logits_bnv, strategy = self._logits(token_bn), self.problem.strategy
+        largest, away = np.abs(logits_bnv[np.isfinite(logits_bnv)]).max(), 0.0
+        if "log_p_bn" in output:
+            away = np.abs(output["log_p_bn"] - (_take(logits_bnv, token_bn) - _log_sum(logits_bnv))).max()
+        logits_bnv = logits_bnv.copy()
+        logits_bnv[:, : strategy.min_new_tokens, strategy.end_id] = -np.inf
+        away = max(away, (logits_bnv.max(axis=-1) - _take(logits_bnv, token_bn)).max())
+        return float(away / largest), self._agreement(token_bn) if token_bn.shape[1] <= SEARCHED else ""
+
+    def _beam(self, output: Arrays) -> tuple[float, str]:
+        """How much less likely the best hypothesis is than the truth's, in units of its log p; a row's scores are held to theirs too.
+
+        A row without scores ends its answers in its own way, some by force: up to its last token the answer must be as likely as one of
+        the truth's beams.
+        """
+        token_bn = output["token_bn"]
+        log_p_bwn = np.stack([self._log_p(self._found[:, beam]) for beam in range(self._found.shape[1])], axis=1)
+        if "score_b" not in output:
+            mine_b, least_b = self._log_p(token_bn)[:, :-1].sum(axis=1), log_p_bwn[:, :, :-1].sum(axis=-1).min(axis=1)
+            away = ((least_b - mine_b) / -least_b).max()
+            return float(max(away, 0.0)), self._agreement(token_bn[:, :-1], beams=self._found.shape[1])
+        divisor = ((5 + self.problem.task.new_tokens) / 6) ** self.problem.strategy.alpha
+        mine_b, best_b = self._log_p(token_bn).sum(axis=1), log_p_bwn[:, 0].sum(axis=-1)
+        away = max(((best_b - mine_b) / -best_b).max(), np.abs(output["score_b"] * divisor / mine_b - 1).max())
+        return float(away), self._agreement(token_bn)
+
+    def _agreement(self, token_bn: np.ndarray, beams: int = 1) -> str:
+        same = (token_bn[:, None] == self._found[:, :beams, : token_bn.shape[1]]).all(axis=-1).any(axis=1)
+        whose = "the truth's" if beams == 1 else "a beam of the truth's"
+        return f"{same.sum()} of {len(same)} answers token by token {whose}"
+
+    def _logits(self, token_bn: np.ndarray) -> np.ndarray:
+        """Of each token after those before it, in float64; -inf where it is no part of any answer. Kept for the next row, which mostly has
+        the same answers."""
+        problem, kept = self.problem, self._kept
+        if kept is None or not np.array_equal(kept[0], token_bn):
+            target = np.concatenate([np.full((len(token_bn), 1), START), token_bn[:, :-1]], axis=1)
+            logits_bnv = truth.transformer(self._nested, problem.config, problem.source, target)
+            logits_bnv[:, :, problem.strategy.barred(problem.config)] = -np.inf
+            kept = self._kept = token_bn, logits_bnv
+        return kept[1]
+
+    def _log_p(self, token_bn: np.ndarray) -> np.ndarray:
+        logits_bnv = self._logits(token_bn)
+        return _take(logits_bnv, token_bn) - _log_sum(logits_bnv)
+
+
+def _wide(tensors: Arrays) -> dict[str, np.ndarray]:
+    return {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+
+
+def _take(x_bnv: np.ndarray, token_bn: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x_bnv, token_bn[:, :, None], axis=-1)[:, :, 0]
+
+
+def _log_sum(x_bnv: np.ndarray) -> np.ndarray:
+    largest_bn1 = x_bnv.max(axis=-1, keepdims=True)
+    return (largest_bn1 + np.log(np.exp(x_bnv - largest_bn1).sum(axis=-1, keepdims=True)))[:, :, 0]

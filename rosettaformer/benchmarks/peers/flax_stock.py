@@ -1,0 +1,170 @@
+"""The stock layers of Flax NNX, and their greedy search with their cache."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.typing import Dtype
+
+from impl_jax import weights
+from reference_numpy import TransformerConfig, layout
+from reference_numpy.positional_encoding import positional_encoding
+
+from ..problem import Problem
+from ..workloads import PADDING
+
+__all__ = ["Stock", "build", "greedy", "split_by_hand"]
+
+TABLE: layout.Table = (
+    ("table", "embedding", "v d"),
+    ("query.kernel", "query.kernel", "d h k"),
+    ("query.bias", "query.bias", "h k"),
+    ("key.kernel", "key.kernel", "d g k"),
+    ("key.bias", "key.bias", "g k"),
+    ("value.kernel", "value.kernel", "d g e"),
+    ("value.bias", "value.bias", "g e"),
+    ("output.kernel", "out.kernel", "h e d"),
+    ("output.bias", "out.bias", "d"),
+    ("feed_forward.hidden.kernel", "feed_forward.layers.0.kernel", "d f"),
+    ("feed_forward.hidden.bias", "feed_forward.layers.0.bias", "f"),
+    ("feed_forward.output.kernel", "feed_forward.layers.2.kernel", "f d"),
+    ("feed_forward.output.bias", "feed_forward.layers.2.bias", "d"),
+    ("scale", "scale", "d"),
+    ("offset", "bias", "d"),
+    ("kernel", "kernel", "d v"),
+    ("bias", "bias", "v"),
+)
+Array = jax.Array
+
+
+class StockLayer(nnx.Module):
+    def __init__(self, config: TransformerConfig, decoder: bool, dtype: Dtype, rngs: nnx.Rngs) -> None:
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        width, hidden = config.model_width, config.feed_forward_width
+        attention = functools.partial(nnx.MultiHeadAttention, config.heads, width, decode=False, **kinds)
+        norm = functools.partial(nnx.LayerNorm, width, epsilon=config.epsilon, **kinds)
+        self.decoder = decoder
+        self.self_attention, self.self_attention_norm = attention(), norm()
+        if decoder:
+            self.cross_attention, self.cross_attention_norm = attention(), norm()
+        self.feed_forward = nnx.Sequential(nnx.Linear(width, hidden, **kinds), nnx.relu, nnx.Linear(hidden, width, **kinds))
+        self.feed_forward_norm = norm()
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
+
+    def __call__(
+        self, x: Array, mask: Array | None, memory: Array | None = None, memory_mask: Array | None = None, step: bool = False
+    ) -> Array:
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask=mask, decode=step)))
+        if self.decoder:
+            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, mask=memory_mask, decode=False)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class StockStack(nnx.Module):
+    def __init__(self, config: TransformerConfig, count: int, decoder: bool, dtype: Dtype, rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List(StockLayer(config, decoder, dtype, rngs) for _ in range(count))
+        norm = functools.partial(nnx.LayerNorm, config.model_width, epsilon=config.epsilon, dtype=dtype, param_dtype=dtype, rngs=rngs)
+        self.final_norm = norm() if config.final_norm else None
+
+    def __call__(self, x: Array, *rest: Any, **keywords: Any) -> Array:
+        for layer in self.layers:
+            x = layer(x, *rest, **keywords)
+        return self.final_norm(x) if self.final_norm else x
+
+
+class Tied(nnx.Module):
+    """The transposed table as the output layer, with a bias, which `nnx.Embed.attend` has not."""
+
+    def __init__(self, embedding: nnx.Embed, dtype: Dtype) -> None:
+        self.embedding, self.bias = embedding, nnx.Param(jnp.zeros(embedding.num_embeddings, dtype))
+
+    def __call__(self, x: Array) -> Array:
+        return self.embedding.attend(x) + self.bias[...]
+
+
+class Stock(nnx.Module):
+    """The paper's model from Flax's layers."""
+
+    def __init__(self, config: TransformerConfig, dtype: Dtype, rngs: nnx.Rngs) -> None:
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.config = config
+        self.source_embedding = nnx.Embed(config.source_vocabulary, config.model_width, **kinds)
+        self.encoder = StockStack(config, config.encoder_layers, False, dtype, rngs)
+        self.decoder = StockStack(config, config.decoder_layers, True, dtype, rngs)
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
+        if config.tie_logits:
+            self.target_embedding = self.source_embedding
+            self.logits: Any = Tied(self.source_embedding, dtype)
+        else:
+            self.target_embedding = nnx.Embed(config.target_vocabulary, config.model_width, **kinds)
+            self.logits = nnx.Linear(config.model_width, config.target_vocabulary, **kinds)
+
+    def __call__(self, source: Array, target: Array) -> Array:
+        source_mask, target_mask = ((token != PADDING)[:, None, None, :] for token in (source, target))
+        target_mask &= nnx.make_causal_mask(target, dtype=bool)
+        y = self._embed(self.target_embedding, target)
+        return self.logits(self.decoder(y, target_mask, self.encode(source), source_mask))
+
+    def encode(self, source: Array) -> Array:
+        return self.encoder(self._embed(self.source_embedding, source), (source != PADDING)[:, None, None, :])
+
+    def start(self, batch: int, length: int) -> None:
+        """Empties the caches."""
+        for layer in self.decoder.layers:
+            layer.self_attention.init_cache((batch, length, self.config.model_width), self.source_embedding.dtype)
+
+    def step(self, token_b: Array, position: Array, memory: Array, memory_mask: Array, length: int) -> Array:
+        """The logits after one token. Flax's layer keeps no keys and values of the memory: they are computed at every step."""
+        x = self.target_embedding(token_b[:, None]) * self.config.model_width**0.5
+        x += jnp.asarray(positional_encoding(np.arange(length), self.config.model_width, x.dtype))[position]
+        return self.logits(self.decoder(x, None, memory, memory_mask, step=True))[:, 0]
+
+    def _embed(self, embedding: nnx.Embed, token: Array) -> Array:
+        x = embedding(token) * self.config.model_width**0.5
+        return self.dropout(x + positional_encoding(np.arange(token.shape[1]), self.config.model_width, x.dtype))
+
+
+def build(problem: Problem, dtype: Dtype = jnp.float32) -> Stock:
+    """With the problem's weights."""
+    stock = Stock(problem.config, dtype, nnx.Rngs(0))
+    tensors = {name: tensor.astype(dtype) for name, tensor in problem.tensors.items()}
+    weights.load(stock, tensors, problem.config, table=TABLE)
+    return stock
+
+
+def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array]:
+    """Split once, as in `compiled`: `nnx.jit` would walk the module at every call."""
+    graph, state = nnx.split(stock)
+    return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
+
+
+def greedy(problem: Problem) -> Callable[[Array], Array]:
+    """One program: the encoder, then a loop of steps with Flax's cache."""
+    stock, strategy, batch = build(problem), problem.strategy, problem.task.batch
+    stock.eval()
+    stock.start(batch, strategy.max_new_tokens)
+    graph, *states = nnx.split(stock, nnx.Param, nnx.Cache, ...)
+    parameters, caches, *rest = states
+
+    @jax.jit
+    def search(parameters: nnx.State, caches: nnx.State, source: Array) -> Array:
+        memory = nnx.merge(graph, parameters, caches, *rest).encode(source)
+        memory_mask = (source != PADDING)[:, None, None, :]
+
+        def body(count: Array, carry: tuple[Array, Array, nnx.State]) -> tuple[Array, Array, nnx.State]:
+            token_b, found_bn, caches = carry
+            model = nnx.merge(graph, parameters, caches, *rest, copy=True)
+            logits_bv = model.step(token_b, count, memory, memory_mask, strategy.max_new_tokens)
+            barred = count < strategy.min_new_tokens
+            logits_bv = logits_bv.at[:, strategy.end_id].add(jnp.where(barred, -jnp.inf, 0.0))
+            token_b = jnp.argmax(logits_bv, axis=-1)
+            return token_b, found_bn.at[:, count].set(token_b), nnx.state(model, nnx.Cache)
+
+        start = jnp.full(batch, strategy.start_id), jnp.zeros((batch, strategy.max_new_tokens), int), caches
+        return jax.lax.fori_loop(0, strategy.max_new_tokens, body, start)[1]
+
+    return functools.partial(search, parameters, caches)

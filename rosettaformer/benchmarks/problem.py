@@ -1,0 +1,99 @@
+"""What every framework computes: one model, one batch, and how the answers are chosen."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.strategy import Strategy
+
+from .workloads import END, PADDING, START, Task, config_of
+
+__all__ = ["Problem", "make", "products"]
+
+NEVER = -30.0  # the logit's bias of a token that is no part of an answer: so no peer needs an option that bars it
+QUIET = 0.3  # of what a layer of the decoder adds
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A config, float32 parameters by canonical name, token ids padded at the right, and how it is trained or answered.
+
+    target is the decoder's input of a forward pass; `sequence` is the target of a training step.
+    """
+
+    task: Task
+    config: TransformerConfig
+    tensors: dict[str, np.ndarray]
+    source: np.ndarray
+    target: np.ndarray
+    recipe: Recipe = PAPER
+
+    @property
+    def sequence(self) -> np.ndarray:
+        """One token longer than target: the decoder is given all but the last of it, and the labels are all but the first."""
+        return np.concatenate([np.ones((len(self.target), 1), self.target.dtype), self.target], axis=1)
+
+    @property
+    def checked(self) -> "Problem":
+        """The problem of which training steps are compared: without dropout, and with a learning rate that shows in the next loss."""
+        config, recipe = self.config.replace(dropout_rate=0.0), self.recipe.replace(warmup=40)
+        return dataclasses.replace(self, config=config, recipe=recipe)
+
+    @property
+    def strategy(self) -> Strategy:
+        """Answers of exactly new_tokens tokens: the end token is not among those before the last."""
+        count = self.task.new_tokens
+        return Strategy(
+            start_id=START, end_id=END, max_new_tokens=count, min_new_tokens=count - 1, beam_size=self.task.beams, n_best=self.task.beams
+        )
+
+
+def make(task: Task, seed: int = 0) -> Problem:
+    """The problem of that task."""
+    rng, config = np.random.default_rng(seed), config_of(task)
+    tensors = parameters.initialise(config, seed, np.float32)
+    for name, tensor in tensors.items():
+        if name.endswith(("bias", "scale", "offset")):  # fresh ones are 0 and 1: exchanged ones would not show
+            tensor += rng.normal(0, 0.1, tensor.shape).astype(np.float32)
+    if task.decodes:
+        _enliven(rng, config, tensors)
+    share = np.linspace(0.6, 1, task.batch) if task.batch > 1 else np.array([0.8])
+    lengths = np.rint(share * task.length) if task.padded else np.full(task.batch, task.length)
+    source, target = (_tokens(rng, config.source_vocabulary, part, task.length) for part in (lengths, rng.permutation(lengths)))
+    return Problem(task, config, tensors, source, target)
+
+
+def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[str, np.ndarray]) -> None:
+    """So that answers vary from token to token: fresh tied parameters repeat one for ever, by which a wrong cache would not be seen.
+
+    The last norm turns half of the features about, so that no token is its own likeliest successor; and what the layers add is little, so
+    that the successor depends on the token.
+    """
+    tensors["logits.bias"][[PADDING, START]] = NEVER
+    scale = tensors[f"decoder.layers.{config.decoder_layers - 1}.feed_forward_norm.scale"]
+    scale *= rng.choice([-1, 1], scale.shape)
+    for name, tensor in tensors.items():
+        if name.startswith("decoder.") and name.endswith("output.kernel"):
+            tensor *= QUIET
+
+
+def products(problem: Problem) -> list[tuple[int, int, int, int]]:
+    """The matrix products of the forward pass, each as (how many at once, rows, inner, columns); what a layer can take in one is one."""
+    config, batch, length = problem.config, problem.task.batch, problem.task.length
+    d, f, tokens = config.model_width, config.feed_forward_width, batch * length
+    h, k, e = config.heads, config.key_size, config.value_size
+    query, key, value, out = h * k, config.key_value_heads * k, config.key_value_heads * e, (1, tokens, h * e, d)
+    inner = [(batch * h, length, k, length), (batch * h, length, length, e)]
+    own = [(1, tokens, d, query + key + value), *inner, out]
+    other = [(1, tokens, d, query), (1, tokens, d, key + value), *inner, out]
+    hidden = [(1, tokens, d, f), (1, tokens, f, d)]
+    layers = config.encoder_layers * [*own, *hidden] + config.decoder_layers * [*own, *other, *hidden]
+    return [*layers, (1, tokens, d, config.target_vocabulary)]
+
+
+def _tokens(rng: np.random.Generator, vocabulary: int, lengths: np.ndarray, longest: int) -> np.ndarray:
+    token = rng.integers(END + 1, vocabulary, (len(lengths), longest))
+    return np.where(np.arange(longest) < lengths[:, None], token, PADDING)

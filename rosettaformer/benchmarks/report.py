@@ -1,0 +1,181 @@
+"""Tables, in a terminal, as Markdown and as JSON."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
+from .rows import Result
+from .workloads import Series, Task
+
+__all__ = ["Report", "markdown", "merged", "render", "to_dict"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that one command measured."""
+
+    command: str
+    rounds: int
+    stamp: Mapping[str, str]
+    tables: Sequence[tuple[Task, Sequence[Result]]]
+    series: Sequence[tuple[Series, Sequence[tuple[int, Sequence[Result]]]]] = ()
+
+    @property
+    def results(self) -> list[Result]:
+        points = [results for _, values in self.series for _, results in values]
+        return [result for results in [*(results for _, results in self.tables), *points] for result in results]
+
+
+def render(console: Console, report: Report) -> None:
+    """In a terminal."""
+    for title, columns, lines, note, remarks in _sections(report):
+        table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
+        for column in columns:
+            table.add_column(column, justify="left" if column == "row" else "right", overflow="fold")
+        for cells, good in lines:
+            table.add_row(*cells, style=None if good else "red")
+        console.print(table)
+        _print_lines(console, remarks)
+    _print_lines(console, (f"{name}: {text}" for name, text in report.stamp.items()))
+
+
+def markdown(report: Report) -> list[str]:
+    """One section a table, each with the command that makes it and the environment."""
+    result = []
+    for title, columns, lines, note, remarks in _sections(report):
+        text = [f"## {title}", "", f"Median of {report.rounds} rounds, by `{report.command}`:", "", _line(columns)]
+        text += [_line(["---", *["---:"] * (len(columns) - 1)]), *(_line(cells) for cells, _ in lines), "", note, ""]
+        text += [f"- {line}" for line in (*remarks, *(f"{name}: {value}" for name, value in report.stamp.items()))]
+        result.append("\n".join(text) + "\n")
+    return result
+
+
+def merged(page: str, sections: Iterable[str]) -> str:
+    """The page with the sections in place of those of the same workload, or at its end; all else stays as it is."""
+    head, *parts = re.split(r"^(?=## )", page or "# Performance\n", flags=re.MULTILINE)
+    found = {_key(part): part.strip() + "\n" for part in (*parts, *sections)}
+    return "\n".join([head.strip() + "\n", *found.values()])
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """Every number, as JSON can hold them."""
+    return {
+        "command": report.command,
+        "rounds": report.rounds,
+        "environment": dict(report.stamp),
+        "bounds": {"output": BOUNDS, "loss": LOSS_BOUNDS, "score": SCORE_BOUND},
+        "tasks": [_task(task, results) for task, results in report.tables],
+        "scaling": [
+            {"name": series.name, "axis": series.axis, "points": [{"value": value, "rows": _rows(results)} for value, results in points]}
+            for series, points in report.series
+        ],
+    }
+
+
+def _task(task: Task, results: Iterable[Result]) -> dict[str, Any]:
+    return {**dataclasses.asdict(task), "title": task.title, "rows": _rows(results)}
+
+
+def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(result) for result in results]
+
+
+Section = tuple[str, list[str], list[tuple[list[str], bool]], str, list[str]]
+# column -> a result's cell, or "" where it has none; a column without cells is left out
+COLUMNS: dict[str, Callable[[Result], str]] = {
+    "median ms": lambda result: _number(result.median_ms, ".2f") if result.status == "timed" else result.status,
+    "quartiles": lambda result: " - ".join(f"{value:.2f}" for value in result.quartiles_ms or ()),
+    "min ms": lambda result: _number(result.min_ms, ".2f"),
+    "ratio": lambda result: _number(result.ratio, ".2f"),
+    "to the best": lambda result: _number(result.ratio_to_best, ".2f"),
+    "of products": lambda result: _number(result.share, ".0%"),
+    "MiB": lambda result: _number(result.memory_mib, ".0f"),
+    "compile s": lambda result: _number(result.compile_s, ".1f"),
+}
+
+
+def _sections(report: Report) -> Iterable[Section]:
+    for task, results in report.tables:
+        cells = {name: [cell(result) for result in results] for name, cell in COLUMNS.items()}
+        if task.decodes:
+            cells["ms a token"] = [_number(result.median_ms and result.median_ms / task.new_tokens, ".3f") for result in results]
+        columns = [name for name, column in cells.items() if any(column)]
+        lines = [
+            ([label(result), *(cells[name][index] for name in columns)], result.status == "timed") for index, result in enumerate(results)
+        ]
+        yield task.title, ["row", *columns], lines, _note(task), _remarks(results)
+    for series, points in report.series:
+        for unit, of in (("ms", _milliseconds(series)), ("MiB", lambda _, result: result.memory_mib)):
+            columns, lines = _scaling(points, of)
+            title = f"Scaling of the {series.name}, {unit}" + (" a token" if unit == "ms" and series.axis == "new tokens" else "")
+            failures = [(value, result) for value, results in points for result in results if result.message]
+            remarks = [f"{label(result)} at {value}: {result.status}, {result.message}" for value, result in failures]
+            yield title, columns, lines, f"Columns: {series.axis}. {series.tasks[0].title.partition(': ')[2]}, growing.", remarks
+
+
+def _milliseconds(series: Series) -> Callable[[int, Result], float | None]:
+    by_token = series.axis == "new tokens"
+    return lambda value, result: result.median_ms and result.median_ms / (value if by_token else 1)
+
+
+def _scaling(
+    points: Sequence[tuple[int, Sequence[Result]]], of: Callable[[int, Result], float | None]
+) -> tuple[list[str], list[tuple[list[str], bool]]]:
+    names = dict.fromkeys(label(result) for _, results in points for result in results)
+    found = {(label(result), value): of(value, result) for value, results in points for result in results}
+    lines = [([name, *(_number(found.get((name, value)), ".3g") for value, _ in points)], True) for name in names]
+    return ["row", *(str(value) for value, _ in points)], lines
+
+
+def _note(task: Task) -> str:
+    """What the numbers of a table mean."""
+    ratio = "Ratio: of medians, to the framework's best peer in the same precision; to the best: to the best peer of all. "
+    other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
+    return f"{ratio * task.peers}{other * (task.decodes and task.peers)}Rounds are interleaved. {_checked(task)}"
+
+
+def _checked(task: Task) -> str:
+    bounds = LOSS_BOUNDS if task.kind == "training" else BOUNDS
+    others = ", ".join(f"{precision} {bound:.0e}" for precision, bound in bounds.items() if precision != "float32")
+    within = f"within {bounds['float32']:.0e} of the largest ({others})"
+    return {
+        "training": f"Every row first gave the truth's losses of {CHECKED} steps without dropout {within}.",
+        "greedy": "Every token of a compared row is the truth's likeliest after the same tokens, by logits " + within + ".",
+        "beam": f"The log p of a compared row's best hypothesis is the truth's within {SCORE_BOUND:.0e}; a row that ends its answers in "
+        "its own way is held to the truth's beams up to the last token.",
+    }.get(task.kind, f"Every row first gave the truth's {'output' if task.kind == 'encoder' else 'logits'} {within}.")
+
+
+def label(result: Result) -> str:
+    """The row's name, with its precision where it is another than float32, and a star where it is not compared."""
+    name = result.name or result.framework
+    return name + ("" if result.comparable else " *") + ("" if result.precision == "float32" else f", {result.precision}")
+
+
+def _remarks(results: Iterable[Result]) -> list[str]:
+    texts = [f"{label(result)}: {result.status}, {result.message}" for result in results if result.message]
+    return texts + [f"{label(result)}: {result.agreement}" for result in results if result.agreement and result.status == "timed"]
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+def _key(section: str) -> str:
+    """What a section is called, without the sizes."""
+    return re.split(r"[:\n]", section.removeprefix("## "))[0]
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,84 @@
+"""A row of a table: what one implementation does, and what became of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import answers
+from .problem import Problem
+
+__all__ = ["Call", "Result", "Row", "Step", "training_row"]
+
+Call = Callable[[], Any]  # returns when its result is there, and is what is timed
+Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
+
+
+def _output(result: Any) -> Mapping[str, np.ndarray]:
+    return {"output": np.asarray(result)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation of a task. start: builds the model, where the row is run at all, and returns the call that is timed.
+
+    Compared with the truth is what `read` makes of the call's result: arrays by name, "output" or those of the searches. Of a training
+    step, which is random, it is what `check` returns: the losses of the first steps of the problem's `checked`.
+    """
+
+    framework: str
+    name: str
+    start: Callable[[], Call]
+    read: Callable[[Any], Mapping[str, np.ndarray]] = _output
+    precision: str = "float32"
+    peer: bool = False
+    compiles: bool = False
+    comparable: bool = True  # otherwise another architecture of the same sizes: timed, not compared
+    ceiling: bool = False  # the matrix products alone
+    check: Callable[[], np.ndarray] | None = None
+
+
+def training_row(framework: str, name: str, start: Callable[[Problem], Step], problem: Problem, **about: Any) -> Row:
+    """The row of a training step. start: builds a model and its optimiser for a problem and returns the step on its one batch.
+
+    about: what else the row is (peer, compiles, precision). Its `check` starts anew with the problem's `checked`.
+    """
+
+    def begin() -> Call:
+        step = start(problem)
+        return lambda: float(step())
+
+    def check() -> np.ndarray:
+        checked = start(problem.checked)
+        return np.array([float(checked()) for _ in range(answers.CHECKED)])
+
+    return Row(framework, name, begin, check=check, **about)
+
+
+@dataclass
+class Result:
+    """What became of a row. status: timed; wrong (not the truth's answer); error (an exception); missing (not installed)."""
+
+    framework: str
+    name: str = ""
+    precision: str = "float32"
+    peer: bool = False
+    compiles: bool = False
+    comparable: bool = True
+    ceiling: bool = False
+    task: str = ""
+    status: str = "timed"
+    message: str = ""
+    difference: float | None = None  # from the truth, as `answers` says
+    agreement: str = ""  # of the answers of a search
+    median_ms: float | None = None
+    min_ms: float | None = None
+    quartiles_ms: tuple[float, float] | None = None
+    calls: int = 1  # that one round's time is the mean of
+    compile_s: float | None = None
+    ratio: float | None = None  # of medians, to the framework's best peer in the same precision
+    ratio_to_best: float | None = None  # the same, to the best peer of all
+    share: float | None = None  # of the time that the framework's matrix products take alone
+    memory_mib: float | None = None  # at the peak of a call, above what is held before it
+    samples_ms: list[float] = field(default_factory=list)

@@ -1,0 +1,146 @@
+"""The process of one family of rows: it builds, checks and times one row when it is asked to, and idles meanwhile.
+
+`python -m rosettaformer.benchmarks.worker FAMILY` takes tuples (method, *arguments) on its standard input and gives pairs (kind, answer) on
+its standard output, as the process of a port does. FAMILY is a module of `peers`.
+"""
+
+import ctypes
+import gc
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..conformance.port import PORTS
+from ..conformance.worker import Answer, receive, send
+from . import problem
+from .rows import Call, Row
+from .workloads import Task
+
+__all__ = ["INSTALL", "Server", "reply"]
+
+INSTALL = "pip install 'rosettaformer[bench]'"
+INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # it declares a TensorFlow beside the one that is there
+LONG = 0.05  # seconds that the calls of one round take together at least
+MOST = 200  # calls of one round
+
+
+class Server:
+    """Answers for the rows of one family."""
+
+    def __init__(self, family: ModuleType) -> None:
+        self._family = family
+        self._rows: list[Row] = []
+        self._calls: dict[int, Call] = {}
+
+    def describe(self, device: str) -> str:
+        return self._family.describe(device)
+
+    def rows(self, task: Task, device: str) -> list[dict[str, Any]]:
+        """Of each row what a result says of it; none is built."""
+        self._rows = self._family.rows(problem.make(task), device)
+        names = ("framework", "name", "precision", "peer", "compiles", "comparable", "ceiling")
+        return [{name: getattr(row, name) for name in names} for row in self._rows]
+
+    def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
+        """The seconds of the first call, which compiles, and what is compared with the truth."""
+        row = self._rows[index]
+        call = self._calls[index] = row.start()
+        seconds, output = _timed(call)
+        if row.ceiling:
+            return seconds, {}
+        return seconds, {"output": row.check()} if row.check else row.read(output)
+
+    def calls(self, index: int) -> int:
+        """Warms up, and says how many calls of the row a round takes, so that no clock or waking counts."""
+        seconds = min(_timed(self._calls[index])[0] for _ in range(2))
+        return max(1, min(MOST, round(LONG / seconds)))
+
+    def time(self, index: int, calls: int) -> float:
+        """Seconds of a call."""
+        start = time.perf_counter()
+        for _ in range(calls):
+            self._calls[index]()
+        return (time.perf_counter() - start) / calls
+
+    def memory(self, index: int) -> float | None:
+        """MiB at the peak of a warm call, above what the process holds before it; None where the system does not tell."""
+        if index not in self._calls:
+            call = self._calls[index] = self._rows[index].start()
+            call()
+            call()
+        gc.collect()
+        _trim()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before = _status("VmRSS")
+            self._calls[index]()
+            return max(0.0, (_status("VmHWM") - before) / 1024)
+        except OSError:
+            return None
+
+
+def _timed(call: Call) -> tuple[float, Any]:
+    start = time.perf_counter()
+    output = call()
+    return time.perf_counter() - start, output
+
+
+def _trim() -> None:
+    """Gives free memory back to the system, where it is glibc that keeps it: a call should not live on what one before it left."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def reply(action: Callable[[], Any]) -> Answer:
+    try:
+        return "answer", action()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values())):
+            return "error", f"{type(error).__name__}: {error}"
+        installs = INSTALLS | {module: install for _, module, install in PORTS.values()}
+        return "missing", (package, installs.get(package, INSTALL))
+    except ValueError as error:
+        return "refused", str(error)
+    except Exception as error:
+        return "error", f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+
+
+def _limit(threads: int) -> None:
+    """So many processors, for frameworks that ask the system how many there are, and variables for those that ask the environment."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    for name in ("OPENBLAS_NUM_THREADS", "NPROC"):
+        os.environ[name] = str(threads)
+
+
+def main() -> None:
+    """Serves one family until standard input ends; what it prints goes to standard error."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _limit(int(os.environ["OMP_NUM_THREADS"]))
+    server: list[Server] = []
+    send(replies, reply(lambda: server.append(Server(importlib.import_module(f"{__package__}.peers.{sys.argv[1]}")))))
+    while server:
+        try:
+            method, *arguments = receive(requests)
+        except EOFError:
+            return
+        send(replies, reply(lambda: getattr(server[0], method)(*arguments)))  # noqa: B023 - called at once
+
+
+if __name__ == "__main__":
+    main()

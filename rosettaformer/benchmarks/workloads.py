@@ -1,0 +1,117 @@
+"""What is measured: each workload is one task or two, whose rows are timed side by side."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from reference_numpy import TransformerConfig, preset
+
+__all__ = ["PADDING", "SCALING", "WORKLOADS", "Series", "Task", "config_of", "tiny"]
+
+PADDING, START, END = 0, 1, 2  # token ids
+PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One table. kind: forward, training, encoder (its forward pass alone), greedy or beam.
+
+    length: tokens of the source, and of the target of a forward pass; new_tokens: exactly so many of every answer.
+    """
+
+    name: str  # the workload's, and what else tells it from that workload's other task
+    kind: str
+    batch: int
+    length: int
+    new_tokens: int = 0
+    beams: int = 1
+    size: str = "base"
+    padded: bool = True  # a fifth of the source, or of both, is padding
+    precisions: tuple[str, ...] = ()  # where it is not the device that tells them
+    peers: bool = True
+    ceiling: bool = False  # the matrix products alone are timed too
+    memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
+
+    @property
+    def decodes(self) -> bool:
+        return self.kind in ("greedy", "beam")
+
+    @property
+    def title(self) -> str:
+        what = {
+            "forward": f"Forward pass, {self.length}/{self.length} tokens",
+            "training": f"Training step, {self.length}/{self.length} tokens",
+            "encoder": f"Encoder, {self.length} tokens",
+            "greedy": f"Greedy search, {self.length} source tokens, {self.new_tokens} new ones",
+            "beam": f"Beam search, {self.beams} beams, {self.length} source tokens, {self.new_tokens} new ones",
+        }[self.kind]
+        return f"{self.name}: {what}, batch {self.batch}, {SIZES[self.size]}" + (", a fifth padded" if self.padded else "")
+
+    def precisions_on(self, device: str) -> tuple[str, ...]:
+        """tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
+        found = self.precisions or PRECISIONS[device]
+        return tuple(name for name in found if not (self.kind == "training" and name == "bfloat16"))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A task at growing sizes. axis: what grows, and is on the picture's axis."""
+
+    name: str
+    axis: str
+    tasks: tuple[Task, ...]
+
+    def value(self, task: Task) -> int:
+        return {"length": task.length, "batch": task.batch, "new tokens": task.new_tokens}[self.axis]
+
+
+SIZES = {
+    "base": "d 512, 8 heads, 6+6 layers, f 2048, v 8192",
+    "small": "d 128, 4 heads, 2+2 layers, f 512, v 1000",
+    "tiny": "d 32, 4 heads, 1+1 layers, f 64, v 101",
+}
+VOCABULARIES = {"base": 8192, "small": 1000, "tiny": 101}
+BOTH = ("float32", "bfloat16")
+WORKLOADS: dict[str, tuple[Task, ...]] = {
+    "W1": (Task("W1", "forward", 16, 64, ceiling=True),),
+    "W2": (Task("W2", "training", 16, 64),),
+    "W3": (Task("W3", "greedy", 8, 64, 64),),
+    "W4": (Task("W4", "beam", 4, 64, 64, 4),),
+    "W5": (Task("W5 forward", "forward", 2, 16, size="small"), Task("W5 greedy", "greedy", 2, 16, 32, size="small")),
+    "W6": (Task("W6", "encoder", 1, 2048, padded=False, memory="alone"),),
+    "W7": (
+        Task("W7 forward", "forward", 16, 64, precisions=BOTH, peers=False),
+        Task("W7 greedy", "greedy", 8, 64, 64, precisions=BOTH, peers=False),
+    ),
+}
+_ENCODER, _FORWARD, _GREEDY = (
+    Task("S1", "encoder", 1, 64, padded=False, memory="beside"),
+    Task("S2", "forward", 1, 64, memory="beside"),
+    Task("S3", "greedy", 8, 64, 16, memory="beside"),
+)
+SCALING = (
+    Series("encoder by length", "length", tuple(dataclasses.replace(_ENCODER, length=64 << step) for step in range(7))),
+    Series("forward pass by batch", "batch", tuple(dataclasses.replace(_FORWARD, batch=1 << step) for step in range(7))),
+    Series("greedy search by new tokens", "new tokens", tuple(dataclasses.replace(_GREEDY, new_tokens=16 << step) for step in range(7))),
+)
+
+
+def tiny(task: Task) -> Task:
+    """The same at a size that is good for a test alone."""
+    length, new_tokens = min(task.length, 12 if task.length < 128 else 24), min(task.new_tokens, 6)
+    return dataclasses.replace(task, size="tiny", batch=min(task.batch, 3), length=length, new_tokens=new_tokens)
+
+
+def config_of(task: Task) -> TransformerConfig:
+    """The sizes, with the choices that the task's peers can express: `torch.nn.Transformer`, or where it decodes Marian."""
+    base = preset(
+        "paper_base", source_vocabulary=VOCABULARIES[task.size], target_vocabulary=VOCABULARIES[task.size],
+        attention_bias=True, output_bias=True, epsilon=1e-5, padding_id=PADDING,
+    )  # fmt: skip
+    if task.size != "base":
+        width, heads, hidden, layers = {"small": (128, 4, 512, 2), "tiny": (32, 4, 64, 1)}[task.size]
+        head = width // heads
+        base = base.replace(
+            model_width=width, heads=heads, key_value_heads=heads, key_size=head, value_size=head, feed_forward_width=hidden,
+            encoder_layers=layers, decoder_layers=layers,
+        )  # fmt: skip
+    return base if task.decodes else base.replace(share_embeddings=False, tie_logits=False, final_norm=True)

@@ -1,0 +1,138 @@
+"""`rosettaformer bench`."""
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+
+from ..benchmarks import family, measure, picture, report
+from ..benchmarks.answers import Truth
+from ..benchmarks.environment import environment
+from ..benchmarks.problem import make
+from ..benchmarks.rows import Result
+from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
+from ..checkpoints.replacing import replacing
+from ..cli import MISSING
+from ..conformance.child import cores
+from ..conformance.report import files
+
+__all__ = ["bench"]
+
+FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
+WIDTH = 160  # of the tables where there is no terminal
+OUT = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--workload", "workloads", multiple=True, help=f"Only these: {', '.join(WORKLOADS)}. Repeat it, or separate by commas.")
+@click.option("--framework", "frameworks", multiple=True, help="Only these, each with its peers: numpy, torch, tf, jax.")
+@click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
+@click.option("--scaling", is_flag=True, help="Time and memory against length, batch and new tokens; without --workload nothing else.")
+@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="Timed calls of each row.")
+@click.option("--threads", type=click.IntRange(min=1), help="Of every row. [default: all cores]")
+@click.option("--device", default="cpu", show_default=True, help="cpu, or cuda (torch and jax; TF32 and bfloat16 too).")
+@click.option("--size", default="base", hidden=True)
+@click.option("--json", "json_file", type=OUT, help="Write every number to this file; - prints it instead.")
+@click.option("--markdown", "markdown_file", type=OUT, help="Write the tables into this page.")
+@click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and the curves of --scaling: .png, .svg or .pdf.")
+def bench(
+    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, rounds: int, threads: int | None,
+    device: str, size: str, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None,
+) -> None:  # fmt: skip
+    """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
+
+    Workloads: W1 forward pass, W2 training step, W3 greedy and W4 beam search of the paper's base model; W5 a small model; W6 a long
+    encoder, with its memory; W7 bfloat16 weights. Peers that are not installed are reported as missing: pip install
+    'rosettaformer[bench]'. A row that does not give the truth's answer is not timed.
+
+    Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
+    """
+    chosen, named = _split(workloads), _split(frameworks)
+    _refuse(chosen, named, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
+    _refuse_picture(plot_file)
+    errors = Console(stderr=True)
+    with errors.status("starting") as status:
+        settings = family.Settings(named or FRAMEWORKS[device], rounds, threads or cores(), device, only, _progress(errors, status))
+        found = _measure(chosen or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings)
+    _write(found, json_file, markdown_file, plot_file)
+    if str(json_file) != "-":
+        console = Console()
+        if not console.is_terminal:
+            console.width = WIDTH
+        report.render(console, found)
+    sys.exit(_exit_code(found.results, bool(named)))
+
+
+def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: family.Settings) -> report.Report:
+    described: dict[str, str] = {}
+
+    def run(task: Task) -> list[Result]:
+        results, said = measure.run(task, Truth(make(task)), settings)
+        described.update(said)
+        return results
+
+    tasks = [tiny(task) if small else task for name in workloads for task in WORKLOADS[name]]
+    tables = [(task, run(task)) for task in tasks]
+    series = [(kind, [(value, run(task)) for value, task in _points(kind, small)]) for kind in (SCALING if scaling else ())]
+    command = shlex.join(["rosettaformer", *sys.argv[1:]])
+    return report.Report(command, settings.rounds, environment(settings.threads, described), tables, series)
+
+
+def _points(series: Series, small: bool) -> Iterator[tuple[int, Task]]:
+    for task in series.tasks[:2] if small else series.tasks:
+        task = tiny(task) if small else task
+        yield series.value(task), task
+
+
+def _write(found: report.Report, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
+    """Each file whole, or not at all."""
+    if json_file:
+        files.write_json(json_file, report.to_dict(found))
+    if markdown_file:
+        page = markdown_file.read_text(encoding="utf-8") if markdown_file.exists() else ""
+        with replacing(markdown_file) as temporary:
+            temporary.write_text(report.merged(page, report.markdown(found)), encoding="utf-8")
+    if plot_file and any(result.median_ms for result in found.results):
+        picture.draw(plot_file, found)
+
+
+def _progress(errors: Console, status: Status) -> Callable[[str], None]:
+    """What is done now, on a terminal as one line that changes."""
+    return status.update if errors.is_terminal else lambda text: None
+
+
+def _split(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part for value in values for part in value.split(",") if part))
+
+
+def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:
+    """Raises ValueError before anything is measured."""
+    lists = (("device", [device], tuple(FRAMEWORKS)), ("size", [size], ("base", "tiny")), ("workload", workloads, tuple(WORKLOADS)))
+    for what, given, known in lists:
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"{what} must be one of {', '.join(known)}; got {', '.join(unknown)}")
+    if unknown := [name for name in frameworks if name not in FRAMEWORKS[device]]:
+        raise ValueError(f"framework on {device} must be one of {', '.join(FRAMEWORKS[device])}; got {', '.join(unknown)}")
+    files.require(paths)
+
+
+def _refuse_picture(path: Path | None) -> None:
+    """The same, and ends with exit code 3 where pictures cannot be drawn."""
+    if path and path.suffix not in picture.SUFFIXES:
+        raise ValueError(f"the picture must be a file {', '.join(picture.SUFFIXES)}; got {path}")
+    if path and importlib.util.find_spec("matplotlib") is None:
+        click.echo("Error: --plot needs matplotlib: pip install 'rosettaformer[report]'", err=True)
+        sys.exit(MISSING)
+
+
+def _exit_code(results: Sequence[Result], named: bool) -> int:
+    """A peer that is not installed is no failure; a framework is one where it was named, or where nothing was timed."""
+    statuses = [result.status for result in results if result.status != "missing" or not result.peer]
+    if any(status in ("wrong", "error") for status in statuses):
+        return 1
+    return MISSING if "missing" in statuses and (named or "timed" not in statuses) else 0

@@ -1,0 +1,136 @@
+"""The choices of a search: which token comes next, which beams live on, which hypotheses are kept, when a row stops.
+
+The truth's searches call the functions that choose through their modules, so that choices can be recorded in one run and taken again in
+another, whose scores are then those of the very same answers.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from reference_numpy import beams, decoding
+from reference_numpy.beams import Beam
+from reference_numpy.strategy import Strategy
+
+__all__ = ["Chooser", "Key", "Replay", "chosen_by"]
+
+Key = tuple[str, int, int]  # what is chosen (token, live, kept or stop), row, step
+Choose = Callable[[np.ndarray, int], np.ndarray]  # (scores `b v`, step) -> tokens `b`
+Tokens = tuple[int, ...]
+
+
+class Chooser:
+    """Chooses as the truth does, and records what was chosen and by which scores.
+
+    made: of a token its id; of beams and hypotheses the tokens of each; of a stop whether the row does.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[Key, Any] = {}
+        self.scores: dict[Key, np.ndarray] = {}
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        """The next token of a row. own: the truth's; again: what it would choose by other scores."""
+        return own
+
+    def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
+        """The beams, or the hypotheses, that are kept of all: so many, the best first. ranking: all, as the truth ranks them."""
+        return ranking[:count]
+
+    def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
+        """Whether a row of these beams and hypotheses stops."""
+        return stops(live, kept)
+
+
+class Replay(Chooser):
+    """Takes the choices that were made in another run; where that had none, the truth's."""
+
+    def __init__(self, made: Mapping[Key, Any]) -> None:
+        super().__init__()
+        self._earlier = made
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        return self._earlier.get(key, own)
+
+    def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
+        if key not in self._earlier:
+            return ranking[:count]
+        pool = {beam.tokens: beam for beam in ranking}
+        return [pool[tokens] for tokens in self._earlier[key] if tokens in pool]
+
+    def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
+        return self._earlier[key] if key in self._earlier else stops(live, kept)
+
+
+@contextlib.contextmanager
+def chosen_by(chooser: Chooser) -> Iterator[None]:
+    """The truth's searches with the choices of the chooser."""
+    replacements: list[tuple[Any, str, Any]] = [(decoding, "_one_by_one", _one_by_one(chooser)), *_beams(chooser)]
+    with contextlib.ExitStack() as stack:
+        for module, name, function in replacements:
+            stack.enter_context(mock.patch.object(module, name, function))
+        yield
+
+
+def _one_by_one(chooser: Chooser) -> Callable[..., dict[str, np.ndarray]]:
+    original: Callable[..., dict[str, np.ndarray]] = decoding._one_by_one
+
+    def one_by_one(*arguments: Any) -> dict[str, np.ndarray]:
+        *given, choose = arguments
+        return original(*given, _chosen(chooser, choose))
+
+    return one_by_one
+
+
+def _chosen(chooser: Chooser, choose: Choose) -> Choose:
+    def tokens(scores_bv: np.ndarray, step: int) -> np.ndarray:
+        own_b = choose(scores_bv, step)
+        token_b = np.empty_like(own_b)
+        for row, own in enumerate(own_b.tolist()):
+            key = ("token", row, step)
+            token_b[row] = chooser.made[key] = chooser.token(key, own, scores_bv, lambda other_bv: choose(other_bv, step))
+            chooser.scores[key] = scores_bv[row].copy()
+        return token_b
+
+    return tokens
+
+
+def _beams(chooser: Chooser) -> Iterator[tuple[Any, str, Any]]:
+    """The row of beams that says which one it is, and the functions that choose for it."""
+    row_type, best, keep, stops = beams.Row, beams.best, beams.keep, beams.stops
+    rows, here = itertools.count(), [0, 0]  # the row that advances, and its step
+
+    class Row(row_type):  # type: ignore[misc, valid-type]
+        def __init__(self, strategy: Strategy) -> None:
+            super().__init__(strategy)
+            self._number = next(rows)
+
+        def advance(self, scores_wv: np.ndarray) -> None:
+            if not self.done:
+                here[:] = self._number, len(self.live[0].tokens)
+            super().advance(scores_wv)
+
+    def chosen(kind: str, scores: np.ndarray, ranking: list[Beam], count: int) -> list[Beam]:
+        key: Key = (kind, here[0], here[1])
+        result = chooser.ranked(key, ranking, count)
+        chooser.scores[key] = scores.ravel().copy()
+        chooser.made[key] = [beam.tokens for beam in result]
+        return result
+
+    def best_chosen(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
+        return chosen("live", total_wv, best(live, total_wv, total_wv.size), count)
+
+    def keep_chosen(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
+        everything = strategy.replace(beam_size=len(kept) + len(live) + strategy.beam_size)
+        return chosen("kept", ended_w, keep(kept, live, ended_w, everything), strategy.beam_size)
+
+    def stops_chosen(live: list[Beam], kept: Sequence[Beam], strategy: Strategy) -> bool:
+        key: Key = ("stop", here[0], here[1])
+        chooser.made[key] = chooser.stop(key, live, list(kept), lambda live, kept: stops(live, kept, strategy))
+        return chooser.made[key]
+
+    yield from ((beams, "Row", Row), (beams, "best", best_chosen), (beams, "keep", keep_chosen), (beams, "stops", stops_chosen))

@@ -1,0 +1,161 @@
+"""The decisions of decoding (docs/decisions.md), each by its id, on the truth: BEAM, SAMPLE, and CAUSAL and POSITION of a cache."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import tree
+
+from reference_numpy import beams, cache, decoding, mask, preset, sampling, transformer
+from reference_numpy.strategy import Strategy
+
+START, END, PADDING, V = 1, 2, 0, 6
+CONFIG = preset("tiny", source_vocabulary=V, target_vocabulary=V, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4)
+SOURCE = np.array([[3, 4, 5], [5, PADDING, PADDING], [PADDING, 4, 4]])
+OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 6}
+
+
+def strategy(**changes: Any) -> Strategy:
+    return Strategy(**OPTIONS | changes)
+
+
+def logs(beam_count: int, **log_p: float) -> np.ndarray:
+    """log p of the next token, the same for each beam: of END, and of ids as `t3`; other tokens cannot come."""
+    table = np.full((beam_count, V), -np.inf)
+    for name, value in log_p.items():
+        table[:, END if name == "end" else int(name[1:])] = value
+    return table
+
+
+def test_BEAM_the_score_is_divided_by_the_penalty_of_a_length_that_counts_the_end() -> None:
+    for alpha in (0.0, 0.6, 2.0):
+        row = beams.Row(strategy(beam_size=4, alpha=alpha))
+        row.advance(logs(1, end=-1.5, t3=-0.5))
+        row.advance(logs(1, end=-0.25, t4=-0.125))
+        scores = {beam.tokens: beam.score for beam in row.kept}
+        assert_allclose(scores[(END,)], -1.5)  # (5 + 1) / 6 is 1
+        assert_allclose(scores[(3, END)], -0.75 / (7 / 6) ** alpha)
+
+
+def test_BEAM_ties_go_to_the_lower_token() -> None:
+    row = beams.Row(strategy(beam_size=2))
+    row.advance(logs(1, end=-1.0, t5=-2.0, t3=-2.0, t4=-2.0))
+    assert [beam.tokens for beam in row.live] == [(3,), (4,)]
+    row = beams.Row(strategy(beam_size=2, alpha=0.0))
+    row.advance(logs(1, end=-3.0, t3=-1.0, t4=-1.0))
+    row.advance(logs(2, end=-2.0, t5=-0.5))
+    assert [beam.tokens for beam in row.kept] == [(END,), (3, END)]  # all three have -3, and END is the lowest id
+
+
+@pytest.mark.parametrize(("log_p", "done"), [(-2.4, False), (-2.6, True)])
+def test_BEAM_a_row_goes_on_while_the_longest_answer_could_still_beat_the_worst_that_is_kept(log_p: float, done: bool) -> None:
+    """The best live beam cannot become better than its log p over the penalty of 6 tokens, (11 / 6)^2, and the worst kept has -0.75."""
+    row = beams.Row(strategy(beam_size=1, alpha=2.0))
+    row.advance(logs(1, end=-0.75, t3=log_p))
+    assert (log_p / (11 / 6) ** 2 <= -0.75) == (log_p < -2.52)
+    assert row.done == done
+
+
+def test_BEAM_an_early_stop_only_counts_the_hypotheses() -> None:
+    for early in (False, True):
+        row = beams.Row(strategy(beam_size=1, alpha=2.0, early_stop=early))
+        row.advance(logs(1, end=-5.0, t3=-0.1))
+        assert row.done == early
+
+
+def test_BEAM_the_last_token_is_the_end_and_missing_hypotheses_are_padding() -> None:
+    parameters = tree(CONFIG, 3)
+    for longest in (1, 4):
+        answer = decoding.beam_search(parameters, CONFIG, SOURCE, OPTIONS | {"max_new_tokens": longest, "beam_size": 3, "n_best": 3})
+        for ids, score in zip(answer["token_bwn"].reshape(-1, longest), answer["score_bw"].ravel(), strict=True):
+            real = ids[ids != PADDING].tolist()
+            assert (real[-1:] == [END]) == np.isfinite(score)
+            assert END not in real[:-1]
+    assert np.isneginf(decoding.beam_search(parameters, CONFIG, SOURCE, OPTIONS | {"max_new_tokens": 1, "beam_size": 2, "n_best": 2})
+                       ["score_bw"][:, 1]).all()  # fmt: skip
+
+
+def test_BEAM_the_n_best_are_the_first_of_all_that_are_kept() -> None:
+    parameters, wide = tree(CONFIG, 3), OPTIONS | {"beam_size": 4}
+    whole = decoding.beam_search(parameters, CONFIG, SOURCE, wide | {"n_best": 4})
+    for count in (1, 2):
+        some = decoding.beam_search(parameters, CONFIG, SOURCE, wide | {"n_best": count})
+        for name, value in some.items():
+            assert_array_equal(value, whole[name][:, :count])
+    assert (np.diff(whole["score_bw"]) <= 0).all()
+
+
+def test_BEAM_padding_and_the_start_token_are_no_answers() -> None:
+    parameters = tree(CONFIG, 3)
+    answer = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
+    logits = transformer.transformer(parameters, CONFIG, SOURCE, np.full((3, 1), START))[:, 0]
+    logits[:, [START, PADDING]] = -np.inf
+    first = answer["token_bn"][:, 0]
+    assert_array_equal(first, logits.argmax(axis=1))
+    assert_allclose(answer["log_p_bn"][:, 0], logits.max(axis=1) - np.logaddexp.reduce(logits, axis=1))
+
+
+def test_SAMPLE_the_token_that_crosses_top_p_is_kept() -> None:
+    logits = np.log([[0.1, 0.4, 0.2, 0.3]])
+    for top_p, kept in ((0.3, [1]), (0.41, [1, 3]), (0.69, [1, 3]), (0.71, [1, 2, 3]), (0.95, [0, 1, 2, 3])):
+        assert_array_equal(np.flatnonzero(np.isfinite(sampling.truncate(logits, top_p=top_p)[0])), kept)
+
+
+def test_SAMPLE_the_temperature_comes_before_top_k_and_top_k_before_top_p() -> None:
+    logits = np.log([[0.1, 0.4, 0.2, 0.3]])
+    cold = np.array([0.01, 0.16, 0.04, 0.09]) / 0.3
+    assert_array_equal(np.isfinite(sampling.truncate(logits, temperature=0.5, top_p=0.8)[0]), [False, True, False, True])
+    assert cold[1] < 0.8 < cold[[1, 3]].sum()
+    assert_array_equal(np.isfinite(sampling.truncate(logits, top_p=0.8)[0]), [False, True, True, True])
+    assert_array_equal(np.isfinite(sampling.truncate(logits, top_k=3, top_p=0.75)[0]), [False, True, False, True])  # 7 / 9 of what is left
+    assert_array_equal(np.isfinite(sampling.truncate(logits, top_p=0.75)[0]), [False, True, True, True])
+
+
+def test_SAMPLE_penalties_come_before_the_temperature() -> None:
+    scores = sampling.penalise(np.array([[1.5, -1.0, 0.9]]), np.array([[0, 1]]), 2.0)
+    assert_array_equal(scores, [[0.75, -2.0, 0.9]])
+    assert_allclose(sampling.truncate(scores, temperature=0.5), [[1.5, -4.0, 1.8]])
+
+
+def test_SAMPLE_the_number_alone_decides_by_the_inverse_distribution() -> None:
+    logits = np.log(np.array([[0.25, 0.5, 0.25]] * 5))
+    assert_array_equal(sampling.draw(logits, np.array([0.0, 0.24, 0.26, 0.74, 0.76])), [0, 0, 1, 1, 2])
+
+
+def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
+    parameters = tree(CONFIG, 3)
+    uniform = np.random.default_rng(0).random((3, 6))
+    options = OPTIONS | {"temperature": 3.0, "top_k": 3, "top_p": 0.9, "repetition_penalty": 1.5, "min_new_tokens": 5}
+    answer = decoding.sample(parameters, CONFIG, SOURCE, options, uniform)
+    target = np.concatenate([np.full((3, 1), START), answer["token_bn"][:, :-1]], axis=1)
+    logits = transformer.transformer(parameters, CONFIG, SOURCE, target)
+    logits[..., [START, PADDING]] = -np.inf
+    log_p = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    for row in range(3):
+        for place in range(5):  # the end cannot come before
+            assert_allclose(answer["log_p_bn"][row, place], log_p[row, place, answer["token_bn"][row, place]], rtol=1e-10)
+
+
+def test_SAMPLE_temperature_0_takes_the_likeliest() -> None:
+    parameters = tree(CONFIG, 3)
+    greedy = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
+    sampled = decoding.sample(parameters, CONFIG, SOURCE, OPTIONS | {"temperature": 0, "top_k": 3}, np.full((3, 6), 0.99))
+    for name, value in greedy.items():
+        assert_array_equal(sampled[name], value)
+
+
+@pytest.mark.parametrize("splits", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)])
+def test_CAUSAL_holds_for_a_cache_however_a_target_is_split(splits: tuple[int, ...]) -> None:
+    parameters, target = tree(CONFIG, 3), np.array([[1, 3, 4, 5, 3], [1, 5, 5, 4, 2], [1, 3, 0, 4, 5]])
+    memory, source_mask = transformer.encode(parameters, CONFIG, SOURCE), mask.token_mask(SOURCE, PADDING)
+    full = transformer.decode(parameters, CONFIG, target, memory, source_mask)
+    assert_allclose(cache.decode_in_steps(parameters, CONFIG, target, memory, splits, source_mask), full, atol=1e-12)
+
+
+def test_POSITION_of_a_step_counts_from_the_first_real_token_that_was_read() -> None:
+    parameters, memory = tree(CONFIG, 3), np.random.default_rng(0).standard_normal((1, 3, 5))
+    short, padded = np.array([[1, 3, 4, 5]]), np.array([[0, 0, 1, 3, 4, 5]])
+    expected = cache.decode_in_steps(parameters, CONFIG, short, memory, (4,))
+    for splits in ((6,), (3, 1, 1, 1), (1, 1, 1, 1, 1, 1)):
+        assert_allclose(cache.decode_in_steps(parameters, CONFIG, padded, memory, splits)[:, 2:], expected, atol=1e-12)

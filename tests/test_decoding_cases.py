@@ -1,0 +1,181 @@
+"""The cases of decoding: far from every tie, of answers that differ; handed on by files and adapters; named by diagnosis."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mutation
+import numpy as np
+import pytest
+
+from reference_numpy.beams import Beam
+from rosettaformer.conformance import casefile, guides, runner, truth, vectors
+from rosettaformer.conformance.adapters import matching
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.choices import Chooser, Key, chosen_by
+from rosettaformer.conformance.defects import all_defects
+
+PORT = "tests/ports/numpy_decoding.py"
+CASES = {case.id: case for case in all_cases() if case.component in truth.DECODING}
+SEARCHES = [case_id for case_id, case in CASES.items() if case.component in truth.SEARCHES]
+FAR = 1e-4  # far beyond what float32 rounds
+
+
+class Margins(Chooser):
+    """The least error of the scores that would make another choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.least = np.inf
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        for other in range(scores_bv.shape[1]):
+            if other != own and guides.might(other, key[1], scores_bv, again, FAR):
+                self.least = 0.0
+        return own
+
+    def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
+        scores = [beam.score for beam in ranking[: count + 1]]
+        gaps = np.diff(scores[-2:] if key[0] == "live" else scores) if len(ranking) > count or key[0] == "kept" else np.array([])
+        self.least = min(self.least, -gaps.max(initial=-np.inf))
+        return ranking[:count]
+
+    def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
+        answers = [stops([beam._replace(score=beam.score + error) for beam in live], kept) for error in (-FAR, FAR)]
+        self.least = self.least if answers[0] == answers[1] else 0.0
+        return stops(live, kept)
+
+
+@pytest.mark.parametrize("case_id", SEARCHES)
+def test_no_choice_of_a_search_is_near_a_tie(case_id: str) -> None:
+    margins = Margins()
+    truth.answer(CASES[case_id], chosen_by(margins))
+    assert margins.least >= FAR
+
+
+@pytest.mark.parametrize("case_id", [case_id for case_id in CASES if case_id.startswith(("truncate", "draw", "penalise"))])
+def test_no_table_of_scores_is_near_a_boundary(case_id: str) -> None:
+    """A little more of every number, by itself, changes which tokens are left or drawn in no case but where two are equal."""
+    case = CASES[case_id]
+    (name,) = [name for name in case.inputs if name in ("scores_bv", "logits_bv")]
+    before = truth.answer(case)["output"]
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        noise = FAR * generator.uniform(-1, 1, case.inputs[name].shape)
+        if "ties" in case_id:
+            noise[:] = noise[0, 0]
+        after = truth.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {name: case.inputs[name] + noise}))["output"]
+        if before.dtype.kind == "i":
+            np.testing.assert_array_equal(after, before)
+        else:
+            np.testing.assert_array_equal(np.isfinite(after), np.isfinite(before))
+
+
+def _lengths(case: Case) -> list[int]:
+    """The number of tokens of each answer."""
+    answer = truth.answer(case)
+    ids = next(iter(answer.values()))
+    ended = np.cumsum(ids == case.inputs["strategy.end_id"], axis=-1)
+    return [int((row == 0).sum() + row.any()) for row in ended.reshape(-1, ids.shape[-1])]
+
+
+def test_answers_end_at_different_times() -> None:
+    several = [case_id for case_id in SEARCHES if len(set(_lengths(CASES[case_id]))) > 1]
+    assert len(several) >= 0.8 * len(SEARCHES)
+    for component in truth.SEARCHES:
+        lengths = {length for case_id in SEARCHES if case_id.startswith(component) for length in _lengths(CASES[case_id])}
+        assert len(lengths) >= 4
+        assert 8 in lengths
+
+
+def test_the_rows_of_a_case_answer_differently() -> None:
+    for case_id in SEARCHES:
+        first, *others = next(iter(truth.answer(CASES[case_id]).values()))
+        if case_id != "greedy_search/nothing_may_follow":
+            assert any(not np.array_equal(first, other) for other in others), case_id
+
+
+def test_a_strategy_is_a_mapping_of_plain_values() -> None:
+    for case_id in SEARCHES:
+        for name, value in CASES[case_id].inputs.items():
+            if not isinstance(value, np.ndarray):
+                assert name.startswith("strategy.")
+                assert type(value) in (int, float, bool), name
+    json.dumps(casefile.row_of(CASES["decode_in_steps/prompt_first"]))
+
+
+def test_ports_that_fix_a_config_have_the_cases_too() -> None:
+    for fixed in (
+        {"padding_id": 0},
+        {"padding_id": None},
+        {"source_vocabulary": 9, "target_vocabulary": 9},
+        {"share_embeddings": True, "tie_logits": True},
+    ):
+        for case in all_cases(fixed):
+            if case.component in truth.DECODING and not case.excluded:
+                truth.answer(case)
+
+
+def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
+    rows = runner.run(list(CASES.values()), [PORT], ["float32"])
+    assert {row.status for row in rows} == {"pass"}
+    assert len(rows) == len(CASES)
+
+
+def test_vectors_hold_the_cases(tmp_path: Path) -> None:
+    chosen = [CASES[case_id] for case_id in ("decode_in_steps/prompt_first", "truncate/all", "draw/some", "beam_search/two_tokens")]
+    vectors.export(tmp_path / "vectors", chosen)
+    assert vectors.verify(tmp_path / "vectors") == []
+    rows = {row["id"]: row for row in json.loads((tmp_path / "vectors" / "manifest.json").read_text())["cases"]}
+    assert rows["decode_in_steps/prompt_first"]["inputs"]["splits"] == [3, 1, 1]
+    assert rows["beam_search/two_tokens"]["inputs"]["strategy.beam_size"] == 4
+    assert rows["beam_search/two_tokens"]["expected"]["float32"]["token_bwn"]["dtype"] == "int64"
+
+
+class Module:
+    def method(self, x: int) -> None:
+        """A method of a module."""
+
+
+def test_the_module_of_a_partial_function_is_what_it_is_given_first() -> None:
+    module = Module()
+
+    def search(model: Module, x: int, compiled: bool = True) -> None:
+        """A search."""
+
+    assert matching.owner(functools.partial(search, module)) is module
+    assert matching.owner(module.method) is module
+    assert matching.owner(search) is search
+    named = functools.partial(search, x=1)
+    assert matching.owner(named) is named
+    other = Module()
+    assert matching.owner(matching.of_other(functools.partial(search, module), other)) is other
+    assert matching.of_other(module.method, other) == other.method
+
+
+def test_what_takes_compiled_is_told_and_nothing_else() -> None:
+    def search(model: Any, x: int, compiled: bool = True) -> None:
+        """A search."""
+
+    assert matching.compiles_itself(functools.partial(search, Module()))
+    assert not matching.compiles_itself(Module().method)
+    assert not matching.compiles_itself(np.add)
+
+
+def test_what_runs_the_whole_model_has_its_parameters() -> None:
+    for component in ("training_loss", "decode_in_steps", *truth.SEARCHES):
+        assert truth.model_of(component) == "transformer"
+    for component in ("draw", "layer_norm", "transformer"):
+        assert truth.model_of(component) == component
+
+
+@pytest.mark.parametrize(
+    ("id_", "component"), [("CAU3", "decode_in_steps"), ("GEN4", "truncate"), ("GEN7", "penalise"), ("GEN3", "sample")]
+)
+def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
+    defect = all_defects()[id_]
+    assert mutation.name(component, (defect,)).alone

@@ -1,0 +1,365 @@
+"""Near ties of the searches: the judge follows a port's choice where rounding alone may have made it, and fails any other."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reference_numpy import sampling
+from reference_numpy.beams import Beam
+from rosettaformer.conformance import following, guides, runner, tolerance, truth
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.choices import Chooser, Key, chosen_by
+from rosettaformer.conformance.orders import order, shuffled
+from rosettaformer.conformance.result import Result, judge
+
+PORT = "tests/ports/numpy_decoding.py"
+SEARCHES = {case.id: case for case in all_cases() if case.component in truth.SEARCHES}
+PLAIN, BEAMS = SEARCHES["greedy_search/plain"], SEARCHES["beam_search/n_best"]
+ROW = {"case": "", "component": "", "port": "", "dtype": "", "device": "", "mode": ""}
+NEAR = 1e-6
+
+Answer = dict[str, np.ndarray]
+
+
+class Other(Chooser):
+    """Chooses a little worse: of the tokens, and of the beams, that lie nearer than `margin` to the best the last."""
+
+    def __init__(self, margin: float) -> None:
+        super().__init__()
+        self.margin, self.count = margin, 0
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        near = np.flatnonzero(scores_bv[key[1]] >= scores_bv[key[1]].max() - self.margin)
+        self.count += int(near[-1]) != own
+        return int(near[-1])
+
+    def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
+        other = sorted(ranking, key=lambda beam: (-round(beam.score / self.margin), *(-id_ for id_ in beam.tokens)))[:count]
+        self.count += [beam.tokens for beam in other] != [beam.tokens for beam in ranking[:count]]
+        return other
+
+
+class Worst(Chooser):
+    """Chooses the least likely token in one row at one step."""
+
+    def __init__(self, row: int, step: int) -> None:
+        super().__init__()
+        self.place = row, step
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        scores_v = scores_bv[key[1]]
+        return int(np.where(np.isfinite(scores_v), scores_v, np.inf).argmin()) if key[1:] == self.place else own
+
+
+def chosen(case: Case, chooser: Chooser) -> Answer:
+    return truth.answer(case, chosen_by(chooser))
+
+
+def judged(case: Case, answer: Any) -> Result:
+    return judge(ROW, "outputs", answer, following.expected(case, answer))
+
+
+def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
+    """The case with tokens that are equally likely throughout, and that lead elsewhere."""
+    values = {name: value.copy() for name, value in case.parameters.items()}
+    for other in others:
+        values["logits.kernel"][:, other] = values["logits.kernel"][:, first]
+        values["logits.bias"][other] = values["logits.bias"][first]
+    return dataclasses.replace(case, parameters=values, inputs=dict(case.inputs) | inputs)
+
+
+def common(case: Case) -> int:
+    """The token that the case's answers hold most often, its end and padding aside."""
+    ids = next(iter(truth.answer(case).values())).ravel()
+    counts = np.bincount(ids[(ids != case.inputs["strategy.end_id"]) & (ids != case.config.padding_id)])
+    return int(counts.argmax())
+
+
+def of_two(case: Case, count: int = 1, **inputs: Any) -> Case:
+    """The case in which its commonest token has an equal, or so many."""
+    first = common(case)
+    others = [id_ for id_ in range(3, case.config.target_vocabulary) if id_ != first]
+    return tied(case, first, *others[-count:], **inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_other_of_two_tokens_that_tie_passes_and_so_does_what_follows_from_it(dtype: str) -> None:
+    case = of_two(PLAIN).at(dtype)
+    other = Other(NEAR)
+    answer = chosen(case, other)
+    assert other.count
+    assert (answer["token_bn"] != truth.answer(case)["token_bn"]).any()
+    assert judged(case, answer).status == "pass"
+    wrong = answer | {"log_p_bn": answer["log_p_bn"] * answer["log_p_bn"].dtype.type(2)}
+    assert judged(case, wrong).message.startswith("log_p_bn: ")
+
+
+def test_a_token_that_is_clearly_worse_fails_by_its_row_its_step_and_its_margin() -> None:
+    case = PLAIN.at("float32")
+    own, answer = truth.answer(case), chosen(case, Worst(2, 1))
+    result = judged(case, answer)
+    first, wrong = int(own["token_bn"][2, 1]), int(answer["token_bn"][2, 1])
+    assert result.status == "differs"
+    assert f"; in row 2 the token of step 1 must be {first}; scores " in result.message
+    assert f" off would make it {wrong}, and " in result.message
+    needed, allowed = (float(word) for word in (result.message.partition("scores ")[2].split()[0], result.message.split()[-3]))
+    assert 1e-7 < allowed < 1e-4 < needed
+    assert result.message.count("in row") == 1
+
+
+def test_a_token_that_no_answer_may_hold_fails() -> None:
+    case = PLAIN.at("float32")
+    answer = truth.answer(case)
+    answer["token_bn"][0, 0] = case.config.padding_id
+    assert f"no error of the scores makes it {case.config.padding_id}" in judged(case, answer).message
+
+
+def test_two_rows_may_differ_in_both_manners() -> None:
+    case = of_two(PLAIN).at("float32")
+    answer, worse = chosen(case, Other(NEAR)), chosen(case, Worst(1, 0))
+    answer["token_bn"][1], answer["log_p_bn"][1] = worse["token_bn"][1], worse["log_p_bn"][1]
+    result = judged(case, answer)
+    assert "in row 1 the token of step 0" in result.message
+    assert result.message.count("in row") == 1
+
+
+def _drawn(case: Case, step: int = 0) -> tuple[Case, np.ndarray]:
+    """The case with uniform numbers that lie, at one step, exactly between the token that is drawn and the next one."""
+    chooser = Chooser()
+    token_bn = chosen(case, chooser)["token_bn"]
+    uniform_bn = case.inputs["uniform_bn"].copy()
+    for row in range(len(uniform_bn)):
+        scores = chooser.scores[("token", row, step)] / case.inputs.get("strategy.temperature", 1.0)
+        p = np.exp(scores - np.logaddexp.reduce(scores))
+        uniform_bn[row, step] = p[: token_bn[row, step] + 1].sum()
+    return dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": uniform_bn}), token_bn[:, step]
+
+
+class Below(Chooser):
+    """Draws the wanted tokens at the first step, whatever the numbers are."""
+
+    def __init__(self, wanted_b: np.ndarray) -> None:
+        super().__init__()
+        self.wanted_b = wanted_b
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        return int(self.wanted_b[key[1]]) if key[2] == 0 else own
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_number_between_two_tokens_may_draw_either(dtype: str) -> None:
+    case, token_b = _drawn(SEARCHES["sample/plain"])
+    case = case.at(dtype)
+    chooser = Chooser()
+    chosen(case, chooser)
+    for wanted_b in (token_b, [np.flatnonzero(np.isfinite(chooser.scores[("token", row, 0)][id_ + 1 :]))[0] + id_ + 1
+                               for row, id_ in enumerate(token_b)]):  # fmt: skip
+        answer = chosen(case, Below(np.asarray(wanted_b)))
+        assert judged(case, answer).status == "pass"
+
+
+def test_a_number_within_a_token_draws_that_one() -> None:
+    case, token_b = _drawn(SEARCHES["sample/plain"])
+    case = dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": case.inputs["uniform_bn"] * 0.999}).at("float32")
+    answer = chosen(case, Below(token_b + 1))
+    assert "in row 0 the token of step 0 must be" in judged(case, answer).message
+
+
+class Noisy(Chooser):
+    """Chooses by scores that are off."""
+
+    def __init__(self, error: float, seed: int = 0) -> None:
+        super().__init__()
+        self.error, self.rng, self.count = error, np.random.default_rng(seed), 0
+
+    def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
+        other = int(again(scores_bv + self.rng.choice([-self.error, self.error], scores_bv.shape))[key[1]])
+        self.count += other != own
+        return other
+
+
+def _at_the_edge(cut: str) -> Case:
+    """A case whose first row lies, at its first step, between two tokens that may be left and both be drawn."""
+    case = SEARCHES["sample/hot_top_p" if cut == "strategy.top_p" else "sample/top_k"]
+    chooser = Chooser()
+    chosen(case, chooser)
+    scores = chooser.scores[("token", 0, 0)] / case.inputs.get("strategy.temperature", 1.0)
+    p = np.exp(scores - np.logaddexp.reduce(scores))
+    order_ = np.argsort(-p)
+    if cut == "strategy.top_k":
+        return tied(case, int(order_[2]), int(order_[3]))
+    return dataclasses.replace(case, inputs=dict(case.inputs) | {cut: float(p[order_[:2]].sum())})
+
+
+@pytest.mark.parametrize("cut", ["strategy.top_k", "strategy.top_p"])
+def test_a_token_at_the_edge_of_a_cut_may_be_left_or_not(cut: str) -> None:
+    case = _at_the_edge(cut)
+    differing = 0
+    for value in (0.3, 0.5, 0.65):
+        uniform_bn = case.inputs["uniform_bn"].copy()
+        uniform_bn[0, 0] = value
+        one = dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": uniform_bn}).at("float64")
+        for seed in range(8):
+            noisy = Noisy(5e-15, seed)
+            answer = chosen(one, noisy)
+            differing += noisy.count
+            assert judged(one, answer).status == "pass", value
+    assert differing
+    assert judged(case.at("float64"), chosen(case, Noisy(0.3))).status == "differs"
+
+
+def test_errors_of_all_scores_add_up_in_a_draw() -> None:
+    """The sum of the first three is 0.502; with those 0.01 larger and the others 0.01 smaller it is 0.507."""
+    scores_bv = np.log([[0.2, 0.3, 0.002, 0.25, 0.248]])
+    for number, drawn in ((0.5065, True), (0.5075, False), (0.4955, True), (0.4945, False)):
+
+        def again(other_bv: np.ndarray, number: float = number) -> np.ndarray:
+            return sampling.draw(other_bv, np.array([number]))
+
+        assert guides.might(2, 0, scores_bv, again, 0.01) == drawn
+
+
+@pytest.mark.parametrize("cut", ["nothing", "top_k", "top_p"])
+def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
+    """Random tables of scores that lie near the edge of a cut, and random errors of them."""
+    rng, error, differing = np.random.default_rng(1), 1e-3, 0
+    for _ in range(12_000 if cut == "top_p" else 1000):
+        size = rng.integers(4, 12)
+        scores_bv, uniform_b, count = rng.normal(0, 1.2, (1, size)), rng.random(1), int(rng.integers(1, size - 1))
+        ranked = np.argsort(-scores_bv[0])
+        options: dict[str, Any] = {}
+        if cut == "top_k":
+            scores_bv[0, ranked[count]] = scores_bv[0, ranked[count - 1]] + rng.normal(0, error / 2)
+            options = {"top_k": count}
+        elif cut == "top_p":
+            p = np.exp(scores_bv[0, ranked] - np.logaddexp.reduce(scores_bv[0]))
+            options = {"top_p": float(np.clip(p[:count].sum() + rng.normal(0, error / 4), 1e-9, 1))}
+
+        def again(other_bv: np.ndarray, options: Any = options, uniform_b: np.ndarray = uniform_b) -> np.ndarray:
+            return sampling.draw(sampling.truncate(other_bv, **options), uniform_b)
+
+        other = again(scores_bv + rng.uniform(-error, error, scores_bv.shape))[0]
+        if other != again(scores_bv)[0]:
+            differing += 1
+            assert guides.might(int(other), 0, scores_bv, again, error)
+    assert differing or cut == "nothing"
+
+
+@pytest.mark.parametrize("name", ["alpha_0", "n_best", "prefix", "penalties"])
+def test_beams_that_tie_may_live_or_die(name: str) -> None:
+    case = of_two(SEARCHES[f"beam_search/{name}"], 4).at("float32")
+    other = Other(NEAR)
+    answer = chosen(case, other)
+    assert other.count
+    assert (answer["token_bwn"] != truth.answer(case)["token_bwn"]).any()
+    assert judged(case, answer).status == "pass"
+    wrong = answer | {"score_bw": answer["score_bw"] * np.float32(1.001)}
+    assert judged(case, wrong).message.startswith("score_bw: error")
+
+
+def test_hypotheses_in_another_order_fail_unless_they_tie() -> None:
+    case = BEAMS.at("float32")
+    answer = truth.answer(case)
+    swapped = {name: value[:, [1, 0, *range(2, value.shape[1])]] for name, value in answer.items()}
+    assert "whose score gives it place 1" in judged(case, swapped).message
+    case = of_two(BEAMS).at("float32")
+    values = {name: value.copy() for name, value in case.parameters.items()}
+    values["target_embedding.table"][-1] = values["target_embedding.table"][common(BEAMS)]
+    case = dataclasses.replace(case, parameters=values)
+    answer = truth.answer(case)
+    row, place = np.argwhere(np.abs(np.diff(answer["score_bw"])) < NEAR)[0]
+    for value in answer.values():
+        value[row, [place, place + 1]] = value[row, [place + 1, place]]
+    assert judged(case, answer).status == "pass"
+
+
+class Worse(Chooser):
+    """Lets the second best beams of a row live, and not the best."""
+
+    def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
+        return ranking[1 : count + 1] if key == ("live", 1, 0) else ranking[:count]
+
+
+def test_hypotheses_of_a_beam_that_must_die_fail() -> None:
+    case = BEAMS.at("float32")
+    result = judged(case, chosen(case, Worse()))
+    assert result.status == "differs"
+    assert "in row 1 hypothesis" in result.message
+
+
+class Stops(Chooser):
+    """A row stops as soon as it might."""
+
+    def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
+        return True
+
+
+def test_a_search_that_stops_too_soon_fails() -> None:
+    case = SEARCHES["beam_search/alpha_2"].at("float32")
+    result = judged(case, chosen(case, Stops()))
+    assert result.status == "differs"
+    assert "hypothesis 0 is [" in result.message
+
+
+@pytest.mark.parametrize("case_id", SEARCHES)
+def test_the_truth_in_another_order_passes(case_id: str) -> None:
+    for dtype in SEARCHES[case_id].dtypes:
+        case = SEARCHES[case_id].at(dtype)
+        expected = tolerance.expect(case)
+        for seed in (100, 101) if dtype in ("float64", "float32") else (100,):
+            with order(shuffled(seed)):
+                answer = truth.answer(case)
+            result = judge(ROW, "outputs", answer, following.followed(case, expected, answer))
+            assert result.excess < 2, (dtype, seed, result.message)  # a half type rounds at random here, up or down
+            assert not result.message.startswith("token"), (dtype, seed, result.message)
+
+
+def test_a_search_with_the_choices_of_another_scores_the_same_answers() -> None:
+    case = of_two(BEAMS).at("bfloat16")
+    expectation = tolerance.expect(case)["score_bw"]
+    assert expectation.noise < 0.1 * np.abs(expectation.reference).max()
+
+
+@pytest.mark.parametrize("component", ["greedy_search", "beam_search"])
+def test_long_answers_are_followed_quickly(component: str) -> None:
+    case = of_two(SEARCHES[f"{component}/plain" if component == "greedy_search" else BEAMS.id], **{"strategy.max_new_tokens": 64})
+    case = case.at("float32")
+    answer = chosen(case, Other(NEAR))
+    expected = tolerance.expect(case)
+    start = time.perf_counter()
+    assert judge(ROW, "outputs", answer, following.followed(case, expected, answer)).status == "pass"
+    assert time.perf_counter() - start < 20
+
+
+MALFORMED = {
+    "nothing": lambda answer: {},
+    "other names": lambda answer: {"tokens": answer["token_bn"]},
+    "another shape": lambda answer: answer | {"token_bn": answer["token_bn"][:, :-1]},
+    "floats": lambda answer: answer | {"token_bn": answer["token_bn"].astype(np.float32)},
+    "ids beyond the vocabulary": lambda answer: answer | {"token_bn": answer["token_bn"] + 1000},
+    "negative ids": lambda answer: answer | {"token_bn": answer["token_bn"] - 1000},
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_what_is_no_answer_is_not_followed(what: str) -> None:
+    case = PLAIN.at("float32")
+    assert judged(case, MALFORMED[what](truth.answer(case))).status == "differs"
+
+
+def test_ids_may_be_of_any_integer_type() -> None:
+    case = of_two(PLAIN).at("float32")
+    answer = chosen(case, Other(NEAR))
+    assert judged(case, answer | {"token_bn": answer["token_bn"].astype(np.int32)}).status == "pass"
+
+
+def test_a_run_follows_a_port() -> None:
+    cases = [of_two(PLAIN), of_two(BEAMS), SEARCHES["sample/everything"]]
+    rows = runner.run(cases, [PORT], ["float32", "bfloat16"])
+    assert [row.status for row in rows] == ["pass"] * 5
+    assert not any(row.message for row in rows)

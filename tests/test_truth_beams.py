@@ -1,0 +1,156 @@
+"""The truth's beams: which live on, which are kept, when a row stops; over tables that stand for a model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from reference_numpy import beams, decoding, preset
+from reference_numpy.strategy import Strategy
+
+START, END, PADDING, VOCABULARY = 1, 2, 0, 7
+OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5}
+CONFIG = preset("tiny", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING)
+Past = list[tuple[int, ...]]  # of each row the source's first id, then the target
+
+
+def _strategy(**changes: Any) -> Strategy:
+    return Strategy(**(OPTIONS | changes))
+
+
+def test_a_row_goes_on_while_a_live_beam_can_still_win_and_stops_when_none_can() -> None:
+    row = beams.Row(_strategy(beam_size=2, max_new_tokens=10, alpha=1.0))
+    logs = np.full((2, VOCABULARY), -50.0)
+    logs[0, [END, 3, 4]] = -1.0, -0.5, -3.0
+    row.advance(logs)
+    assert [beam.tokens for beam in row.kept] == [(END,)]
+    assert [(beam.tokens, beam.parent) for beam in row.live] == [((3,), 0), ((4,), 0)]
+    logs[:, [END, 3, 4]] = [[-0.25, -4.0, -5.0], [-6.0, -7.0, -8.0]]
+    row.advance(logs)
+    assert [beam.tokens for beam in row.kept] == [(3, END), (END,)]
+    assert_allclose([beam.score for beam in row.kept], [-0.75 * 6 / 7, -1.0])
+    # The best live beam has log p -4.5, so at best -4.5 / 2.5 = -1.8: it cannot beat -1.
+    assert row.done
+
+
+class Table:
+    """Stands for the model and its cache: the next token depends on the row's first source id and the whole target, as a table says."""
+
+    def __init__(self, logits: Callable[[int, tuple[int, ...]], Any]) -> None:
+        self.logits = logits
+
+    def start_cache(self, tree: Any, config: Any, memory: np.ndarray, mask: np.ndarray) -> Past:
+        return [(int(first),) for first in memory]
+
+    def decode_step(
+        self, tree: Any, config: Any, token: np.ndarray, past: list[tuple[int, ...]]
+    ) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+        read = [(*ids, *map(int, new)) for ids, new in zip(past, token, strict=True)]
+        return np.array([[self.logits(first, tokens)] for first, _, *tokens in read], float), read
+
+    def reorder(self, past: Past, row: np.ndarray) -> Past:
+        return [past[index] for index in row]
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[tuple[tuple[int, ...], float]]]]:
+    """Beam search over a table: of each row the answers without their end, and their scores."""
+
+    def run(logits: Callable, source: list[int], limit: int, width: int, alpha: float) -> list[list[tuple[tuple[int, ...], float]]]:
+        monkeypatch.setattr(decoding, "cache", Table(logits))
+        monkeypatch.setattr(decoding.transformer, "encode", lambda tree, config, source, mask: source[:, 0])
+        options = OPTIONS | {"max_new_tokens": limit, "beam_size": width, "n_best": width, "alpha": alpha}
+        found = decoding.beam_search({}, CONFIG, np.array(source)[:, None], options)
+        return [
+            [(tuple(ids[(ids != PADDING) & (ids != END)].tolist()), score) for ids, score in zip(*row, strict=True) if np.isfinite(score)]
+            for row in zip(found["token_bwn"], found["score_bw"], strict=True)
+        ]
+
+    return run
+
+
+def _random_logits(seed: int) -> Callable[[int, tuple[int, ...]], np.ndarray]:
+    return lambda first, tokens: np.random.default_rng([seed, first, *tokens, len(tokens)]).normal(0, 2, VOCABULARY)
+
+
+def _certain(table: dict[tuple[int, ...], dict[int, float]]) -> Callable[[int, tuple[int, ...]], np.ndarray]:
+    """Logits of these probabilities after each target; every other token is as good as impossible."""
+
+    def logits(first: int, tokens: tuple[int, ...]) -> np.ndarray:
+        values = np.full(VOCABULARY, -1e9)
+        for id_, probability in table.get(tuple(tokens), {END: 1.0}).items():
+            values[id_] = np.log(probability)
+        return values
+
+    return logits
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_beams_take_their_past_along_though_they_change_places(search: Callable, seed: int, alpha: float) -> None:
+    """Seven beams hold less than all answers, so that beams die, and others take their places."""
+    logits = _random_logits(seed)
+    for first, row in zip((3, 5), search(logits, [3, 5], 4, 7, alpha), strict=True):
+        for tokens, score in row:
+            log_p = 0.0
+            for index, id_ in enumerate((*tokens, END)):
+                values = np.delete(logits(first, tokens[:index]), [PADDING, START])
+                log_p += values[id_ - 2] - np.logaddexp.reduce(values)
+            assert_allclose(score, log_p / ((5 + len(tokens) + 1) / 6) ** alpha, rtol=1e-10)
+
+
+def test_a_narrow_beam_keeps_the_likeliest_continuations_only(search: Callable) -> None:
+    """The best answer begins with the second likeliest token: one beam misses it, two find it."""
+    logits = _certain({(): {3: 0.6, 4: 0.4}, (3,): {END: 0.3, 5: 0.7}, (4,): {END: 1.0}})
+    assert search(logits, [3], 2, 1, 0.0)[0][0][0] == (3,)
+    assert search(logits, [3], 2, 2, 0.0)[0][0][0] == (4,)
+
+
+def test_the_length_penalty_prefers_longer_answers(search: Callable) -> None:
+    """log p is -1 for no token and -1.2 for two: alpha 0 takes the first, a large alpha the second."""
+    end = np.exp(-1.2) / (1 - np.exp(-1))
+    logits = _certain({(): {END: np.exp(-1), 3: 1 - np.exp(-1)}, (3,): {4: 1.0}, (3, 4): {END: end, 3: 1 - end}, (3, 4, 3): {3: 1.0}})
+    assert search(logits, [3], 4, 3, 0.0)[0][0][0] == ()
+    assert search(logits, [3], 4, 3, 2.0)[0][0][0] == (3, 4)
+
+
+def test_a_live_beam_lives_while_its_length_could_still_make_it_the_best(search: Callable) -> None:
+    """The answer of three tokens costs no more after its first one, and the penalty of its length makes it the best."""
+    logits = _certain({(): {END: 0.6, 3: 0.4}, (3,): {4: 1.0}, (3, 4): {5: 1.0}})
+    assert search(logits, [3], 4, 1, 2.0)[0][0][0] == (3, 4, 5)
+
+
+def test_of_equal_answers_the_lower_ids_come_first_though_found_later(search: Callable) -> None:
+    found = search(_certain({(): {3: 0.5, 4: 0.5}, (3,): {5: 1.0}}), [3], 4, 2, 0.0)[0]
+    assert [tokens for tokens, _ in found] == [(3, 5), (4,)]
+    assert found[0][1] == found[1][1]
+
+
+def test_the_search_ends_when_no_row_can_be_improved(search: Callable) -> None:
+    longest = 0
+
+    def logits(first: int, tokens: tuple[int, ...]) -> np.ndarray:
+        nonlocal longest
+        longest = max(longest, len(tokens))
+        return np.where(np.arange(VOCABULARY) == END, 30.0, 0.0)
+
+    assert search(logits, [3], 100, 2, 0.0)[0][0][0] == ()
+    assert longest == 1
+
+
+def test_an_early_stop_does_not_look_at_live_beams() -> None:
+    logs = np.full((1, VOCABULARY), -50.0)
+    logs[0, [END, 3]] = -1.0, -0.01
+    for early, done in ((False, False), (True, True)):
+        row = beams.Row(_strategy(beam_size=1, early_stop=early))
+        row.advance(logs.copy())
+        assert row.done is done
+
+
+def test_equal_beams_go_to_the_lower_token() -> None:
+    live = [beams.Beam(-1.0, (3,)), beams.Beam(-1.0, (4,))]
+    total = np.full((2, VOCABULARY), -9.0)
+    total[0, 6], total[1, 5], total[0, 5] = -2.0, -2.0, -2.0
+    assert [beam.tokens for beam in beams.best(live, total, 2)] == [(3, 5), (4, 5)]

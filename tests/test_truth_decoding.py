@@ -1,0 +1,269 @@
+"""The truth's decoding: steps equal the full run, searches find what plain enumeration finds."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from reference_numpy import TransformerConfig, cache, decoding, mask, parameters, preset, transformer
+from reference_numpy.strategy import Strategy
+
+START, END, PADDING, VOCABULARY = 1, 2, 0, 7
+OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5}
+CONFIGS = {
+    "post_norm": {},
+    "pre_norm": {"norm_placement": "pre", "final_norm": True},
+    "grouped_heads": {"key_value_heads": 1},
+    "untied": {"share_embeddings": False, "tie_logits": False},
+    "no_padding_id": {"padding_id": None},
+}
+
+
+def _config(**changes: Any) -> TransformerConfig:
+    sizes = {
+        "source_vocabulary": VOCABULARY,
+        "target_vocabulary": VOCABULARY,
+        "model_width": 12,
+        "feed_forward_width": 8,
+        "encoder_layers": 1,
+    }
+    return preset("tiny", **(sizes | {"encoder_layers": 1, "padding_id": PADDING} | changes))
+
+
+def _parameters(config: TransformerConfig, seed: int = 3) -> dict[str, Any]:
+    """Larger than at the beginning of training, so that what is read decides what follows."""
+    rng = np.random.default_rng(seed)
+    return parameters.nest({name: rng.standard_normal(shape) * 0.6 for name, shape in parameters.shapes(config).items()})
+
+
+def _source(batch: int = 3, length: int = 4) -> np.ndarray:
+    source = np.random.default_rng(5).integers(3, VOCABULARY, (batch, length))
+    source[0, 2:] = PADDING
+    source[-1, :1] = PADDING
+    return source
+
+
+def _log_p(tree: Any, config: TransformerConfig, source: np.ndarray, target: list[int]) -> np.ndarray:
+    """log p `t v` after each token of one target, by the full run, over what an answer may hold."""
+    logits = transformer.transformer(tree, config, source[None], np.array([target]))[0]
+    logits[:, [START, PADDING] if config.padding_id is not None else [START]] = -np.inf
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("splits", [(6,), (1,) * 6, (3, 2, 1), (1, 5)])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_any_split_into_steps_gives_the_full_run(name: str, splits: tuple[int, ...]) -> None:
+    config = _config(**CONFIGS[name])
+    tree, source = _parameters(config), _source()
+    target = np.random.default_rng(6).integers(3, VOCABULARY, (3, 6))
+    target[1, :2], target[2, :] = PADDING, PADDING  # a left-padded prompt, and a row without a token
+    source_mask = mask.token_mask(source, config.padding_id)
+    memory = transformer.encode(tree, config, source)
+    full = transformer.decode(tree, config, target, memory, source_mask)
+    assert_allclose(cache.decode_in_steps(tree, config, target, memory, splits, source_mask), full, rtol=1e-12, atol=1e-12)
+
+
+def test_given_masks_are_split_with_the_target() -> None:
+    config = _config()
+    tree, memory = _parameters(config), np.random.default_rng(0).standard_normal((2, 4, 12))
+    target, target_mask = np.full((2, 5), 4), np.array([[False, True, True, False, True], [True] * 5])
+    source_mask = np.array([[True, False, True, True], [False] * 4])
+    full = transformer.decode(tree, config, target, memory, source_mask, target_mask)
+    assert_allclose(cache.decode_in_steps(tree, config, target, memory, (2, 2, 1), source_mask, target_mask), full, atol=1e-12)
+
+
+def test_keys_and_values_of_the_memory_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, calls = _config(), list[int]()
+    tree, source = _parameters(config), _source()
+    memory = transformer.encode(tree, config, source)
+    original = cache.attention.keys_and_values
+    monkeypatch.setattr(cache.attention, "keys_and_values", lambda tree, x: calls.append(x.shape[1]) or original(tree, x))
+    cache.decode_in_steps(tree, config, np.full((3, 4), 4), memory, (1, 1, 2))
+    assert calls.count(4) == config.decoder_layers
+    assert sum(calls) == 2 * 4 * config.decoder_layers
+
+
+def test_a_row_takes_its_past_with_it() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    memory, row = transformer.encode(tree, config, source), np.array([2, 0, 0])
+    first, then = np.array([[PADDING, 4], [5, 6], [4, 4]]), np.array([[6], [5], [3]])
+    started = cache.start_cache(tree, config, memory, mask.token_mask(source, PADDING))
+    _, read = cache.decode_step(tree, config, first, started)
+    logits, _ = cache.decode_step(tree, config, then, cache.reorder(read, row))
+    whole = np.concatenate([first[row], then], axis=1)
+    assert_allclose(logits, transformer.transformer(tree, config, source[row], whole)[:, 2:], atol=1e-12)
+
+
+def _greedy(tree: Any, config: TransformerConfig, source: np.ndarray, limit: int, prefix: list[int]) -> Iterator[tuple[int, float]]:
+    target = list(prefix)
+    for _ in range(limit):
+        log_p = _log_p(tree, config, source, target)[-1]
+        target.append(int(log_p.argmax()))
+        yield target[-1], log_p.max()
+        if target[-1] == END:
+            return
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_search_is_the_full_run_again_and_again(name: str, seed: int) -> None:
+    config = _config(**CONFIGS[name])
+    tree, source = _parameters(config, seed), _source()
+    answer = decoding.greedy_search(tree, config, source, OPTIONS)
+    for row, ids, log_p in zip(source, answer["token_bn"], answer["log_p_bn"], strict=True):
+        found = [*_greedy(tree, config, row, 5, [START])]
+        length = len(found)
+        assert_array_equal(ids[:length], [id_ for id_, _ in found])
+        assert_allclose(log_p[:length], [value for _, value in found], rtol=1e-10)
+        assert set(ids[length:].tolist()) <= {PADDING if config.padding_id is not None else END}
+        assert not log_p[length:].any()
+
+
+def test_a_left_padded_prefix_is_followed() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    prefix = np.array([[PADDING, PADDING, START], [START, 4, 5], [PADDING, START, 6]])
+    answer = decoding.greedy_search(tree, config, source, OPTIONS, prefix)
+    for row, ids, before in zip(source, answer["token_bn"], prefix, strict=True):
+        found = [id_ for id_, _ in _greedy(tree, config, row, 5, before[before != PADDING].tolist())]
+        assert_array_equal(ids[: len(found)], found)
+
+
+def _all_answers(tree: Any, config: TransformerConfig, source: np.ndarray, limit: int, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
+    """Every answer of at most `limit` tokens, the best first."""
+    answers = []
+    words = [id_ for id_ in range(VOCABULARY) if id_ not in (START, END, PADDING)]
+    for length in range(1, limit + 1):
+        for body in itertools.product(words, repeat=length - 1):
+            log_p = _log_p(tree, config, source, [START, *body])
+            total = sum(log_p[place, id_] for place, id_ in enumerate([*body, END]))
+            answers.append((total / ((5 + length) / 6) ** alpha, (*body, END)))
+    return sorted(answers, key=lambda answer: (-answer[0], answer[1]))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_beams_that_hold_everything_find_the_best_answers(alpha: float, seed: int) -> None:
+    config = _config()
+    tree, source = _parameters(config, seed), _source(2)
+    options = OPTIONS | {"max_new_tokens": 3, "beam_size": 7, "n_best": 4, "alpha": alpha}
+    answer = decoding.beam_search(tree, config, source, options)
+    for row, ids, scores in zip(source, answer["token_bwn"], answer["score_bw"], strict=True):
+        best = _all_answers(tree, config, row, 3, alpha)[:4]
+        assert_allclose(scores, [score for score, _ in best], rtol=1e-10)
+        assert [tuple(one[one != PADDING]) for one in ids] == [tokens for _, tokens in best]
+
+
+def test_the_last_token_can_only_be_the_end_and_missing_hypotheses_are_padding() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    answer = decoding.beam_search(tree, config, source, OPTIONS | {"max_new_tokens": 1, "beam_size": 3, "n_best": 2})
+    assert_array_equal(answer["token_bwn"], np.broadcast_to([[END], [PADDING]], (3, 2, 1)))
+    assert np.isfinite(answer["score_bw"][:, 0]).all()
+    assert np.isneginf(answer["score_bw"][:, 1]).all()
+
+
+def test_samples_follow_the_distribution() -> None:
+    config = _config()
+    tree, source = _parameters(config), np.repeat(_source()[1:2], 4000, axis=0)
+    uniform = np.random.default_rng(0).random((4000, 1))
+    drawn = decoding.sample(tree, config, source, OPTIONS | {"max_new_tokens": 1, "temperature": 0.8}, uniform)["token_bn"][:, 0]
+    scaled = _log_p(tree, config, source[0], [START])[-1] / 0.8
+    expected = np.exp(scaled - np.logaddexp.reduce(scaled))
+    observed = np.bincount(drawn, minlength=VOCABULARY) / 4000
+    assert np.abs(observed - expected).max() < 4 * np.sqrt(0.25 / 4000)
+
+
+def test_temperature_zero_is_greedy_search() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    sampled = decoding.sample(tree, config, source, OPTIONS | {"temperature": 0.0}, np.full((3, 5), 0.9))
+    for name, value in decoding.greedy_search(tree, config, source, OPTIONS).items():
+        assert_array_equal(sampled[name], value)
+
+
+def test_an_answer_has_its_least_length_and_repeats_nothing() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    options = OPTIONS | {"min_new_tokens": 3, "no_repeat_ngram": 1, "beam_size": 3}
+    greedy = decoding.greedy_search(tree, config, source, options)["token_bn"]
+    best = decoding.beam_search(tree, config, source, options)["token_bwn"][:, 0]
+    for ids in np.concatenate([greedy, best]):
+        answer = ids[ids != PADDING].tolist()
+        assert len(set(answer)) == len(answer)
+        assert END not in answer[:3]
+
+
+def test_log_p_is_the_models_own_whatever_is_penalised() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    answer = decoding.greedy_search(tree, config, source, OPTIONS | {"repetition_penalty": 3.0, "min_new_tokens": 2})
+    for row, ids, log_p in zip(source, answer["token_bn"], answer["log_p_bn"], strict=True):
+        target = [START, *ids[ids != PADDING].tolist()]
+        own = _log_p(tree, config, row, target[:-1])
+        assert_allclose(log_p[: len(own)], own[np.arange(len(own)), target[1:]], rtol=1e-10)
+
+
+def test_no_source_has_no_answer() -> None:
+    config = _config()
+    tree, none = _parameters(config), np.zeros((0, 4), int)
+    assert decoding.greedy_search(tree, config, none, OPTIONS)["token_bn"].shape == (0, 5)
+    assert decoding.beam_search(tree, config, none, OPTIONS | {"beam_size": 2, "n_best": 2})["token_bwn"].shape == (0, 2, 5)
+
+
+def test_where_nothing_may_follow_the_answer_ends() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    prefix = np.broadcast_to([START, 3, 4, 5, 6], (3, 5))
+    answer = decoding.greedy_search(tree, config, source, OPTIONS | {"min_new_tokens": 2, "no_repeat_ngram": 1}, prefix)
+    assert_array_equal(answer["token_bn"], np.broadcast_to([END, 0, 0, 0, 0], (3, 5)))
+
+
+BAD = {
+    "max_new_tokens must be an integer of at least 1; got 0": {"max_new_tokens": 0},
+    "temperature must be at least 0; got -1.0": {"temperature": -1.0},
+    "top_p must be greater than 0 and at most 1; got 0": {"top_p": 0},
+    "n_best must be at most beam_size; got 2 and 1": {"n_best": 2},
+    "min_new_tokens must be less than max_new_tokens; got 5 and 5": {"min_new_tokens": 5},
+    "alpha must be at least 0, since no bound holds for less; got -0.5": {"alpha": -0.5},
+    "end_id must lie in 0 .. 6; got 7": {"end_id": 7},
+    "end_id must not be the padding id; got 0": {"end_id": 0},
+    "start_id must not be the padding id, which no query sees; got 0": {"start_id": 0},
+    "beam_size must be at most the vocabulary, 7; got 8": {"beam_size": 8},
+    "unknown strategy field 'beams'": {"beams": 2},
+    "early_stop must be True or False; got 'never'": {"early_stop": "never"},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_options_are_refused(message: str) -> None:
+    config = _config()
+    with pytest.raises(ValueError, match="^" + message.replace("(", r"\(").replace(".", r"\.") + "$"):
+        decoding.beam_search(_parameters(config), config, _source(), OPTIONS | BAD[message])
+
+
+def test_a_strategy_needs_its_ids() -> None:
+    with pytest.raises(ValueError, match=r"^a strategy needs end_id; a strategy needs max_new_tokens$"):
+        Strategy.of({"start_id": 1}, _config())
+
+
+def test_bad_arguments_are_refused() -> None:
+    config = _config()
+    tree, source = _parameters(config), _source()
+    with pytest.raises(ValueError, match=r"prefix must be padded on the left, and end in a token; its last column has the padding id 0"):
+        decoding.greedy_search(tree, config, source, OPTIONS, np.array([[START, PADDING]] * 3))
+    with pytest.raises(ValueError, match=r"prefix must be integer token ids of axes b p, p at least 1; got int64 of shape \(3, 0\)"):
+        decoding.greedy_search(tree, config, source, OPTIONS, np.zeros((3, 0), int))
+    with pytest.raises(ValueError, match=r"batch sizes must be equal; got source 3, prefix 2"):
+        decoding.greedy_search(tree, config, source, OPTIONS, np.ones((2, 1), int))
+    with pytest.raises(ValueError, match=r"uniform must have a number for every token, \(3, 5\); got shape \(3, 4\)"):
+        decoding.sample(tree, config, source, OPTIONS, np.zeros((3, 4)))
+    with pytest.raises(ValueError, match=r"splits must be lengths of at least 1 that add up to 4; got \(3, 2\)"):
+        cache.decode_in_steps(tree, config, np.full((3, 4), 4), np.zeros((3, 4, 12)), (3, 2))
+    tree["source_embedding"]["table"][3] = np.nan
+    with pytest.raises(ValueError, match="logits must be numbers; got NaN"):
+        decoding.greedy_search(tree, config, source, OPTIONS)
