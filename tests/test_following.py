@@ -11,7 +11,7 @@ import pytest
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import following, guides, runner, tolerance, truth
-from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.choices import Chooser, Key, chosen_by
 from rosettaformer.conformance.orders import order, shuffled
@@ -359,7 +359,7 @@ def test_ids_may_be_of_any_integer_type() -> None:
 
 
 def test_a_run_follows_a_port() -> None:
-    cases = [of_two(PLAIN), of_two(BEAMS), SEARCHES["sample/everything"]]
+    cases = [dataclasses.replace(case, dtypes=DTYPES) for case in (of_two(PLAIN), of_two(BEAMS))] + [SEARCHES["sample/everything"]]
     rows = runner.run(cases, [PORT], ["float32", "bfloat16"])
     assert [row.status for row in rows] == ["pass"] * 5
     assert not any(row.message for row in rows)
