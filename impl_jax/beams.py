@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from reference_numpy.strategy import Strategy
+from .request import Asked
 
 __all__ = ["Beams", "advance", "start"]
 
@@ -29,47 +28,47 @@ class Beams(NamedTuple):
     done_b: jax.Array
 
 
-def start(token_bw: jax.Array, strategy: Strategy, filler: int, dtype: jnp.dtype) -> Beams:
-    """One live beam a row, without a token, which reads this one."""
-    token_bwn = jnp.full((*token_bw.shape, strategy.max_new_tokens), filler)
+def start(token_bw: jax.Array, room: int, filler: jax.Array, dtype: jnp.dtype) -> Beams:
+    """One live beam a row, without a token, which reads this one; room: for the tokens of an answer."""
+    token_bwn = jnp.full((*token_bw.shape, room), filler, int)
     nothing_bw = jnp.full(token_bw.shape, -jnp.inf, dtype)
     return Beams(
         length=jnp.zeros((), int),
         token_bw=token_bw,
         live_bwn=token_bwn,
         live_bw=nothing_bw.at[:, 0].set(0),
-        place_bwn=jnp.broadcast_to(jnp.arange(strategy.beam_size)[:, None], token_bwn.shape),
+        place_bwn=jnp.broadcast_to(jnp.arange(token_bw.shape[1])[:, None], token_bwn.shape),
         kept_bwn=token_bwn,
         kept_bw=nothing_bw,
         done_b=jnp.zeros(len(token_bw), bool),
     )
 
 
-def advance(beams: Beams, scores_bwv: jax.Array, strategy: Strategy, limit: jax.Array) -> Beams:
-    """One token more, given its scores for each live beam. limit: the most tokens of an answer; the strategy's is the room for them."""
-    penalties_n = jnp.asarray(((5 + np.arange(strategy.max_new_tokens + 1)) / 6) ** strategy.alpha, scores_bwv.dtype)
+def advance(beams: Beams, scores_bwv: jax.Array, asked: Asked) -> Beams:
+    """One token more, given its scores for each live beam."""
+    penalty_n, end_id = jnp.asarray(asked.length_penalty_n, scores_bwv.dtype), asked.end_id
     total_bwv = scores_bwv + beams.live_bw[..., None]
-    ended_bw = total_bwv[..., strategy.end_id] / penalties_n[beams.length + 1]
-    kept_bwn, kept_bw = _keep(beams, ended_bw, strategy)
-    live_bw, token_bw, parent_bw = _best(total_bwv.at[..., strategy.end_id].set(-jnp.inf))
+    ended_bw = total_bwv[..., end_id] / penalty_n[beams.length + 1]
+    kept_bwn, kept_bw = _keep(beams, ended_bw, end_id)
+    live_bw, token_bw, parent_bw = _best(total_bwv.at[..., end_id].set(-jnp.inf))
     live_bwn = jax.lax.dynamic_update_index_in_dim(_rows(beams.live_bwn, parent_bw), token_bw, beams.length, axis=2)
-    read_n = jnp.arange(strategy.max_new_tokens) <= beams.length
+    read_n = jnp.arange(live_bwn.shape[2]) <= beams.length
     place_bwn = jnp.where(read_n, _rows(beams.place_bwn, parent_bw), beams.place_bwn)
-    highest_b = live_bw[:, 0] / penalties_n[limit]
+    highest_b = live_bw[:, 0] / penalty_n[asked.max_new_tokens]
     full_b = kept_bw[:, -1] > -jnp.inf
-    stops_b = full_b if strategy.early_stop else full_b & (highest_b <= kept_bw[:, -1])
-    done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == limit)
+    stops_b = full_b & (asked.early_stop | (highest_b <= kept_bw[:, -1]))
+    done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == asked.max_new_tokens)
     new = Beams(beams.length + 1, token_bw, live_bwn, live_bw, place_bwn, kept_bwn, kept_bw, done_b)
     return Beams(new.length, *(jnp.where(_broadcast(beams.done_b, then), now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
 
 
-def _keep(beams: Beams, ended_bw: jax.Array, strategy: Strategy) -> tuple[jax.Array, jax.Array]:
+def _keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
-    end_bw1 = jnp.full_like(beams.live_bwn[..., :1], strategy.end_id)
+    end_bw1 = jnp.full_like(beams.live_bwn[..., :1], end_id)
     ended_bwn = jax.lax.dynamic_update_slice_in_dim(beams.live_bwn, end_bw1, beams.length, axis=2)
     token_bcn = jnp.concatenate([beams.kept_bwn, ended_bwn], axis=1)
     score_bc = jnp.concatenate([beams.kept_bw, ended_bw], axis=1)
-    order_bw = jnp.argsort(_rank(score_bc, token_bcn), axis=1)[:, : strategy.beam_size]
+    order_bw = jnp.argsort(_rank(score_bc, token_bcn), axis=1)[:, : ended_bw.shape[1]]
     return _rows(token_bcn, order_bw), jnp.take_along_axis(score_bc, order_bw, axis=1)
 
 

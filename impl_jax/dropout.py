@@ -1,5 +1,7 @@
 """Inverted dropout (DROPOUT)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -29,9 +31,11 @@ class Dropout(nnx.Dropout):
         return jnp.where(keep, wide / (1 - self.rate), 0).astype(x.dtype)
 
     def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
-        """A random keep mask; None where nothing is dropped: in evaluation, and with rate 0."""
+        """A random keep mask, of 16 random bits for an entry; None where nothing is dropped: in evaluation, and with rate 0."""
         if self.deterministic or not self.rate:
             return None
         if self.rngs is None:
             raise ValueError("dropout in training needs rngs; got None")
-        return jax.random.bernoulli(self.rngs(), 1 - self.rate, shape)
+        size = math.prod(shape)
+        word_n = jax.lax.bitcast_convert_type(jax.random.bits(self.rngs(), -(-size // 2)), jnp.uint16).reshape(-1)
+        return (word_n[:size] >= round(self.rate * 2**16)).reshape(shape)

@@ -1,35 +1,19 @@
-"""The programs of the searches: one each for every structure of a model, strategy, and bucket of lengths."""
+"""The programs of the searches: one each for every structure of a model, plan, and bucket of lengths."""
 
 import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-
-from reference_numpy.strategy import Strategy
 
 from . import beams, sampling
 from .cache import Cache, decode_step, next_logits, read_at, read_tokens, start_cache
 from .mask import token_mask
 from .positional_encoding import token_positions
+from .request import Asked, Plan
 from .transformer import Transformer
 
-__all__ = ["Asked", "beam_search", "one_by_one"]
-
-
-class Asked(NamedTuple):
-    """The arguments of a search, padded: the source on its right, the prefix on its left; neither mask has padding.
-
-    limit: the most tokens of an answer, for which the strategy's max_new_tokens gives the room.
-    """
-
-    source: Any
-    source_mask_bs: Any
-    prefix_bp: Any
-    prefix_mask_bp: Any
-    limit: Any
-    uniform_bn: Any = None
+__all__ = ["beam_search", "one_by_one"]
 
 
 class Answer(NamedTuple):
@@ -42,46 +26,45 @@ class Answer(NamedTuple):
     done_b: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "strategy"))
-def one_by_one(structure: Any, leaves: list[Any], strategy: Strategy, asked: Asked) -> dict[str, jax.Array]:
+@functools.partial(jax.jit, static_argnames=("structure", "plan"))
+def one_by_one(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> dict[str, jax.Array]:
     """Greedy search; with uniform numbers, sampling."""
     model = jax.tree.unflatten(structure, leaves)
-    filler = strategy.filler(model.config)
 
     def choose(answer: Answer, logits_bv: jax.Array, log_p_bv: jax.Array) -> Answer:
-        scores_bv = _penalised(strategy, model, asked, answer.token_bn, answer.step, logits_bv)
-        token_b = _chosen(strategy, scores_bv, None if asked.uniform_bn is None else asked.uniform_bn[:, answer.step])
+        scores_bv = _penalised(plan, model, asked, answer.token_bn, answer.step, logits_bv)
+        token_b = _chosen(plan, asked, scores_bv, answer.step)
         # Where nothing may follow the answer ends.
-        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, strategy.end_id, token_b)
+        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, asked.end_id, token_b)
         log_p_b = jnp.where(answer.done_b, 0, _at(log_p_bv, token_b))
-        token_b = jnp.where(answer.done_b, filler, token_b)
+        token_b = jnp.where(answer.done_b, asked.filler, token_b)
         token_bn, log_p_bn = (
             jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
             for old, new in ((answer.token_bn, token_b), (answer.log_p_bn, log_p_b))
         )
-        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == strategy.end_id))
+        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == asked.end_id))
 
     def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
         answer, cache, nan = state
         logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
-        logits_bv, log_p_bv, nan = _checked(model, strategy, logits_b1v[:, 0], nan)
+        logits_bv, log_p_bv, nan = _checked(asked, logits_b1v[:, 0], nan)
         return choose(answer, logits_bv, log_p_bv), cache, nan
 
-    cache, dtype = _after_prefix(model, asked, strategy.max_new_tokens)
-    token_bn = jnp.full((len(asked.source), strategy.max_new_tokens), filler)
+    cache, dtype = _after_prefix(model, asked, plan.room)
+    token_bn = jnp.full((len(asked.source), plan.room), asked.filler, int)
     nothing = Answer(jnp.zeros((), int), asked.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool))
     answer, _, nan = jax.lax.while_loop(
-        lambda state: (state[0].step < asked.limit) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
+        lambda state: (state[0].step < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
     )
     return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "nan": nan}
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "strategy"))
-def beam_search(structure: Any, leaves: list[Any], strategy: Strategy, asked: Asked) -> dict[str, jax.Array]:
+@functools.partial(jax.jit, static_argnames=("structure", "plan"))
+def beam_search(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> dict[str, jax.Array]:
     """The beam_size best hypotheses of each row."""
     model = jax.tree.unflatten(structure, leaves)
-    batch, size, room = len(asked.source), strategy.beam_size, strategy.max_new_tokens
-    rows = Asked(*(x if x is None or not np.ndim(x) else jnp.repeat(x, size, axis=0) for x in asked))
+    batch, size, room = len(asked.source), plan.beams, plan.room
+    rows = asked._replace(**{name: jnp.repeat(getattr(asked, name), size, axis=0) for name in ("prefix_bp", "prefix_mask_bp")})
     prefix_mask_bwp = rows.prefix_mask_bp[:, :-1].reshape(batch, size, -1)
     last_bw = token_positions(asked.prefix_mask_bp)[:, -1:]
 
@@ -91,15 +74,15 @@ def beam_search(structure: Any, leaves: list[Any], strategy: Strategy, asked: As
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwnw.reshape(batch, size, room * size)], axis=2)
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
         x_bwd, cache = read_at(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
-        _, log_p_bwv, nan = _checked(model, strategy, next_logits(model, x_bwd), nan)
+        _, log_p_bwv, nan = _checked(asked, next_logits(model, x_bwd), nan)
         token_bn, log_p_bv = (x.reshape(batch * size, -1) for x in (found.live_bwn, log_p_bwv))
-        scores_bv = _penalised(strategy, model, rows, token_bn, found.length, log_p_bv)
-        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), strategy, asked.limit), cache, nan
+        scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
+        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), asked), cache, nan
 
     cache, dtype = _after_prefix(model, asked, room * size)
-    nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), strategy, strategy.filler(model.config), dtype)
+    nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, asked.filler, dtype)
     found, _, nan = jax.lax.while_loop(
-        lambda state: (state[0].length < asked.limit) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
+        lambda state: (state[0].length < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
     )
     return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "nan": nan}
 
@@ -114,42 +97,38 @@ def _after_prefix(model: Transformer, asked: Asked, room: int) -> tuple[Cache, j
     return cache, jnp.promote_types(memory_bsd.dtype, jnp.float32)
 
 
-def _checked(model: Transformer, strategy: Strategy, logits: jax.Array, nan: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _checked(asked: Asked, logits: jax.Array, nan: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The logits in the dtype of scores, -inf for what is no part of any answer; their log p; and whether one was NaN so far.
 
     A NaN stays one, also of what is barred, and shows in the sum.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    barred_v = np.isin(np.arange(logits.shape[-1]), strategy.barred(model.config))
-    logits = jnp.where(barred_v & ~jnp.isnan(logits), -jnp.inf, logits)
+    logits = jnp.where(asked.barred_v & ~jnp.isnan(logits), -jnp.inf, logits)
     largest = jnp.max(logits, axis=-1, keepdims=True)
     x = logits - largest
     log_total = jnp.log(jnp.sum(jnp.exp(x), axis=-1, keepdims=True))
     return logits, x - log_total, nan | (jnp.isnan(log_total) & ~jnp.isinf(largest)).any()
 
 
-def _penalised(
-    strategy: Strategy, model: Transformer, asked: Asked, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array
-) -> jax.Array:
+def _penalised(plan: Plan, model: Transformer, asked: Asked, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array) -> jax.Array:
     """The scores by which the next token is chosen, after so many tokens of the answer."""
-    if strategy.repetition_penalty != 1 or strategy.no_repeat_ngram:
+    if plan.repetition or plan.no_repeat_ngram:
         mask_bn = token_mask(token_bn, model.config.padding_id) & (jnp.arange(token_bn.shape[1]) < count)
         # The free places go to the left, where they are padding, so that the target ends where the array ends.
         target_bt, mask_bt = (
             jnp.roll(jnp.concatenate(pair, axis=1), token_bn.shape[1] - count, axis=1)
             for pair in ((asked.prefix_bp, token_bn), (asked.prefix_mask_bp, mask_bn))
         )
-        scores_bv = sampling.penalise(scores_bv, target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, mask_bt)
-    if not strategy.min_new_tokens:
-        return scores_bv
-    too_early_v = (jnp.arange(scores_bv.shape[1]) == strategy.end_id) & (count < strategy.min_new_tokens)
+        scores_bv = sampling.penalise(scores_bv, target_bt, asked.repetition_penalty, plan.no_repeat_ngram, mask_bt)
+    too_early_v = (jnp.arange(scores_bv.shape[1]) == asked.end_id) & (count < asked.min_new_tokens)
     return jnp.where(too_early_v, -jnp.inf, scores_bv)
 
 
-def _chosen(strategy: Strategy, scores_bv: jax.Array, uniform_b: jax.Array | None) -> jax.Array:
-    if uniform_b is None:
+def _chosen(plan: Plan, asked: Asked, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
+    if asked.uniform_bn is None:
         return scores_bv.argmax(axis=1)
-    return sampling.draw(sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p), uniform_b)
+    kept_bv = sampling.truncate(scores_bv, asked.temperature, plan.top_k, asked.top_p if plan.by_probability else 1)
+    return sampling.draw(kept_bv, asked.uniform_bn[:, step])
 
 
 def _at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:

@@ -9,11 +9,13 @@ from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
 
+Number = float | jax.Array
+
 
 def penalise(
     scores_bv: jax.Array,
     token_bn: jax.Array,
-    repetition_penalty: float = 1.0,
+    repetition_penalty: Number = 1.0,
     no_repeat_ngram: int = 0,
     mask_bn: jax.Array | None = None,
 ) -> jax.Array:
@@ -43,20 +45,23 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
     return token_bn[:, size - 1 :], same_bn & mask_bn[:, size - 1 :]
 
 
-def truncate(logits_bv: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> jax.Array:
+def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> jax.Array:
     """The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
 
+    temperature and top_p may be scalar arrays, whose values are then not checked.
     `jax.lax.top_k` puts the lower id first among equals.
     """
-    checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    if not any(isinstance(number, jax.Array) for number in (temperature, top_p)):
+        checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
     vocabulary = logits_bv.shape[1]
-    if not top_k and top_p == 1:
+    everything = not isinstance(top_p, jax.Array) and top_p == 1
+    if not top_k and everything:
         return x_bv
     x_bv = jnp.where(x_bv == 0, 0, x_bv)  # -0 equals 0, but is ordered before it
     largest_bk, id_bk = jax.lax.top_k(x_bv, min(top_k, vocabulary) if top_k else vocabulary)
     last_b1 = jnp.full((len(x_bv), 1), largest_bk.shape[1] - 1)
-    if top_p < 1:
+    if not everything:
         before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[:, :-1]  # the probability of all that are likelier
         last_b1 = (before_bk < jnp.asarray(top_p, before_bk.dtype)).sum(axis=1, keepdims=True)
     bound_b1, bound_id_b1 = (jnp.take_along_axis(each, last_b1, axis=1) for each in (largest_bk, id_bk))

@@ -69,7 +69,7 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     some, beams = build.config(**SIZES), f"{CACHE} GEN5"
     penalties: dict[str, Any] = {"repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 3}
     quick: dict[str, Any] = {"beam_size": 3, "n_best": 2, "alpha": 2.0, "no_repeat_ngram": 3, "prefix": _prefix(some)}
-    yield _search(build, "beam_search", "quick", some, 31, f"{beams} GEN1 GEN2", **quick)
+    yield _search(build, "beam_search", "quick", some, 365, f"{beams} GEN1 GEN2", **quick)
     yield _search(build, "beam_search", "alpha_0.6", some, 480, f"{beams} GEN1", beam_size=3, alpha=0.6)
     yield _search(build, "beam_search", "alpha_0", some, 138, beams, beam_size=3, alpha=0.0)
     yield _search(build, "beam_search", "alpha_2", some, 29, f"{beams} GEN1 GEN2", beam_size=3, n_best=2, alpha=2.0)
