@@ -52,7 +52,7 @@ def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, to
     `jax.lax.top_k` puts the lower id first among equals.
     """
     if not any(isinstance(number, jax.Array) for number in (temperature, top_p)):
-        checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+        checks.check_sampling(logits_bv.shape, float(temperature), top_k, float(top_p))
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
     vocabulary = logits_bv.shape[1]
     everything = not isinstance(top_p, jax.Array) and top_p == 1

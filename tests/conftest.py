@@ -16,8 +16,8 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", type=int, default=25, help="how many random configurations the soak test draws")
-    parser.addoption("--kills", type=int, default=2, help="how often a run is killed in a framework, which compiles anew every time")
+    parser.addoption("--soak", type=int, default=10, help="how many random configurations the soak test draws")
+    parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")
 
 
 def _cuda() -> bool:

@@ -94,9 +94,15 @@ def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, 
 
 
 @functools.cache
+def nothing_wrong(component: str, dtype: str) -> Hypotheses:
+    """The component's cases alone, by which a combination shows or does not."""
+    return Hypotheses([case.at(dtype) for case in all_cases(grad=True) if case.component == component and dtype in case.dtypes], [])
+
+
+@functools.cache
 def hypotheses(component: str, dtype: str) -> Hypotheses:
     """The whole catalogue and every setting, on the component's cases."""
-    probes = [case.at(dtype) for case in all_cases(grad=True) if case.component == component and dtype in case.dtypes]
+    probes = nothing_wrong(component, dtype).probes
     return Hypotheses(probes, candidates(probes, observable()), candidates(probes, all_settings().values()))
 
 
@@ -108,14 +114,16 @@ def observable() -> list[Defect]:
 def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
     """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
     for dtype in DTYPES:
+        answers = as_port(combination, nothing_wrong(component, dtype).probes)
+        if not Search(nothing_wrong(component, dtype), answers).failing:
+            continue
         known = hypotheses(component, dtype)
-        answers, again = (as_port(combination, known.probes) for _ in range(2))
+        again = as_port(combination, known.probes)
         search = Search(known, answers)
         if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
             return Naming(combination, random_defects(known, unstable), dtype)
-        if search.failing:
-            named = (search.explain() or search.imprecise()) if search.answered else []
-            return Naming(combination, named or (search.pairs() if pairs and search.answered else []), dtype)
+        named = (search.explain() or search.imprecise()) if search.answered else []
+        return Naming(combination, named or (search.pairs() if pairs and search.answered else []), dtype)
     return Naming(combination, [], "")
 
 
@@ -166,7 +174,11 @@ def false_alarms(count: int) -> list[int]:
 @functools.cache
 def single_rows() -> list[tuple[Defect, Naming, Naming]]:
     """Every defect alone: named from the outputs of its component, and from those of the whole model."""
-    return [(defect, name(smallest(defect), (defect,)), name(whole(defect), (defect,))) for defect in observable()]
+    rows = []
+    for defect in observable():
+        named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
+        rows.append((defect, named[smallest(defect)], named[whole(defect)]))
+    return rows
 
 
 def whole(defect: Defect) -> str:

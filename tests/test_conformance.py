@@ -15,7 +15,9 @@ OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "s
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("port", PORTS)
-def test_every_case_conforms(port: str, dtype: str) -> None:
+def test_every_case_conforms(port: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if port == "jax" and dtype != "float32":  # which is compiled as it is for everyone; the other dtypes in half the time
+        monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     results = runner.run(CASES, [port], [dtype])
     assert [result for result in results if result.status != "pass"] == []
     assert len(results) == sum(dtype in case.dtypes for case in CASES)

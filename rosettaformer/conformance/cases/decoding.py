@@ -14,7 +14,7 @@ from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]
 
-DTYPES = ("float64", "float32")  # the choice of a token computes in one of these, whatever the model's dtype
+DTYPES = ("float64", "float32")  # in which the choice of a token is computed, whatever the model's dtype
 V = 11
 
 
@@ -42,7 +42,8 @@ def _step_cases(build: Builder) -> Iterator[Case]:
     yield _steps(build, "grouped_heads", grouped, (2, 1, 2), "MHA10 CAU3")
     yield _steps(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), (2, 1, 2), "NRM8 CAU3")
     for dialect in ("paper_base", "guide", "keras_lab", "sapiens"):
-        yield _steps(build, f"dialect_{dialect}", build.config(dialect, **ONE_LAYER), (2, 1, 2), "CAU3 PE13")
+        case = _steps(build, f"dialect_{dialect}", build.config(dialect, **ONE_LAYER), (2, 1, 2), "CAU3 PE13")
+        yield dataclasses.replace(case, dtypes=DTYPES)
     yield _steps(build, "one_token", even, (1,), "PE9", target_mask=np.ones((1, 1), bool), source_mask=np.ones((1, 1), bool))
     yield _steps(build, "long", even, (120, 1, 1, 64, 14), "CAU3", target_mask=ragged(2, 200), source_mask=ragged(2, 190))
 
