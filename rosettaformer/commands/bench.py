@@ -33,7 +33,7 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 @click.option("--framework", "frameworks", multiple=True, help="Only these, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
 @click.option("--scaling", is_flag=True, help="Time and memory against length, batch and new tokens; without --workload nothing else.")
-@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="Timed calls of each row.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of every row. [default: all cores]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or cuda (torch and jax; TF32 and bfloat16 too).")
 @click.option("--size", default="base", hidden=True)
@@ -55,12 +55,14 @@ def bench(
     chosen, named = _split(workloads), _split(frameworks)
     _refuse(chosen, named, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     _refuse_picture(plot_file)
-    errors = Console(stderr=True)
+    errors, printed = Console(stderr=True), str(json_file) == "-"
     with errors.status("starting") as status:
         settings = family.Settings(named or FRAMEWORKS[device], rounds, threads or cores(), device, only, _progress(errors, status))
-        found = _measure(chosen or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings)
-    _write(found, json_file, markdown_file, plot_file)
-    if str(json_file) != "-":
+        for found in _measure(chosen or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
+            _write(found, None if printed else json_file, markdown_file, plot_file)
+    if printed:
+        _write(found, json_file, None, None)
+    else:
         console = Console()
         if not console.is_terminal:
             console.width = WIDTH
@@ -68,19 +70,29 @@ def bench(
     sys.exit(_exit_code(found.results, bool(named)))
 
 
-def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: family.Settings) -> report.Report:
+def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: family.Settings) -> Iterator[report.Report]:
+    """What is found so far, after each task: a run that is interrupted has that on the disk."""
     described: dict[str, str] = {}
+    tables: list[tuple[Task, list[Result]]] = []
+    series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
 
     def run(task: Task) -> list[Result]:
         results, said = measure.run(task, Truth(make(task)), settings)
         described.update(said)
         return results
 
-    tasks = [tiny(task) if small else task for name in workloads for task in WORKLOADS[name]]
-    tables = [(task, run(task)) for task in tasks]
-    series = [(kind, [(value, run(task)) for value, task in _points(kind, small)]) for kind in (SCALING if scaling else ())]
-    command = shlex.join(["rosettaformer", *sys.argv[1:]])
-    return report.Report(command, settings.rounds, environment(settings.threads, described), tables, series)
+    def found() -> report.Report:
+        command = shlex.join(["rosettaformer", *sys.argv[1:]])
+        return report.Report(command, settings.rounds, environment(settings.threads, described), tables, series)
+
+    for task in (tiny(task) if small else task for name in workloads for task in WORKLOADS[name]):
+        tables.append((task, run(task)))
+        yield found()
+    for kind in SCALING if scaling else ():
+        series.append((kind, []))
+        for value, task in _points(kind, small):
+            series[-1][1].append((value, run(task)))
+            yield found()
 
 
 def _points(series: Series, small: bool) -> Iterator[tuple[int, Task]]:
