@@ -25,13 +25,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature = inspect.signature(function)
     graph, state = nnx.split(module)
-    variables = _variables(state)
+    variables, structure = _variables(state), jax.tree.structure(state)
     check_ids = getattr(function, "check_ids", None)
 
     @functools.partial(jax.jit, static_argnums=2)
-    def program(state: Any, arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:
-        merged = nnx.merge(graph, state)
-        before = [variable.get_raw_value() for variable in _variables(state)]
+    def program(before: list[Any], arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:
+        merged = nnx.merge(graph, jax.tree.unflatten(structure, before))
         output = (function if module is None else getattr(merged, name))(**arrays, **dict(plain))
         after = [variable.get_raw_value() for variable in _variables(nnx.state(merged))]
         return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
@@ -42,7 +41,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             check_ids(**arguments)
         arrays = {name: value for name, value in arguments.items() if _holds_arrays(value)}
         plain = tuple((name, value) for name, value in arguments.items() if name not in arrays)
-        output, changes = program(state, arrays, plain)
+        # A list of arrays: jit would walk the modules' state in Python at every call.
+        output, changes = program([variable.get_raw_value() for variable in variables], arrays, plain)
         for variable, value in zip(variables, changes, strict=True):
             if value is not None:
                 variable.set_raw_value(value)

@@ -171,14 +171,16 @@ def test_nothing_is_compiled_for_other_lengths_and_values() -> None:
         searcher.sample(source, strategy, uniform[:, : strategy["max_new_tokens"]], prefix)
         searcher.beam_search(source, strategy | {"beam_size": 2}, prefix)
 
-    ask(np.full((2, 5), 4), OPTIONS, prefix)
+    options = OPTIONS | {"repetition_penalty": 1.2, "temperature": 0.9, "top_p": 0.8, "alpha": 0.5}
+    others = {"max_new_tokens": 5, "min_new_tokens": 2, "repetition_penalty": 0.7, "temperature": 2.0, "top_p": 0.5, "alpha": 1.0}
+    ask(np.full((2, 5), 4), options, prefix)
     with counted() as compilations:
-        ask(np.full((2, 9), 7), OPTIONS | {"max_new_tokens": 5}, other)
+        ask(np.full((2, 9), 7), options | others | {"end_id": 3, "early_stop": True}, other)
         load(model, model.config, np.float32, 1)
-        Searcher(model).greedy_search(np.full((2, 5), 4), OPTIONS, prefix)
+        Searcher(model).greedy_search(np.full((2, 5), 4), options, prefix)
     assert not compilations
     with counted() as compilations:
-        searcher.greedy_search(np.full((2, lengths.bucket(5) + 1), 4), OPTIONS, prefix)
+        searcher.greedy_search(np.full((2, lengths.bucket(5) + 1), 4), options, prefix)
     assert len(compilations) == 1
 
 
