@@ -316,6 +316,18 @@ def test_optional_peers_give_answers_of_the_asked_length(peers: Peers, measured:
         assert compared == {row.name for row in given if row.comparable} == {row.name for row in given if "Marian" in row.name}
 
 
+def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("transformers", "x_transformers"):
+        pytest.importorskip(package)
+    given = [row for row in peers("torch").rows(problem.make(FORWARD), "cpu") if not row.comparable]
+    monkeypatch.setattr("torch.compile", lambda function: function)
+    results = measured(FORWARD, *given, rounds=1)
+    assert [(result.name, result.status, result.difference) for result in results] == [
+        ("transformers Marian compiled", "timed", None),
+        ("x-transformers compiled", "timed", None),
+    ]
+
+
 def test_marian_has_our_logits(peers: Peers) -> None:
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -375,6 +387,20 @@ def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.Monkey
     assert "| row | 64 | 128 | 256 | 512 | 1024 | 2048 | 4096 |" in page
     assert page.count("## Scaling") == 6
     assert files[2].read_text().startswith("<?xml")
+
+
+def test_an_interrupted_run_keeps_the_tasks_that_it_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(task: Task, truth: answers.Truth, settings: family.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+        if task.kind == "beam":
+            raise KeyboardInterrupt
+        return [rows.Result("jax", "ours", median_ms=1.0, quartiles_ms=(1.0, 1.0), min_ms=1.0)], {}
+
+    monkeypatch.setattr(measure, "run", run)
+    files = [tmp_path / name for name in ("a.json", "a.md")]
+    arguments = ["--size", "tiny", "--workload", "W1,W3,W4", "--json", str(files[0]), "--markdown", str(files[1])]
+    assert CliRunner().invoke(command.bench, arguments).exit_code == 1  # aborted
+    assert [task["name"] for task in json.loads(files[0].read_text())["tasks"]] == ["W1", "W3"]
+    assert files[1].read_text().count("| ours | 1.00 |") == 2
 
 
 def test_a_page_keeps_what_is_not_measured_anew() -> None:

@@ -14,7 +14,7 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 import ml_dtypes  # noqa: E402
 
-from impl_jax import port, weights  # noqa: E402
+from impl_jax import attention, port, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_jax.compiled import compiled  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
@@ -257,3 +257,34 @@ def test_the_adapter_runs_a_users_module_by_his_table_and_restores_the_settings(
 def test_importing_the_package_imports_no_framework():
     code = "import sys, impl_jax; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("target", [12, 13])
+def test_queries_that_take_turns_give_what_they_give_together(monkeypatch: pytest.MonkeyPatch, target: int, causal: bool) -> None:
+    rng = np.random.default_rng(0)
+    query, key = rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5))
+    bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
+
+    @jax.value_and_grad
+    def total(arrays: Any) -> jax.Array:
+        query, key, bias = arrays
+        return jnp.square(scaled_dot_product_attention(query, key, key, jnp.asarray(mask), bias, causal)).sum()
+
+    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, bias)]
+    wanted, (*together,) = total(arrays)
+    monkeypatch.setitem(attention.AT_ONCE, jax.default_backend(), 4 * 2 * 4 * 11)
+    got, (*turns,) = total(arrays)
+    assert " scan[" in str(jax.make_jaxpr(total)(arrays))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    for one, other in zip(turns, together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_grows_with_the_length_not_with_its_square() -> None:
+    def bytes_of(length: int) -> int:
+        x = jax.ShapeDtypeStruct((1, length, 8, 64), jnp.float32)
+        compiled = jax.jit(lambda x: jax.grad(lambda x: scaled_dot_product_attention(x, x, x).sum())(x)).lower(x).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert bytes_of(8192) < 2.5 * bytes_of(4096)

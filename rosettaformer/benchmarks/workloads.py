@@ -28,6 +28,7 @@ class Task:
     padded: bool = True  # a fifth of the source, or of both, is padding
     precisions: tuple[str, ...] = ()  # where it is not the device that tells them
     peers: bool = True
+    others: bool = False  # of a forward pass: models of the same sizes that cannot be compared are timed too
     ceiling: bool = False  # the matrix products alone are timed too
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
@@ -72,11 +73,11 @@ SIZES = {
 VOCABULARIES = {"base": 8192, "small": 1000, "tiny": 101}
 BOTH = ("float32", "bfloat16")
 WORKLOADS: dict[str, tuple[Task, ...]] = {
-    "W1": (Task("W1", "forward", 16, 64, ceiling=True),),
+    "W1": (Task("W1", "forward", 16, 64, others=True, ceiling=True),),
     "W2": (Task("W2", "training", 16, 64),),
     "W3": (Task("W3", "greedy", 8, 64, 64),),
     "W4": (Task("W4", "beam", 4, 64, 64, 4),),
-    "W5": (Task("W5 forward", "forward", 2, 16, size="small"), Task("W5 greedy", "greedy", 2, 16, 32, size="small")),
+    "W5": (Task("W5 forward", "forward", 2, 16, size="small", others=True), Task("W5 greedy", "greedy", 2, 16, 32, size="small")),
     "W6": (Task("W6", "encoder", 1, 2048, padded=False, memory="alone"),),
     "W7": (
         Task("W7 forward", "forward", 16, 64, precisions=BOTH, peers=False),

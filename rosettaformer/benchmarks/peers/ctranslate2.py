@@ -1,5 +1,6 @@
 """CTranslate2: Marian with our weights, converted by CTranslate2's own converter, in float32."""
 
+import math
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ __all__ = ["describe", "rows"]
 
 def describe(device: str) -> str:
     """Nothing but what torch says of the device."""
-    return f"{torch.get_num_threads()} threads" if device == "cpu" else ""
+    return f"{torch.get_num_threads()} threads, each with its share of the rows" if device == "cpu" else ""
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
@@ -28,16 +29,19 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _start(problem: Problem, device: str) -> Call:
+    """On a CPU each thread has its share of the rows: all of them at one row after another take longer."""
     import ctranslate2
+
+    workers = torch.get_num_threads() if device == "cpu" else 1
 
     with tempfile.TemporaryDirectory() as folder:
         _convert(problem, folder)
-        translator = ctranslate2.Translator(folder, device=device, compute_type="float32", intra_threads=torch.get_num_threads())
+        translator = ctranslate2.Translator(folder, device=device, compute_type="float32", inter_threads=workers, intra_threads=1)
     strategy = problem.strategy
     source = [[str(token) for token in row[row != PADDING]] for row in problem.source]
     options: dict[str, Any] = {
         "beam_size": strategy.beam_size, "length_penalty": strategy.alpha, "min_decoding_length": strategy.max_new_tokens,
-        "max_decoding_length": strategy.max_new_tokens,
+        "max_decoding_length": strategy.max_new_tokens, "max_batch_size": math.ceil(len(source) / workers),
     }  # fmt: skip
     return lambda: translator.translate_batch(source, **options)
 

@@ -1,5 +1,6 @@
-"""The seq2seq models of Hugging Face `transformers`, which generate: Marian with our weights, and BART and T5 of the same sizes."""
+"""The seq2seq models of Hugging Face `transformers`: Marian, which searches with our weights, and BART and T5 of the same sizes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,10 @@ TENSOR = {"kernel": "weight", "bias": "bias", "scale": "weight", "offset": "bias
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Eager, as `generate` runs them, with their caches."""
+    """Searches are eager, as `generate` runs them, with their caches; a forward pass, of Marian alone, is compiled."""
+    if not problem.task.decodes:
+        start = functools.partial(_pass, problem, device)
+        return [Row("torch", "transformers Marian compiled", start, peer=True, compiles=True, comparable=False)]
 
     def row(name: str, build: Callable[[Problem], nn.Module], comparable: bool) -> Row:
         def start() -> Call:
@@ -53,13 +57,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 def marian(problem: Problem) -> nn.Module:
     """The paper's model with our weights."""
-    from transformers import MarianConfig, MarianMTModel
-
-    config = problem.config
-    model = MarianMTModel(
-        MarianConfig(**_shared(problem), activation_function="relu", scale_embedding=True, decoder_vocab_size=config.target_vocabulary)
-    )
-    ours = problem.tensors
+    config, model, ours = problem.config, _marian(problem), problem.tensors
     table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian's has sines before cosines
     new = {"model.shared.weight": ours["source_embedding.table"], "final_logits_bias": ours["logits.bias"][None]}
     for stack in ("encoder", "decoder"):
@@ -71,6 +69,13 @@ def marian(problem: Problem) -> nn.Module:
             new[_native(name)] = tensor.reshape(_matrix(name, tensor.shape)).T if name.endswith("kernel") else tensor.reshape(-1)
     model.load_state_dict({name: weights.from_numpy(np.ascontiguousarray(array)) for name, array in new.items()})
     return model
+
+
+def _marian(problem: Problem) -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    vocabulary = problem.config.target_vocabulary
+    return MarianMTModel(MarianConfig(**_shared(problem), activation_function="relu", scale_embedding=True, decoder_vocab_size=vocabulary))
 
 
 def _native(name: str) -> str:
@@ -116,6 +121,22 @@ def _shared(problem: Problem) -> dict[str, Any]:
 
 def _longest(problem: Problem) -> int:
     return max(problem.task.length, problem.task.new_tokens + 1)
+
+
+def _pass(problem: Problem, device: str) -> Call:
+    """Of a model with fresh weights: its three tables are one."""
+    model = torch.compile(_marian(problem).to(device).eval())
+    source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
+    masks = {"attention_mask": source != PADDING, "decoder_attention_mask": target != PADDING}
+
+    @torch.inference_mode()
+    def call() -> Tensor:
+        logits = model(input_ids=source, decoder_input_ids=target, use_cache=False, **masks).logits
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return logits
+
+    return call
 
 
 def _generate(model: Any, problem: Problem, device: str) -> Call:

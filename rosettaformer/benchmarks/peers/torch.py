@@ -45,7 +45,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
             result += _searches(problem, device, precision)
         else:
             result += _passes(problem, device, precision)
-    if task.decodes and task.peers:
+    if task.others or (task.decodes and task.peers):
         result += huggingface.rows(problem, device) + xtransformers.rows(problem, device)
     return result
 

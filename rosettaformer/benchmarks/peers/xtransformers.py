@@ -1,5 +1,6 @@
 """`x_transformers.XTransformer`: pre-norm and with learned positions, so of the same sizes alone."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,33 +17,61 @@ __all__ = ["rows"]
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Its greedy search, with its cache."""
+    """Its greedy search, with its cache, or its forward pass, compiled."""
+    start = functools.partial(_search if problem.task.decodes else _pass, problem, device)
+    if problem.task.kind == "greedy":
+        return [Row("torch", "x-transformers", start, _read, peer=True, comparable=False)]
+    if problem.task.kind == "forward":
+        return [Row("torch", "x-transformers compiled", start, peer=True, compiles=True, comparable=False)]
+    return []
 
-    def start() -> Call:
-        from x_transformers import XTransformer
 
-        config, task = problem.config, problem.task
-        model: Any = XTransformer(
-            dim=config.model_width, tie_token_emb=True, pad_value=PADDING,
-            enc_num_tokens=config.source_vocabulary, enc_depth=config.encoder_layers, enc_heads=config.heads,
-            enc_max_seq_len=task.length, enc_attn_dim_head=config.key_size, enc_attn_flash=True,
-            dec_num_tokens=config.target_vocabulary, dec_depth=config.decoder_layers, dec_heads=config.heads,
-            dec_max_seq_len=task.new_tokens + 1, dec_attn_dim_head=config.key_size, dec_attn_flash=True,
-        )  # fmt: skip
-        model = model.to(device).eval()
-        source = weights.from_numpy(problem.source, device)
-        begin, mask = torch.full((task.batch, 1), START, device=device), source != PADDING
+def _build(problem: Problem, device: str, target_length: int) -> Any:
+    from x_transformers import XTransformer
 
-        @torch.inference_mode()
-        def call() -> Tensor:
-            token = model.generate(source, begin, task.new_tokens, mask=mask, temperature=0.0, cache_kv=True)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            return token
+    config = problem.config
+    model = XTransformer(
+        dim=config.model_width, tie_token_emb=True, pad_value=PADDING,
+        enc_num_tokens=config.source_vocabulary, enc_depth=config.encoder_layers, enc_heads=config.heads,
+        enc_max_seq_len=problem.task.length, enc_attn_dim_head=config.key_size, enc_attn_flash=True,
+        dec_num_tokens=config.target_vocabulary, dec_depth=config.decoder_layers, dec_heads=config.heads,
+        dec_max_seq_len=target_length, dec_attn_dim_head=config.key_size, dec_attn_flash=True,
+    )  # fmt: skip
+    return model.to(device).eval()
 
-        return call
 
-    return [Row("torch", "x-transformers", start, _read, peer=True, comparable=False)] if problem.task.kind == "greedy" else []
+def _pass(problem: Problem, device: str) -> Call:
+    model = _build(problem, device, problem.task.length)
+    source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
+    source_mask, target_mask = source != PADDING, target != PADDING
+
+    @torch.compile
+    def logits() -> Tensor:
+        memory = model.encoder(source, mask=source_mask, return_embeddings=True)
+        return model.decoder.net(target, mask=target_mask, context=memory, context_mask=source_mask)
+
+    return _waiting(logits, device)
+
+
+def _search(problem: Problem, device: str) -> Call:
+    task = problem.task
+    model = _build(problem, device, task.new_tokens + 1)
+    source = weights.from_numpy(problem.source, device)
+    begin, mask = torch.full((task.batch, 1), START, device=device), source != PADDING
+    return _waiting(lambda: model.generate(source, begin, task.new_tokens, mask=mask, temperature=0.0, cache_kv=True), device)
+
+
+def _waiting(call: Call, device: str) -> Call:
+    """Without gradients, and done when it returns."""
+
+    @torch.inference_mode()
+    def run() -> Tensor:
+        result = call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+    return run
 
 
 def _read(token: Tensor) -> dict[str, np.ndarray]:
