@@ -150,7 +150,7 @@ class MultiHeadAttention(nnx.Module):
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
-        attended = scaled_dot_product_attention(
+        attended: Any = scaled_dot_product_attention(
             query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, self.weights_dropout.rate
         )
         if return_weights:

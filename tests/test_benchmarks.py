@@ -271,6 +271,7 @@ def test_memory_is_that_of_a_call() -> None:
     server._calls[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
     for _ in range(2):
         assert server.memory(0) == pytest.approx(32, abs=3)
+    assert worker.Server(SimpleNamespace(KEEPS_MEMORY=True)).memory(0) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ class Server:
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
-        """MiB at the peak of a warm call, above what the process holds before it; None where the system does not tell."""
+        """MiB at the peak of a warm call, above what the process holds before it; None where neither system nor framework tells."""
+        if getattr(self._family, "KEEPS_MEMORY", False):
+            return None
         if index not in self._calls:
             call = self._calls[index] = self._rows[index].start()
             call()

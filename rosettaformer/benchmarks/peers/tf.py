@@ -22,6 +22,7 @@ from . import keras_hub, tf_stock
 __all__ = ["describe", "rows"]
 
 CPU = "/CPU:0"
+KEEPS_MEMORY = True  # TensorFlow takes what a call has freed for the next one: a warm call seems to need nothing
 
 
 def describe(device: str) -> str:
