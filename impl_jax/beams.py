@@ -96,7 +96,7 @@ def _best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     parent_bww = jnp.broadcast_to(jnp.arange(size)[:, None], token_bww.shape)
     candidates = (-score_bww, token_bww.astype(int), parent_bww)
     negative_bw, token_bw, parent_bw = (
-        x[:, :size] for x in jax.lax.sort([x.reshape(batch, -1) for x in candidates], dimension=1, num_keys=3)
+        x[:, :size] for x in jax.lax.sort([x.reshape(batch, size * size) for x in candidates], dimension=1, num_keys=3)
     )
     return -negative_bw, token_bw, parent_bw
 

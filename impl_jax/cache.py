@@ -15,6 +15,7 @@ from .fused import fused
 from .lengths import bucket
 from .mask import padding_mask, token_mask
 from .positional_encoding import positional_encoding, token_positions
+from .projection import Joined
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
@@ -59,8 +60,10 @@ def decode_in_steps(
     compiled: bool = True,
 ) -> jax.Array:
     """compiled: one program for each length of a step; otherwise operation by operation."""
-    checks.check_splits(splits, target.shape)
     (model.target_embedding or model.source_embedding).check_ids(target)
+    checks.check_splits(splits, target.shape)
+    if target_mask_bt is not None:
+        checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
     model, logits = fused(model), []
     cache = start(model, memory_bsd, source_mask_bs, length=bucket(target.shape[1]))
@@ -122,6 +125,6 @@ def read_at(
 
 def next_logits(model: Transformer, x_btd: jax.Array) -> jax.Array:
     """The logits `b t v` of the token after each vector of the decoder."""
-    if not model.config.tie_logits:
+    if isinstance(model.logits, Joined):
         return model.logits(x_btd)
     return model.logits(x_btd, (model.target_embedding or model.source_embedding).table.T)

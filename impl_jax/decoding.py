@@ -42,11 +42,11 @@ class Searcher:
         return self._one_by_one(plan(strategy), strategy, source, prefix, source_mask_bs)
 
     def sample(self, source: Any, strategy: Options, uniform_bn: Any, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
-        strategy = Strategy.of(strategy, self._model.config)
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+        strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
+        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
         if not strategy.temperature:
             return self._one_by_one(plan(strategy), strategy, source, prefix, source_mask_bs)
-        return self._one_by_one(plan(strategy, drawn=True), strategy, source, prefix, source_mask_bs, np.asarray(uniform_bn))
+        return self._one_by_one(plan(strategy, drawn=True), strategy, source, prefix, source_mask_bs, uniform_bn)
 
     def beam_search(self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
         """The beams of a row are queries of one cache: none is reordered (`beams.Beams`)."""

@@ -8,7 +8,7 @@ from flax import nnx
 from flax.typing import Dtype
 
 from .attention import MultiHeadAttention
-from .projection import Joined
+from .projection import SMALL, Joined
 from .softmax import softmax
 from .transformer import Transformer, need_decoder
 
@@ -49,14 +49,14 @@ class FusedAttention(nnx.Module):
 
     def attend(self, query_bhtk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
         """`scaled_dot_product_attention` and the output's projection. Query heads that share a key head are rows of one product."""
-        (batch, heads, target, size), groups = query_bhtk.shape, key_bgsk.shape[1]
-        query_bgrk = query_bhtk.reshape(batch, groups, -1, size)
+        (batch, heads, target, size), (_, groups, source, _) = query_bhtk.shape, key_bgsk.shape
+        query_bgrk = query_bhtk.reshape(batch, groups, heads // groups * target, size)
         wide = jnp.promote_types(query_bhtk.dtype, jnp.float32)
         logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=wide) * size**-0.5
-        weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, -1), mask_bhts).astype(query_bhtk.dtype)
+        weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(query_bhtk.dtype)
         output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
-        output_bthe = output_bgre.reshape(batch, heads, target, -1).swapaxes(1, 2)
-        return self.output(output_bthe.reshape(batch, target, -1))
+        output_bthe = output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)
+        return self.output(jax.lax.collapse(output_bthe, 2))
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
@@ -76,7 +76,10 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=True)
         layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
         layer.feed_forward.hidden = Joined(layer.feed_forward.hidden)
-    if not model.config.tie_logits:
+    table_vd = (copy.target_embedding or copy.source_embedding).table[...]
+    if model.config.tie_logits and table_vd.nbytes <= SMALL:
+        copy.logits.kernel = nnx.Param(table_vd.T)
+    if hasattr(copy.logits, "kernel"):
         copy.logits = Joined(copy.logits)
     return copy
 
@@ -90,4 +93,4 @@ def _round(model: Transformer, dtype: Dtype) -> None:
 
 
 def _by_head(x_btn: jax.Array, heads: int) -> jax.Array:
-    return x_btn.reshape(*x_btn.shape[:2], heads, -1).swapaxes(1, 2)
+    return x_btn.reshape(*x_btn.shape[:2], heads, x_btn.shape[2] // heads).swapaxes(1, 2)

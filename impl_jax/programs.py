@@ -65,7 +65,7 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> 
     model = jax.tree.unflatten(structure, leaves)
     batch, size, room = len(asked.source), plan.beams, plan.room
     rows = asked._replace(**{name: jnp.repeat(getattr(asked, name), size, axis=0) for name in ("prefix_bp", "prefix_mask_bp")})
-    prefix_mask_bwp = rows.prefix_mask_bp[:, :-1].reshape(batch, size, -1)
+    prefix_mask_bwp = jnp.repeat(asked.prefix_mask_bp[:, None, :-1], size, axis=1)
     last_bw = token_positions(asked.prefix_mask_bp)[:, -1:]
 
     def step(state: tuple[beams.Beams, Cache, jax.Array]) -> tuple[beams.Beams, Cache, jax.Array]:
@@ -75,7 +75,7 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> 
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
         x_bwd, cache = read_at(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
         _, log_p_bwv, nan = _checked(asked, next_logits(model, x_bwd), nan)
-        token_bn, log_p_bv = (x.reshape(batch * size, -1) for x in (found.live_bwn, log_p_bwv))
+        token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (found.live_bwn, log_p_bwv))
         scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
         return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), asked), cache, nan
 

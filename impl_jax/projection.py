@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["Joined", "Projection", "add_bias"]
+__all__ = ["SMALL", "Joined", "Projection", "add_bias"]
+
+SMALL = 2**20  # bytes of a matrix that stays in the cache of a core from one step to the next
 
 
 class Projection(nnx.Einsum):
@@ -23,15 +25,15 @@ class Projection(nnx.Einsum):
 class Joined(nnx.Module):
     """Several projections of one input as one product: their kernels lie side by side in a matrix, made once.
 
-    inputs: the axes of a kernel that are the input's; all others become the result's last axis. The matrix is held with its shorter axis
-    last: for a few rows of x that is what XLA multiplies fastest on CPUs.
+    inputs: the axes of a kernel that are the input's; all others become the result's last axis. A matrix that is not small is held with
+    its shorter axis last: for a few rows of x that is what XLA multiplies fastest on CPUs.
     """
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:
         kernels = [part.kernel[...] for part in projections]
         kernel_dn = jnp.concatenate([kernel.reshape(math.prod(kernel.shape[:inputs]), -1) for kernel in kernels], axis=1)
         biases = [part.bias[...].reshape(-1) for part in projections if part.bias is not None]
-        self.turned = kernel_dn.shape[0] < kernel_dn.shape[1]
+        self.turned = kernel_dn.shape[0] < kernel_dn.shape[1] and kernel_dn.nbytes > SMALL
         self.kernel = nnx.Param(kernel_dn.T if self.turned else kernel_dn)
         self.bias = nnx.Param(jnp.concatenate(biases)) if biases else None
 

@@ -61,9 +61,10 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 
 def request(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, uniform_bn: Any = None) -> Asked:
     """The arguments of a program for ids that are checked. Raises ValueError on masks and prefixes that do not fit."""
+    checks.check_source(source.shape, str(source.dtype))
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, np.asarray(prefix[:, -1:]).tolist())
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, np.asarray(prefix[..., -1:]).tolist())
     checks.check_same_batch(source=source.shape, prefix=prefix.shape)
     if source_mask_bs is None:
         source_mask_bs = _token_mask(source, config.padding_id)
@@ -87,11 +88,10 @@ def request(config: TransformerConfig, strategy: Strategy, source: Any, prefix: 
 
 def _token_mask(token: Any, padding_id: int | None) -> np.ndarray:
     """`mask.token_mask` without a program."""
-    real = padding_id is None or token.ndim == 3
-    return np.ones(token.shape[:2], bool) if real else np.asarray(token) != padding_id
+    return np.ones(token.shape, bool) if padding_id is None else np.asarray(token) != padding_id
 
 
 def _padded(x: Any, value: Any, extra: tuple[int, int]) -> np.ndarray:
     x = np.asarray(x)
     x = x.astype(jax.dtypes.canonicalize_dtype(int)) if x.dtype.kind in "iu" else x
-    return np.pad(x, ((0, 0), extra) + ((0, 0),) * (x.ndim - 2), constant_values=value)
+    return np.pad(x, ((0, 0), extra), constant_values=value)

@@ -20,7 +20,9 @@ def penalise(
     mask_bn: jax.Array | None = None,
 ) -> jax.Array:
     """Which tokens are held, and which end a run that is held, are scattered into masks of the scores, all rows at once."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
+    checks.check_next_token(scores_bv.shape, token_bn.shape)
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
     penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
     held_bv = _among(scores_bv.shape, token_bn, mask_bn)

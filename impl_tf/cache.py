@@ -82,9 +82,12 @@ def decode_in_steps(
 ) -> tf.Tensor:
     """As the truth, of the model as the searches run it. compiled: a step is one graph compiled by XLA for each length in splits."""
     target = tf.convert_to_tensor(target)
-    checks.check_splits(splits, target.shape)
     model = fused(model)
     model.target_embedding.check_ids(target)
+    checks.check_splits(splits, target.shape)
+    if target_mask_bt is not None:
+        target_mask_bt = tf.convert_to_tensor(target_mask_bt)
+        checks.check_token_mask("target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2])
     cache, logits, end = start_cache(model, memory_bsd, source_mask_bs, length=sum(splits)), [], 0
 
     def step(*arguments: Any) -> tuple[tf.Tensor, Cache]:

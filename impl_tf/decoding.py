@@ -63,7 +63,7 @@ class Searcher:
     ) -> dict[str, tf.Tensor]:
         """As the truth's function."""
         strategy, uniform_bn = Strategy.of(strategy, self._config), np.asarray(uniform_bn)
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
         chosen = plan(strategy, drawn=True)
         padded_bn = np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, chosen.room - uniform_bn.shape[1])))
         found = self._run(self._one_by_one, chosen, strategy, source, prefix, source_mask_bs, uniform_bn=padded_bn)
@@ -125,7 +125,7 @@ class Searcher:
             logits_bv, state = self._read(given, state)
             step, live, kept, done_b = (state[name] for name in ("step", "live", "kept", "done_b"))
             scores_bv = choice.penalised(chosen, given, state, choice.log_p(logits_bv))
-            total_bwv = tf.reshape(scores_bv, [batch, size, -1]) + live.score_bw[..., tf.newaxis]
+            total_bwv = tf.reshape(scores_bv, [batch, size, scores_bv.shape[1]]) + live.score_bw[..., tf.newaxis]
             ended_bw = tf.gather(total_bwv, end_id, axis=2) / tf.gather(penalty_n, step)
             kept = beams.choose(done_b, kept, beams.keep(kept, live, ended_bw, end_id, step))
             total_bwv = tf.where(tf.range(total_bwv.shape[2]) == end_id, tf.constant(float("-inf"), self._dtype), total_bwv)

@@ -42,9 +42,10 @@ def request(
     config: TransformerConfig, strategy: Strategy, source: np.ndarray, prefix: np.ndarray | None, source_mask_bs: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """The inputs of a graph by name. Raises ValueError on ids, masks and prefixes that do not fit."""
+    checks.check_source(source.shape, str(source.dtype))
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[:, -1:].tolist())
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
     checks.check_same_batch(source=source.shape, prefix=prefix.shape)
     _check_ids(source, config.source_vocabulary)
     if source_mask_bs is None:

@@ -23,8 +23,10 @@ def penalise(
     mask_bn: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """As the truth; repetition_penalty may be a scalar tensor."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
-    if mask_bn is None:
+    checks.check_next_token(scores_bv.shape, token_bn.shape)
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
+    else:
         mask_bn = tf.ones(tf.shape(token_bn), tf.bool)
     token_bn, vocabulary = tf.cast(token_bn, tf.int32), tf.shape(scores_bv)[1]
     penalty = _number(repetition_penalty, scores_bv.dtype)

@@ -100,7 +100,10 @@ def decode_in_steps(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> Tensor:
+    check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
+    if target_mask_bt is not None:
+        checks.check_token_mask("target mask", target_mask_bt.shape, dtypes.name(target_mask_bt.dtype), target.shape[:2])
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, length=target.shape[1]), []
     for start, length in zip(accumulate(splits, initial=0), splits, strict=False):
         part = slice(start, start + length)

@@ -52,7 +52,8 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
     ) -> dict[str, Tensor]:
         strategy = Strategy.of(strategy, self.model.config)
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+        bounds = torch.stack(uniform_bn.aminmax()).tolist() if uniform_bn.numel() else ()
+        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), *bounds)
 
         def choose(scores_bv: Tensor, step: int) -> Tensor:
             if not strategy.temperature:
@@ -72,7 +73,7 @@ class Searcher:
         beams = Beams(strategy, len(source), reading.logits_bv.dtype, source.device)
         for step in range(strategy.max_new_tokens):
             scores_bv = reading.penalised(reading.logits_bv.log_softmax(dim=1), step)
-            token_bt, row_b = beams.advance(scores_bv.unflatten(0, (len(source), -1)))
+            token_bt, row_b = beams.advance(scores_bv.unflatten(0, (len(source), strategy.beam_size)))
             if step + 1 == strategy.max_new_tokens or _all(beams.done_b, step):
                 break
             reading.read(token_bt, row_b)
@@ -114,9 +115,10 @@ class _Reading:
         self, searcher: Searcher, strategy: Strategy, source: Tensor, prefix: Tensor | None, source_mask_bs: Tensor | None, copies: int = 1
     ) -> None:
         self.model, self.step, self.strategy, config = searcher.model, searcher.step, strategy, searcher.model.config
+        checks.check_source(source.shape, dtypes.name(source.dtype))
         if prefix is None:
             prefix = source.new_full((len(source), 1), strategy.start_id)
-        checks.check_prefix(prefix.shape, dtypes.name(prefix.dtype), config.padding_id, prefix[:, -1:].tolist())
+        checks.check_prefix(prefix.shape, dtypes.name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
         check_ids((source, config.source_vocabulary), (prefix, config.target_vocabulary))
         if source_mask_bs is None:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
+from . import dtypes
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -14,8 +15,10 @@ def penalise(
     scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
 ) -> Tensor:
     """All rows at once: the tokens concerned as a mask of the vocabulary."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
-    if mask_bn is None:
+    checks.check_next_token(scores_bv.shape, token_bn.shape)
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, dtypes.name(mask_bn.dtype), token_bn.shape)
+    else:
         mask_bn = torch.ones_like(token_bn, dtype=torch.bool)
     if repetition_penalty != 1:
         less_bv = torch.where(scores_bv > 0, scores_bv / repetition_penalty, scores_bv * repetition_penalty)

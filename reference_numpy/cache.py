@@ -80,7 +80,10 @@ def decode_in_steps(
 
     Raises ValueError as `decode`, and where splits are not lengths of at least 1 that add up to t.
     """
+    checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary)
     checks.check_splits(splits, target.shape)
+    if target_mask_bt is not None:
+        checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs), []
     for end, length in zip(np.cumsum(splits), splits, strict=True):
         part = slice(end - length, end)

@@ -18,6 +18,7 @@ __all__ = [
     "check_prefix",
     "check_same_batch",
     "check_sampling",
+    "check_source",
     "check_splits",
     "check_target",
     "check_token_mask",
@@ -148,13 +149,11 @@ def check_labels(
             raise ValueError(f"label ids must lie in 0 .. {logits[2] - 1}; got {id_}")
 
 
-def check_next_token(scores: Shape, tokens: Shape, mask: Shape | None) -> None:
-    """Scores of the next token are `b v`, the tokens before it `b n`, as their mask."""
+def check_next_token(scores: Shape, tokens: Shape) -> None:
+    """Scores of the next token are `b v`, the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
         raise ValueError(f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}")
     check_same_batch(scores=scores, tokens=tokens)
-    if mask is not None and tuple(mask) != tuple(tokens):
-        raise ValueError(f"mask must have the tokens' axes b n = {_show(tokens)}; got shape {_show(mask)}")
 
 
 def check_sampling(logits: Shape, temperature: float, top_k: int, top_p: float) -> None:
@@ -169,10 +168,19 @@ def check_sampling(logits: Shape, temperature: float, top_k: int, top_p: float) 
         raise ValueError(f"top_p must be greater than 0 and at most 1; got {top_p}")
 
 
-def check_uniform(shape: Shape, wanted: Shape) -> None:
-    """A uniform number for every token that is drawn: `b`, or `b n` for n tokens."""
+def check_uniform(shape: Shape, wanted: Shape, lowest: float | None = None, highest: float | None = None) -> None:
+    """A uniform number in [0, 1) for every token that is drawn: `b`, or `b n` for n tokens."""
     if len(shape) != len(wanted) or any(None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)):
         raise ValueError(f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}")
+    for number in (lowest, highest):
+        if number is not None and not 0 <= number < 1:
+            raise ValueError(f"uniform numbers must be at least 0 and less than 1; got {number}")
+
+
+def check_source(shape: Shape, dtype: str) -> None:
+    """A source that is answered is integer ids `b s`."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
+        raise ValueError(f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}")
 
 
 def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequence[Sequence[int]]) -> None:

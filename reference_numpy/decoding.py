@@ -46,11 +46,11 @@ def sample(
 ) -> dict[str, np.ndarray]:
     """As `greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the inverse distribution (SAMPLE).
 
-    uniform_bn: a number in [0, 1) for every token of every answer, which alone decides what is drawn. At temperature 0 the likeliest
-    token is.
+    uniform_bn: a number in [0, 1) for every token of every answer, which alone decides what is drawn; any other is refused. At
+    temperature 0 the likeliest token is.
     """
     strategy = Strategy.of(strategy, config)
-    checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens))
+    checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
 
     def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
         if not strategy.temperature:
@@ -100,9 +100,10 @@ class _Model:
         prefix: np.ndarray | None, source_mask_bs: np.ndarray | None, copies: int = 1,
     ) -> None:  # fmt: skip
         self.parameters, self.config, self.strategy = parameters, config, strategy
+        checks.check_source(source.shape, str(source.dtype))
         if prefix is None:
             prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-        checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[:, -1:].tolist())
+        checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
         memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)
         mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs

@@ -21,7 +21,9 @@ def penalise(
     token, and a run with padding in it is none. Raises ValueError on shapes that do not fit.
     Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
     """
-    checks.check_next_token(scores_bv.shape, token_bn.shape, None if mask_bn is None else mask_bn.shape)
+    checks.check_next_token(scores_bv.shape, token_bn.shape)
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
     penalty = scores_bv.dtype.type(repetition_penalty)
     result = scores_bv.copy()
     for row, tokens in enumerate(token_bn):

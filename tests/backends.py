@@ -1,6 +1,7 @@
-"""The three ports behind one face, for tests that say the same of each."""
+"""The three ports behind one face, and all four implementations behind another, for tests that say the same of each."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig
+from rosettaformer.conformance import truth
+from rosettaformer.conformance.case import Case
 
 PORTS = ("torch", "tf", "jax")
+FOUR = ("numpy", *PORTS)
 _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
@@ -39,3 +43,11 @@ class Backend:
         if self.name == "jax" and hasattr(module, "eval"):
             module.eval()
         return module
+
+
+def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
+    """What gives the answers to a case by name: the truth, `numpy`, or a port."""
+    if name == "numpy":
+        return truth.answer
+    adapter = Backend(name).adapter
+    return lambda case: truth.named_outputs(adapter.run(case))

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import PORTS, Backend
+from backends import FOUR, PORTS, Backend, answerer
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance import truth
 from rosettaformer.conformance.case import Case
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
@@ -21,12 +20,9 @@ ALL = np.ones((2, 3), bool)
 Answer = Callable[[Case], dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["numpy", *PORTS])
+@pytest.fixture(scope="module", params=FOUR)
 def answer(request: pytest.FixtureRequest) -> Answer:
-    if request.param == "numpy":
-        return truth.answer
-    backend = Backend(request.param)
-    return lambda case: truth.named_outputs(backend.adapter.run(case))
+    return answerer(request.param)
 
 
 def _case(component: str, config: TransformerConfig = CONFIG, **inputs: Any) -> Case:

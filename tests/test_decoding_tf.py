@@ -287,51 +287,5 @@ def test_equal_hypotheses_go_to_the_lower_tokens_then_to_the_better_beam():
             assert [beam.parent for beam in row.live] == parent.numpy()[0].tolist()
 
 
-@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
-def test_nan_logits_are_refused(search):
-    given = values(CONFIG)
-    given["logits.bias"][3] = np.nan
-    model = Transformer(CONFIG, dtype="float64")
-    weights.load(model, given, CONFIG)
-    with pytest.raises(ValueError, match="logits must be numbers; got NaN"):
-        getattr(Searcher(model, compiled=False), search)(sources(), OPTIONS)
-
-
-def test_bad_arguments_are_refused_in_the_words_of_the_truth():
-    searcher, source, wrong = Searcher(loaded(CONFIG), compiled=False), sources(), sources()
-    wrong[1, 1] = VOCABULARY
-    memory, target = np.zeros((3, 4, 12)), np.full((3, 4), 4)
-    for ours, true in (
-        (lambda s: s.greedy_search(source, OPTIONS | {"temperature": -1.0}), (source, OPTIONS | {"temperature": -1.0})),
-        (lambda s: s.greedy_search(source, OPTIONS | {"beams": 2}), (source, OPTIONS | {"beams": 2})),
-        (lambda s: s.greedy_search(source, OPTIONS, np.array([[1, 0]] * 3)), (source, OPTIONS, np.array([[1, 0]] * 3))),
-        (lambda s: s.greedy_search(source, OPTIONS, np.zeros((3, 0), int)), (source, OPTIONS, np.zeros((3, 0), int))),
-        (lambda s: s.greedy_search(source, OPTIONS, np.ones((2, 1), int)), (source, OPTIONS, np.ones((2, 1), int))),
-        (lambda s: s.greedy_search(source, OPTIONS, np.full((3, 1), 99)), (source, OPTIONS, np.full((3, 1), 99))),
-        (lambda s: s.greedy_search(wrong, OPTIONS), (wrong, OPTIONS)),
-        (lambda s: s.greedy_search(source, OPTIONS, None, source > 0.5 * target), (source, OPTIONS, None, source > 0.5 * target)),
-        (lambda s: s.greedy_search(source, OPTIONS, None, source), (source, OPTIONS, None, source)),
-    ):
-        assert _message(lambda ours=ours: ours(searcher)) == _message(lambda true=true: truth.greedy_search(tree(CONFIG), CONFIG, *true))
-    model = loaded(CONFIG)
-    for arguments in ((target, memory, (3, 2)), (target, memory, ()), (target[:2], memory, (4,)), (target, memory[..., :3], (4,))):
-        expected = _message(lambda arguments=arguments: true_cache.decode_in_steps(tree(CONFIG), CONFIG, *arguments))
-        assert expected
-        assert _message(lambda arguments=arguments: cache.decode_in_steps(model, *arguments)) == expected
-    with pytest.raises(ValueError, match=r"uniform must have a number for every token, \(3, 5\); got shape \(3, 4\)"):
-        searcher.sample(source, OPTIONS, np.zeros((3, 4)))
-    encoder = preset("ict1022", source_vocabulary=7, target_vocabulary=7, model_width=8, heads=2, key_value_heads=2)
-    with pytest.raises(ValueError, match="decoding needs at least one decoder layer; got decoder_layers=0"):
-        Searcher(Transformer(encoder))
-
-
-def _message(call: Any) -> str:
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def test_buckets():
     assert [bucket(length) for length in (1, 16, 17, 33, 64, 65, 128, 129)] == [16, 16, 32, 64, 64, 128, 128, 192]

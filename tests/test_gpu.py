@@ -1,30 +1,97 @@
-"""The same matrix on a CUDA device: float32 without and with TF32, and the other dtypes."""
+"""On a CUDA device: the matrix in float32 without and with TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
 
+Five steps of each Trainer beside the truth's are in `test_training_*.py`.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
 import pytest
+from training_runs import TINY, log, process, train
 
+from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.truth import SEARCHES, forward_of
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(("device", "dtypes"), [("cuda", DTYPES), ("cuda-tf32", ("float32",))])
+def need(port: str) -> None:
+    """Skips the test where the port sees no such device."""
+    kind, about = runner.describe_ports([port])[port]
+    if kind != "ready" or not any(name.startswith(DEVICE) for name in about["devices"]):
+        pytest.skip(f"{port} is {kind} and sees no CUDA device")
+
+
+def done(*arguments: object, text: str = "") -> str:
+    """What the command prints, in a process of its own, so that the memory of the device is free again; it must end with exit code 0."""
+    running = process(*arguments, stdin=subprocess.PIPE)
+    out, errors = running.communicate(text, timeout=600)
+    assert running.returncode == 0, out + errors
+    return out
+
+
+@pytest.mark.parametrize(("device", "dtypes"), [(DEVICE, DTYPES), ("cuda-tf32", ("float32",))])
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, ...]) -> None:
-    kind, about = runner.describe_ports([port])[port]
-    if kind != "ready" or not any(name.startswith("cuda") for name in about["devices"]):
-        pytest.skip(f"{port} is {kind} and sees no CUDA device")
+    need(port)
     results = runner.run(all_cases(), [port], dtypes, devices=[device])
     assert [result for result in results if result.status not in ("pass", "unsupported")] == []
     assert any(result.status == "pass" for result in results)
 
 
-@pytest.mark.gpu
-def test_the_whole_model_conforms_compiled_on_cuda() -> None:
-    cases = [case for case in all_cases() if case.component == "transformer" and case.core]
-    ports = [name for name, (kind, about) in runner.describe_ports(list(PORTS)).items()
-             if kind == "ready" and any(device.startswith("cuda") for device in about["devices"])]  # fmt: skip
-    results = runner.run(cases, ports, ("float32", "bfloat16"), devices=["cuda"], modes=["compiled"], limit=600)
+@pytest.mark.parametrize("port", PORTS)
+def test_gradients_conform_on_cuda(port: str) -> None:
+    need(port)
+    cases = [case for case in all_cases(grad=True) if forward_of(case.component) and case.core]
+    results = runner.run(cases, [port], DTYPES, devices=[DEVICE], limit=300)
+    assert [result for result in results if result.status not in ("pass", "unsupported")] == []
+    assert {result.case for result in results if result.status == "pass"} == {case.id for case in cases}
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) -> None:
+    need(port)
+    whole = ("transformer", "decode_in_steps", *SEARCHES)
+    cases = [case for case in all_cases() if case.component in whole and case.core]
+    results = runner.run(cases, [port], ("float32", "bfloat16"), devices=[DEVICE], modes=["compiled"], limit=600)
     assert [result for result in results if result.status != "pass"] == []
-    assert results
+    assert {result.component for result in results} == set(whole)
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_a_run_on_cuda_has_the_losses_of_the_truths_is_resumed_and_translates(port: str, tmp_path: Path) -> None:
+    need(port)
+    folder, truth = tmp_path / port, tmp_path / "numpy"
+    still = ("--dropout", 0, "--save-every", 2)
+    train(truth, *still, "--steps", 6)
+    done("train", "--out", folder, *TINY, *still, "--backend", port, "--device", DEVICE, "--steps", 4)
+    done("train", "--out", folder, "--resume", "--steps", 6)
+    steps, expected = log(folder), log(truth)
+    assert [entry["step"] for entry in steps] == [entry["step"] for entry in expected] == [*range(1, 7)]
+    np.testing.assert_allclose([entry["loss"] for entry in steps], [entry["loss"] for entry in expected], rtol=1e-4)
+    for beam in (1, 2):
+        found, wanted = (
+            done("translate", folder, "--beam", beam, *who, text="abc\nhgfe\n")
+            for who in (("--device", DEVICE), ("--backend", "numpy"))
+        )  # fmt: skip
+        assert found == wanted
+        assert found.count("\n") == 2
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_the_bench_times_what_is_right_on_cuda(framework: str, tmp_path: Path) -> None:
+    need(framework)
+    chosen = ("--framework", framework, "--row", "impl_", "--size", "tiny", "--rounds", 1, "--workload", "W1,W2,W3")
+    done("bench", "--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json")
+    tasks = json.loads((tmp_path / "numbers.json").read_text())["tasks"]
+    assert [task["name"] for task in tasks] == ["W1", "W2", "W3"]
+    for task in tasks:
+        assert {row["status"] for row in task["rows"]} == {"timed"}
+        assert {row["precision"] for row in task["rows"]} == set(WORKLOADS[task["name"]][0].precisions_on(DEVICE))

@@ -1,0 +1,243 @@
+"""Decoding in all four implementations: bad input gives one clear error, a batch of 0 an empty answer, what looks bad its meaning."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import FOUR, answerer
+
+from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer.conformance import truth
+from rosettaformer.conformance.case import Case
+
+PADDING, START, END, VOCABULARY, LIMIT = 0, 1, 2, 11, 3
+SIZES = {"model_width": 8, "feed_forward_width": 12, "encoder_layers": 1, "decoder_layers": 1}
+CONFIG = preset("tiny", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING, output_bias=True, **SIZES)
+OPTIONS = {"start_id": START, "end_id": END, "max_new_tokens": LIMIT}
+SOURCE, ONE, UNIFORM = np.array([[3, 4, 5], [4, 5, PADDING]]), np.ones((2, 1), int), np.full((2, LIMIT), 0.5)
+TARGET, MEMORY = np.full((2, 4), 4), np.random.default_rng(0).standard_normal((2, 3, 8))
+SCORES = np.random.default_rng(1).standard_normal((2, VOCABULARY))
+
+Answer = Callable[[Case], dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module", params=FOUR)
+def answer(request: pytest.FixtureRequest) -> Answer:
+    return answerer(request.param)
+
+
+def _case(component: str, config: TransformerConfig = CONFIG, bias: float = 0.0, place: int = 3, mode: str = "", **inputs: Any) -> Case:
+    """bias: of the logit of one token."""
+    rng, values = np.random.default_rng(2), {}
+    if component in (*truth.SEARCHES, "decode_in_steps"):
+        values = {name: rng.standard_normal(shape) for name, shape in parameters.shapes(config).items()}
+        if config.decoder_layers:
+            values["logits.bias"][place] = bias
+    return Case("bad", component, config, inputs, values).at("float64", mode=mode)
+
+
+def _search(component: str, source: np.ndarray = SOURCE, **changes: Any) -> Case:
+    """Arrays among the changes, the config, and what `_case` names are given as they are; all others are options."""
+    given = {name: value for name, value in changes.items() if isinstance(value, np.ndarray) or name in ("config", "bias", "place", "mode")}
+    options = OPTIONS | {name: value for name, value in changes.items() if name not in given}
+    uniform = {"uniform_bn": UNIFORM} if component == "sample" else {}
+    return _case(component, source=source, **{f"strategy.{name}": value for name, value in options.items()}, **(uniform | given))
+
+
+def _greedy(**changes: Any) -> Case:
+    return _search("greedy_search", **changes)
+
+
+def _sample(**changes: Any) -> Case:
+    return _search("sample", **changes)
+
+
+def _beams(**changes: Any) -> Case:
+    return _search("beam_search", **changes)
+
+
+def _steps(**changes: Any) -> Case:
+    return _case("decode_in_steps", **({"target": TARGET, "memory_bsd": MEMORY, "splits": (2, 2)} | changes))
+
+
+IDS = "must be integer token ids of axes"
+KINDS = f"token {IDS} b t, or floating one-hot rows of axes b t v"
+RANGE = f"token ids must lie in 0 .. {VOCABULARY - 1}; got"
+REAL = "must be boolean, True = real token; got"
+NUMBERS = "uniform must have a number for every token,"
+NAN = "logits must be numbers; got NaN"
+UNIT = "uniform numbers must be at least 0 and less than 1; got"
+BAD = {
+    # options
+    "max_new_tokens_0": (_greedy(max_new_tokens=0), "max_new_tokens must be an integer of at least 1; got 0"),
+    "max_new_tokens_fraction": (_beams(max_new_tokens=2.5), "max_new_tokens must be an integer of at least 1; got 2.5"),
+    "min_new_tokens": (_greedy(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens; got 3 and 3"),
+    "repetition_penalty_0": (_greedy(repetition_penalty=0.0), "repetition_penalty must be greater than 0; got 0.0"),
+    "no_repeat_ngram_negative": (_greedy(no_repeat_ngram=-1), "no_repeat_ngram must be an integer of at least 0; got -1"),
+    "end_id_outside": (_greedy(end_id=11), "end_id must lie in 0 .. 10; got 11"),
+    "end_id_outside_beams": (_beams(end_id=11), "end_id must lie in 0 .. 10; got 11"),
+    "end_id_outside_sample": (_sample(end_id=11), "end_id must lie in 0 .. 10; got 11"),
+    "end_id_negative": (_greedy(end_id=-1), "end_id must be an integer of at least 0; got -1"),
+    "end_id_padding": (_greedy(end_id=PADDING), "end_id must not be the padding id; got 0"),
+    "start_id_outside": (_greedy(start_id=99), "start_id must lie in 0 .. 10; got 99"),
+    "start_id_padding": (_beams(start_id=PADDING), "start_id must not be the padding id, which no query sees; got 0"),
+    "temperature_negative": (_sample(temperature=-1.0), "temperature must be at least 0; got -1.0"),
+    "temperature_nan": (_sample(temperature=float("nan")), "temperature must be at least 0; got nan"),
+    "top_k_negative": (_sample(top_k=-1), "top_k must be an integer of at least 0; got -1"),
+    "top_p_0": (_sample(top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
+    "top_p_above_1": (_sample(top_p=1.5), "top_p must be greater than 0 and at most 1; got 1.5"),
+    "beam_size_0": (_beams(beam_size=0), "beam_size must be an integer of at least 1; got 0"),
+    "beam_size_above_vocabulary": (_beams(beam_size=12), "beam_size must be at most the vocabulary, 11; got 12"),
+    "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best must be at most beam_size; got 3 and 2"),
+    "alpha_negative": (_beams(alpha=-0.5), "alpha must be at least 0, since no bound holds for less; got -0.5"),
+    "early_stop_word": (_beams(early_stop="never"), "early_stop must be True or False; got 'never'"),
+    "option_unknown": (_beams(beams=2), "unknown strategy field 'beams'"),
+    "options_missing": (
+        _case("greedy_search", source=SOURCE, **{"strategy.start_id": START}),
+        "a strategy needs end_id; a strategy needs max_new_tokens",
+    ),
+    "options_together": (
+        _greedy(end_id=11, start_id=PADDING, beam_size=12),
+        "end_id must lie in 0 .. 10; got 11; start_id must not be the padding id, which no query sees; got 0; "
+        "beam_size must be at most the vocabulary, 11; got 12",
+    ),
+    # sources
+    "source_length_0": (_greedy(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    "source_length_0_beams": (_beams(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    "source_length_0_sample": (_sample(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    "source_id_too_large": (_beams(source=SOURCE + 8), f"{RANGE} 13"),
+    "source_id_negative": (_sample(source=SOURCE - 5), f"{RANGE} -5"),
+    "source_floating": (_greedy(source=SOURCE * 1.0), f"source {IDS} b s; got float64 of shape (2, 3)"),
+    "source_soft": (_greedy(source=np.eye(VOCABULARY)[SOURCE], prefix=ONE), f"source {IDS} b s; got float64 of shape (2, 3, 11)"),
+    "source_one_axis": (_greedy(source=SOURCE[0]), f"source {IDS} b s; got int64 of shape (3,)"),
+    "source_mask_shape": (_greedy(source_mask_bs=SOURCE[:, :2] > 0), "source mask must have axes b t = (2, 3); got shape (2, 2)"),
+    "source_mask_dtype": (_beams(source_mask_bs=SOURCE), f"source mask {REAL} int64"),
+    # prefixes
+    "prefix_batch": (_greedy(prefix=ONE[:1]), "batch sizes must be equal; got source 2, prefix 1"),
+    "prefix_batch_beams": (_beams(prefix=np.ones((3, 2), int), beam_size=2), "batch sizes must be equal; got source 2, prefix 3"),
+    "prefix_batch_sample": (_sample(prefix=ONE[:1]), "batch sizes must be equal; got source 2, prefix 1"),
+    "prefix_id_too_large": (_greedy(prefix=11 * ONE), f"{RANGE} 11"),
+    "prefix_id_too_large_beams": (_beams(prefix=11 * ONE), f"{RANGE} 11"),
+    "prefix_id_negative": (_sample(prefix=-ONE), f"{RANGE} -1"),
+    "prefix_ends_in_padding": (
+        _greedy(prefix=np.array([[START, PADDING], [START, 4]])),
+        "prefix must be padded on the left, and end in a token; its last column has the padding id 0",
+    ),
+    "prefix_length_0": (_beams(prefix=ONE[:, :0]), f"prefix {IDS} b p, p at least 1; got int64 of shape (2, 0)"),
+    "prefix_one_axis": (_greedy(prefix=ONE[:, 0]), f"prefix {IDS} b p, p at least 1; got int64 of shape (2,)"),
+    "prefix_floating": (_sample(prefix=ONE * 1.0), f"prefix {IDS} b p, p at least 1; got float64 of shape (2, 1)"),
+    # uniform numbers
+    "uniform_shape": (_sample(uniform_bn=UNIFORM[:, :2]), f"{NUMBERS} (2, 3); got shape (2, 2)"),
+    "uniform_one_axis": (_sample(uniform_bn=UNIFORM[0]), f"{NUMBERS} (2, 3); got shape (3,)"),
+    "uniform_1": (_sample(uniform_bn=2 * UNIFORM), f"{UNIT} 1.0"),
+    "uniform_negative": (_sample(uniform_bn=np.array([[0.5, 0.5, -0.5]] * 2), temperature=0.0), f"{UNIT} -0.5"),
+    "uniform_nan": (_sample(uniform_bn=np.array([[0.5, np.nan, 0.5]] * 2)), f"{UNIT} nan"),
+    "draw_uniform_shape": (_case("draw", logits_bv=SCORES, uniform_b=UNIFORM), f"{NUMBERS} (2,); got shape (2, 3)"),
+    # logits
+    "nan_logit": (_greedy(bias=np.nan), NAN),
+    "nan_logit_beams": (_beams(bias=np.nan, beam_size=2), NAN),
+    "nan_logit_sample": (_sample(bias=np.nan), NAN),
+    "nan_logit_of_no_answer": (_greedy(bias=np.nan, place=PADDING), NAN),
+    "nan_logit_of_no_answer_beams": (_beams(bias=np.nan, place=PADDING, beam_size=2), NAN),
+    "nan_logit_of_no_answer_sample": (_sample(bias=np.nan, place=PADDING), NAN),
+    # sampling
+    "truncate_temperature_0": (_case("truncate", logits_bv=SCORES, temperature=0.0), "temperature must be greater than 0; got 0.0"),
+    "truncate_temperature": (_case("truncate", logits_bv=SCORES, temperature=-1.0), "temperature must be greater than 0; got -1.0"),
+    "truncate_top_k": (_case("truncate", logits_bv=SCORES, top_k=-1), "top_k must be at least 0; got -1"),
+    "truncate_top_p": (_case("truncate", logits_bv=SCORES, top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
+    "truncate_axes": (_case("truncate", logits_bv=SCORES[0]), "logits must have axes b v; got shape (11,)"),
+    "penalise_batch": (_case("penalise", scores_bv=SCORES[:1], token_bn=TARGET), "batch sizes must be equal; got scores 1, tokens 2"),
+    "penalise_mask_shape": (
+        _case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET[:, :3] > 0),
+        "mask must have axes b t = (2, 4); got shape (2, 3)",
+    ),
+    "penalise_mask_dtype": (_case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET * 1.0), f"mask {REAL} float64"),
+    # steps
+    "splits_sum": (_steps(splits=(1, 2)), "splits must be lengths of at least 1 that add up to 4; got (1, 2)"),
+    "splits_none": (_steps(splits=()), "splits must be lengths of at least 1 that add up to 4; got ()"),
+    "splits_0": (_steps(splits=(0, 4)), "splits must be lengths of at least 1 that add up to 4; got (0, 4)"),
+    "steps_length_0": (_steps(target=TARGET[:, :0], splits=()), "token must have length at least 1; got shape (2, 0)"),
+    "steps_one_axis": (_steps(target=TARGET[0]), f"{KINDS}; got int64 of shape (4,)"),
+    "steps_floating": (_steps(target=TARGET * 1.0), f"{KINDS}; got float64 of shape (2, 4)"),
+    "steps_id": (_steps(target=TARGET + 7), f"{RANGE} 11"),
+    "steps_batch": (_steps(memory_bsd=MEMORY[:1]), "batch sizes must be equal; got cache 1, target 2"),
+    "steps_memory_width": (_steps(memory_bsd=MEMORY[..., 1:]), "memory must have axes b t d with d=8; got shape (2, 3, 7)"),
+    "steps_memory_length_0": (_steps(memory_bsd=MEMORY[:, :0]), "memory must have length at least 1; got shape (2, 0, 8)"),
+    "steps_source_mask": (_steps(source_mask_bs=TARGET > 0), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
+    "steps_target_mask_dtype": (_steps(target_mask_bt=TARGET * 1.0), f"target mask {REAL} float64"),
+    "steps_target_mask_longer": (_steps(target_mask_bt=np.ones((2, 5), bool)), "target mask must have axes b t = (2, 4); got shape (2, 5)"),
+    **{
+        f"no_decoder_{case.component}": (case, "decoding needs at least one decoder layer; got decoder_layers=0")
+        for case in (make(config=CONFIG.replace(decoder_layers=0)) for make in (_greedy, _sample, _beams, _steps))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
+    case, message = BAD[name]
+    with pytest.raises(ValueError) as error:
+        answer(case)
+    assert str(error.value) == message
+
+
+NONE: dict[str, Any] = {"source": SOURCE[:0], "prefix": TARGET[:0], "repetition_penalty": 2.0, "no_repeat_ngram": 2}
+EMPTY: dict[str, tuple[Callable[..., Case], dict[str, tuple[type, tuple[int, ...]]]]] = {
+    "greedy": (lambda **mode: _greedy(source=SOURCE[:0], **mode), {"token_bn": (np.int64, (0, 3)), "log_p_bn": (np.float64, (0, 3))}),
+    "greedy_options": (lambda **mode: _greedy(**NONE, **mode), {"token_bn": (np.int64, (0, 3)), "log_p_bn": (np.float64, (0, 3))}),
+    "sample": (
+        lambda **mode: _sample(**NONE, uniform_bn=UNIFORM[:0], temperature=0.7, top_k=4, top_p=0.9, **mode),
+        {"token_bn": (np.int64, (0, 3)), "log_p_bn": (np.float64, (0, 3))},
+    ),
+    "beams": (
+        lambda **mode: _beams(source=SOURCE[:0], beam_size=3, n_best=2, **mode),
+        {"token_bwn": (np.int64, (0, 2, 3)), "score_bw": (np.float64, (0, 2))},
+    ),
+    "beams_options": (
+        lambda **mode: _beams(**NONE, beam_size=2, early_stop=True, **mode),
+        {"token_bwn": (np.int64, (0, 1, 3)), "score_bw": (np.float64, (0, 1))},
+    ),
+    "steps": (lambda **mode: _steps(target=TARGET[:0], memory_bsd=MEMORY[:0], **mode), {"output": (np.float64, (0, 4, 11))}),
+    "penalise": (
+        lambda **mode: _case("penalise", scores_bv=SCORES[:0], token_bn=TARGET[:0], repetition_penalty=2.0, no_repeat_ngram=2, **mode),
+        {"output": (np.float64, (0, 11))},
+    ),
+    "truncate": (lambda **mode: _case("truncate", logits_bv=SCORES[:0], top_k=2, top_p=0.5, **mode), {"output": (np.float64, (0, 11))}),
+    "draw": (lambda **mode: _case("draw", logits_bv=SCORES[:0], uniform_b=UNIFORM[:0, 0], **mode), {"output": (np.int64, (0,))}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_batch_gives_an_empty_answer(answer: Answer, name: str, mode: str) -> None:
+    make, expected = EMPTY[name]
+    assert {key: (array.dtype, array.shape) for key, array in answer(make(mode=mode)).items()} == expected
+
+
+LONG = np.array([[PADDING, PADDING, START, 4, 5, 6, 7, 8, 9], [START, 3, 4, 5, 6, 7, 8, 9, 10]])
+MEANT = {
+    "prefix_longer_than_the_limit": _greedy(prefix=LONG),
+    "prefix_longer_than_the_limit_beams": _beams(prefix=LONG, beam_size=3, n_best=2),
+    "prefix_longer_than_the_limit_sample": _sample(prefix=LONG),
+    "temperature_0": _sample(temperature=0.0, uniform_bn=1.9 * UNIFORM),
+    "nothing_but_padding": _greedy(source=SOURCE * 0),
+    "infinite_logit": _greedy(bias=np.inf),
+    "infinite_logit_of_no_answer": _greedy(bias=np.inf, place=PADDING),
+    "minus_infinite_logit": _beams(bias=-np.inf, beam_size=2),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
+    found, expected = answer(MEANT[name]), truth.answer(MEANT[name])
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-10, atol=0 if array.dtype.kind == "i" else 1e-12, err_msg=key)
+
+
+def test_temperature_0_is_greedy_search(answer: Answer) -> None:
+    expected = answer(_greedy())
+    for key, array in answer(MEANT["temperature_0"]).items():
+        np.testing.assert_array_equal(array, expected[key])
