@@ -271,14 +271,14 @@ def test_queries_that_take_turns_give_what_they_give_together(monkeypatch: pytes
         query, key, bias = arrays
         return jnp.square(scaled_dot_product_attention(query, key, key, jnp.asarray(mask), bias, causal)).sum()
 
-    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, bias)]
-    wanted, (*together,) = total(arrays)
-    monkeypatch.setitem(attention.AT_ONCE, jax.default_backend(), 4 * 2 * 4 * 11)
-    got, (*turns,) = total(arrays)
-    assert " scan[" in str(jax.make_jaxpr(total)(arrays))
-    np.testing.assert_allclose(got, wanted, rtol=1e-5)
-    for one, other in zip(turns, together, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(x) for x in (query, key, bias)]
+        wanted = jax.tree.leaves(total(arrays))
+        monkeypatch.setitem(attention.AT_ONCE, jax.default_backend(), 4 * 2 * 4 * 11)
+        assert " scan[" in str(jax.make_jaxpr(total)(arrays))
+        for one, other in zip(jax.tree.leaves(total(arrays)), wanted, strict=True):
+            assert one.dtype == np.float64
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
 
 
 def test_memory_grows_with_the_length_not_with_its_square() -> None:
