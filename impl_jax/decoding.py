@@ -29,7 +29,7 @@ class Searcher:
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with the last answer. Source, prefix and
     answer are padded to few lengths, and the strategy's numbers are arguments but for beam_size, no_repeat_ngram and top_k, so that others
     need no new program; all searchers of models of the same structure share programs.
-    Ids are checked before the program, and whether a logit was NaN after it. compiled=False runs operation by operation.
+    Ids are checked before the program, and whether a logit was inf or NaN after it. compiled=False runs operation by operation.
     """
 
     def __init__(self, model: Transformer, dtype: Dtype | None = None, compiled: bool = True) -> None:
@@ -67,7 +67,7 @@ class Searcher:
             (self._model.target_embedding or self._model.source_embedding).check_ids(prefix)
         with contextlib.nullcontext() if self._compiled else jax.disable_jit():
             found = jax.device_get(program(self._structure, self._leaves, chosen, asked))
-        checks.check_no_nan("logits", bool(found.pop("nan")))
+        checks.check_logits(bool(found.pop("fit")))
         return found
 
 

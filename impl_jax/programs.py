@@ -45,18 +45,18 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> d
         return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == asked.end_id))
 
     def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
-        answer, cache, nan = state
+        answer, cache, fit = state
         logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
-        logits_bv, log_p_bv, nan = _checked(asked, logits_b1v[:, 0], nan)
-        return choose(answer, logits_bv, log_p_bv), cache, nan
+        logits_bv, log_p_bv, fit = _checked(asked, logits_b1v[:, 0], fit)
+        return choose(answer, logits_bv, log_p_bv), cache, fit
 
     cache, dtype = _after_prefix(model, asked, plan.room)
     token_bn = jnp.full((len(asked.source), plan.room), asked.filler, int)
     nothing = Answer(jnp.zeros((), int), asked.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool))
-    answer, _, nan = jax.lax.while_loop(
-        lambda state: (state[0].step < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
+    answer, _, fit = jax.lax.while_loop(
+        lambda state: (state[0].step < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
     )
-    return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "nan": nan}
+    return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "fit": fit}
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "plan"))
@@ -69,22 +69,22 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> 
     last_bw = token_positions(asked.prefix_mask_bp)[:, -1:]
 
     def step(state: tuple[beams.Beams, Cache, jax.Array]) -> tuple[beams.Beams, Cache, jax.Array]:
-        found, cache, nan = state
+        found, cache, fit = state
         own_bwnw = (found.place_bwn[..., None] == jnp.arange(size)) & (jnp.arange(room) <= found.length)[:, None]
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwnw.reshape(batch, size, room * size)], axis=2)
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
         x_bwd, cache = read_at(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
-        _, log_p_bwv, nan = _checked(asked, next_logits(model, x_bwd), nan)
+        _, log_p_bwv, fit = _checked(asked, next_logits(model, x_bwd), fit)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (found.live_bwn, log_p_bwv))
         scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
-        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), asked), cache, nan
+        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), asked), cache, fit
 
     cache, dtype = _after_prefix(model, asked, room * size)
     nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, asked.filler, dtype)
-    found, _, nan = jax.lax.while_loop(
-        lambda state: (state[0].length < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.zeros((), bool))
+    found, _, fit = jax.lax.while_loop(
+        lambda state: (state[0].length < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
     )
-    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "nan": nan}
+    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "fit": fit}
 
 
 def _after_prefix(model: Transformer, asked: Asked, room: int) -> tuple[Cache, jnp.dtype]:
@@ -97,17 +97,17 @@ def _after_prefix(model: Transformer, asked: Asked, room: int) -> tuple[Cache, j
     return cache, jnp.promote_types(memory_bsd.dtype, jnp.float32)
 
 
-def _checked(asked: Asked, logits: jax.Array, nan: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The logits in the dtype of scores, -inf for what is no part of any answer; their log p; and whether one was NaN so far.
+def _checked(asked: Asked, logits: jax.Array, fit: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The logits in the dtype of scores, -inf for what is no part of any answer; their log p; and whether all were less than inf so far.
 
-    A NaN stays one, also of what is barred, and shows in the sum.
+    NaN and inf stay, also of what is barred, and show in the sum.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    logits = jnp.where(asked.barred_v & ~jnp.isnan(logits), -jnp.inf, logits)
+    logits = jnp.where(asked.barred_v & (logits < jnp.inf), -jnp.inf, logits)
     largest = jnp.max(logits, axis=-1, keepdims=True)
     x = logits - largest
     log_total = jnp.log(jnp.sum(jnp.exp(x), axis=-1, keepdims=True))
-    return logits, x - log_total, nan | (jnp.isnan(log_total) & ~jnp.isinf(largest)).any()
+    return logits, x - log_total, fit & ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
 
 
 def _penalised(plan: Plan, model: Transformer, asked: Asked, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array) -> jax.Array:

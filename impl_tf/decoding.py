@@ -86,7 +86,7 @@ class Searcher:
         inputs = request(self._config, strategy, np.asarray(source), prefix, source_mask_bs) | more
         with tf.device(self._device):
             found = search(chosen, {name: weights.from_numpy(array, self._device) for name, array in inputs.items()})
-        checks.check_no_nan("logits", bool(found["nan"]))
+        checks.check_logits(bool(found["fit"]))
         return found
 
     def _answers(self, chosen: Plan, given: Mapping[str, tf.Tensor]) -> State:
@@ -112,7 +112,7 @@ class Searcher:
         state["token_bn"] = tf.fill([batch, chosen.room], given["filler"])
         state["log_p_bn"] = tf.zeros([batch, chosen.room], self._dtype)
         (state,) = tf.while_loop(_going(given), body, (state,))
-        return {"token_bn": tf.cast(state["token_bn"], tf.int64), "log_p_bn": state["log_p_bn"], "nan": state["nan"]}
+        return {"token_bn": tf.cast(state["token_bn"], tf.int64), "log_p_bn": state["log_p_bn"], "fit": state["fit"]}
 
     def _hypotheses(self, chosen: Plan, given: Mapping[str, tf.Tensor]) -> State:
         """The beams of all rows, token by token."""
@@ -140,7 +140,7 @@ class Searcher:
         state["live"], state["kept"] = beams.start(batch, size, chosen.room, given["filler"], self._dtype)
         (state,) = tf.while_loop(_going(given), body, (state,))
         kept = state["kept"]
-        return {"token_bwn": tf.cast(kept.token_bwn, tf.int64), "score_bw": kept.score_bw, "nan": state["nan"]}
+        return {"token_bwn": tf.cast(kept.token_bwn, tf.int64), "score_bw": kept.score_bw, "fit": state["fit"]}
 
     @property
     def _dtype(self) -> tf.DType:
@@ -154,7 +154,7 @@ class Searcher:
         cache = start_cache(self._model, memory_bsd, given["source_mask_bs"], length=before + chosen.room)
         if before:
             _, cache = decode_step(self._model, given["before"], cache, given["before_mask_bt"])
-        state = {"step": tf.constant(0), "nan": tf.constant(False), "done_b": tf.zeros([batch], tf.bool), "cache": cache}
+        state = {"step": tf.constant(0), "fit": tf.constant(True), "done_b": tf.zeros([batch], tf.bool), "cache": cache}
         if chosen.repetition or chosen.no_repeat_ngram:
             # The end of the target stands at the end, so that it does not matter how much of it there is.
             wider = [[0, 0], [chosen.room, 0]]
@@ -166,7 +166,7 @@ class Searcher:
         token_b1 = state["token_b1"]
         logits_btv, cache = decode_step(self._model, token_b1, state["cache"])
         logits_bv = widen(logits_btv[:, 0])
-        state = {**state, "cache": cache, "nan": tf.reduce_any(tf.math.is_nan(logits_bv))}
+        state = {**state, "cache": cache, "fit": tf.reduce_all(logits_bv < float("inf"))}
         if "seen_bn" in state:
             mask_b1 = mask.token_mask(token_b1, self._config.padding_id)
             state["seen_bn"] = tf.concat([state["seen_bn"][:, 1:], token_b1], axis=1)
@@ -175,7 +175,7 @@ class Searcher:
 
 
 def _going(given: Mapping[str, tf.Tensor]) -> Callable[[State], tf.Tensor]:
-    return lambda state: (state["step"] < given["max_new_tokens"]) & ~state["nan"] & ~tf.reduce_all(state["done_b"])
+    return lambda state: (state["step"] < given["max_new_tokens"]) & state["fit"] & ~tf.reduce_all(state["done_b"])
 
 
 def _continued(state: State, row_b: tf.Tensor) -> State:

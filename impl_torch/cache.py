@@ -17,8 +17,8 @@ from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-# read: how many tokens have been read. packed: whether steps run without a graph. source_bias_bhts: 0 for a real token, -inf for padding.
-# target_bias_bwsw: of every copy of a row, which copy's token at each position is its own past: 0; others and padding are -inf.
+# read: how many tokens have been read. packed: whether a graph has the kernels as constants. source_bias_bhts: 0 for a real token, -inf for
+# padding. target_bias_bwsw: of every copy of a row, which copy's token at each position is its own past: 0; others and padding are -inf.
 # leading_b: padding before the first real token. position_td: the encoding of every position. layers: the keys and values of each, of
 # both attentions.
 Cache = Mapping[str, Any]

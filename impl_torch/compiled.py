@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor
 from torch.fx.experimental import _config
 
 __all__ = ["compiled", "compiled_step", "graphs"]
@@ -41,14 +42,19 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """A step of decoding, `step(model, target, cache, ...)`, as one graph where it reads a single token; to be run in `graphs()`.
 
     Lengths are variables of the graph, and the number of rows is not. Numbers that are 0 or 1 never are, so the first two tokens of a
-    target are read without it. So are several at once, and all where kernels are packed.
+    target are read without it, and so are several at once. One graph serves all models of a structure; where kernels are packed each
+    has its own, whose constants they are.
     """
     graph = torch.compile(step, fullgraph=True, dynamic=True)
+    frozen = torch.compile(step, fullgraph=True, dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
 
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if target.shape[1] > 1 or cache["read"] < 2 or cache["packed"]:
+        if target.shape[1] > 1 or cache["read"] < 2:
             return step(model, target, cache, *args, **kwargs)
-        return graph(model, target, cache, *args, **kwargs)
+        if not cache["packed"]:
+            return graph(model, target, cache, *args, **kwargs)
+        with inductor.patch(freezing=True):
+            return frozen(model, target, cache, *args, **kwargs)
 
     return run
 

@@ -63,7 +63,7 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
 def pack(model: Transformer, rows: int) -> bool:
     """Lays the kernels of a fused model out for steps of so many rows.
 
-    Returns whether that is worth more than a graph, which knows no such layout: where reading them is what a step does most of its time.
+    Returns whether a graph is to have them as constants, so that it lays them out itself: where reading them is most of a step's time.
     """
     modules = [module for name, module in model.named_modules() if not name.endswith("cross_attention.key_value")]
     kernels = [module for module in modules if isinstance(module, FusedLinear)]

@@ -13,11 +13,12 @@ from reference_numpy.parameters import flatten, nest
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
-from .compiled import compiled, graphs
+from .compiled import compiled, compiled_step, graphs
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import FeedForward, activation
+from .fused import fused
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
@@ -68,9 +69,8 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
 
 @graphs()
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
-    """With the weights and the step that a search has."""
-    searcher = Searcher(model, compiled=compiled)
-    return cache.decode_in_steps(searcher.model, **inputs, step=searcher.step)
+    """With the weights and the graph that a search has."""
+    return cache.decode_in_steps(fused(model), **inputs, step=compiled_step(cache.read_on) if compiled else None)
 
 
 def search(model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any) -> dict[str, Tensor]:

@@ -12,9 +12,9 @@ __all__ = [
     "check_features",
     "check_keep",
     "check_labels",
+    "check_logits",
     "check_mask",
     "check_next_token",
-    "check_no_nan",
     "check_prefix",
     "check_same_batch",
     "check_sampling",
@@ -191,10 +191,10 @@ def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequenc
         raise ValueError(f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}")
 
 
-def check_no_nan(name: str, found: bool) -> None:
-    """Nothing can be chosen by a score that is no number."""
-    if found:
-        raise ValueError(f"{name} must be numbers; got NaN")
+def check_logits(fit: bool) -> None:
+    """A logit of -inf is a token that cannot come; nothing can be chosen by NaN or by inf, which has no `log p`."""
+    if not fit:
+        raise ValueError("logits must be less than inf; got inf or NaN")
 
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:

@@ -29,7 +29,7 @@ def greedy_search(
     token; shorter ones are padded on the left. An answer ends with the end token or with max_new_tokens tokens.
     Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with padding after their end; and log_p_bn,
     the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
-    Half types compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is NaN.
+    Half types compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
     """
     strategy = Strategy.of(strategy, config)
     return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, lambda scores_bv, _: _likeliest(scores_bv))
@@ -120,7 +120,7 @@ class _Model:
         logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache)
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
         self.logits_bv = arithmetic.widen(logits_btv[:, -1])
-        checks.check_no_nan("logits", bool(np.isnan(self.logits_bv).any()))
+        checks.check_logits(bool((self.logits_bv < np.inf).all()))
         self.logits_bv[:, self.strategy.barred(self.config)] = -np.inf
 
     @property

@@ -13,10 +13,12 @@ from reference_numpy import transformer as truth_transformer
 torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounter  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
 
 from impl_torch import beams, cache, sampling, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.fused import fused, pack  # noqa: E402
+from impl_torch.linear import FusedLinear  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 13
@@ -231,7 +233,7 @@ def test_one_graph_serves_every_length_and_every_value(monkeypatch: pytest.Monke
     config = config_of("biases")
     for seed, length, count in ((3, 7, 6), (3, 4, 9), (4, 9, 4), (4, 3, 12), (4, 12, 3)):  # at first both lengths are 7
         arrays, source = arrays_of(config, seed), source_of(config, 3, length)
-        searcher = Searcher(model_of(config, arrays))
+        searcher = Searcher(model_of(config, arrays), compiled=True)
         options = OPTIONS | {"max_new_tokens": count, "min_new_tokens": count - 1, "repetition_penalty": 1 + length / 9}
         expected = truth.greedy_search(parameters.nest(arrays), config, source, options)
         equal(searcher.greedy_search(torch.from_numpy(source), options), expected)
@@ -246,10 +248,40 @@ def test_compiled_searches_equal_those_of_the_truth() -> None:
     for name in ("biases", "grouped_heads"):
         config = config_of(name)
         arrays, source = arrays_of(config), source_of(config)
-        tree, searcher, options = parameters.nest(arrays), Searcher(model_of(config, arrays)), OPTIONS | {"min_new_tokens": 3}
+        tree, searcher = parameters.nest(arrays), Searcher(model_of(config, arrays), compiled=True)
+        options = OPTIONS | {"min_new_tokens": 3}
         equal(searcher.greedy_search(torch.from_numpy(source), options), truth.greedy_search(tree, config, source, options))
         options = options | {"beam_size": 3, "n_best": 3}
         equal(searcher.beam_search(torch.from_numpy(source), options), truth.beam_search(tree, config, source, options))
+
+
+@pytest.mark.slow
+def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    counters.clear()
+    monkeypatch.setattr("impl_torch.fused._MANY_BYTES", 0)
+    if not pack(fused(model_of(config_of(), arrays_of(config_of()), np.float32)), 4):
+        pytest.skip("this CPU's library packs no kernels")
+    config, source = config_of("biases"), source_of(config_of("biases"), 4)
+    trees = [arrays_of(config, seed) for seed in (3, 4)]
+    searchers = [Searcher(model_of(config, arrays, np.float32), compiled=True) for arrays in trees]
+    for length, count in ((5, 6), (4, 9)):
+        for arrays, searcher in zip(trees, searchers, strict=True):
+            options = OPTIONS | {"max_new_tokens": count, "min_new_tokens": count - 1}
+            expected = truth.greedy_search(parameters.nest(arrays), config, source[:, :length], options)
+            found = searcher.greedy_search(torch.from_numpy(source[:, :length]), options)
+            np.testing.assert_array_equal(found["token_bn"].numpy(), expected["token_bn"])
+            np.testing.assert_allclose(found["log_p_bn"].numpy(), expected["log_p_bn"], rtol=1e-5)
+    assert counters["stats"]["unique_graphs"] == len(searchers)
+    few, many = (_packed_products(searchers[0], torch.from_numpy(source), count) for count in (4, 7))
+    kernels = sum(isinstance(module, FusedLinear) for module in searchers[0].model.modules())
+    assert many - few == 3 * (kernels - config.decoder_layers)  # a step computes no keys and values of the memory
+
+
+def _packed_products(searcher: Searcher, source: Any, count: int) -> int:
+    with torch.profiler.profile() as seen:
+        searcher.greedy_search(source, OPTIONS | {"max_new_tokens": count, "min_new_tokens": count - 1})
+    return sum(event.count for event in seen.key_averages() if event.key == "mkl::_mkl_linear")
 
 
 def test_a_cache_has_its_room_and_steps_need_a_model_in_evaluation() -> None:
