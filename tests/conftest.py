@@ -15,6 +15,13 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         os.sched_setaffinity(0, cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) :: workers])
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What XLA compiled is kept for the other processes of the run, and for the next run."""
+    if cache := getattr(config, "cache", None):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=10, help="how many random configurations the soak test draws")
     parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")

@@ -132,8 +132,10 @@ def _differ(first: dict[str, Any] | None, second: dict[str, Any] | None) -> bool
 
 
 def random_pairs(count: int) -> Iterator[Combination]:
-    """Pairs of defects of different components, each of which shows in the logits."""
-    visible = [defect for defect, _, logits in single_rows() if logits.dtype == "float64" and whole(defect) == "transformer"]
+    """Pairs of defects of different components, each of which shows in the logits in float64."""
+    model = nothing_wrong("transformer", "float64")
+    of_logits = [defect for defect in observable() if whole(defect) == "transformer"]
+    visible = [defect for defect in of_logits if Search(model, as_port((defect,), model.probes)).failing]
     rng = np.random.default_rng(0)
     seen: set[frozenset[str]] = set()
     while len(seen) < count:
@@ -172,10 +174,10 @@ def false_alarms(count: int) -> list[int]:
 
 
 @functools.cache
-def single_rows() -> list[tuple[Defect, Naming, Naming]]:
-    """Every defect alone: named from the outputs of its component, and from those of the whole model."""
+def single_rows(step: int = 1) -> list[tuple[Defect, Naming, Naming]]:
+    """Every defect alone, or every step-th: named from the outputs of its component, and from those of the whole model."""
     rows = []
-    for defect in observable():
+    for defect in observable()[::step]:
         named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
         rows.append((defect, named[smallest(defect)], named[whole(defect)]))
     return rows
