@@ -245,14 +245,12 @@ def test_one_graph_serves_every_length_and_every_value(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_compiled_searches_equal_those_of_the_truth() -> None:
     torch.compiler.reset()
-    for name in ("biases", "grouped_heads"):
+    for name, search, more in (("biases", "greedy_search", {}), ("grouped_heads", "beam_search", {"beam_size": 3, "n_best": 3})):
         config = config_of(name)
-        arrays, source = arrays_of(config), source_of(config)
-        tree, searcher = parameters.nest(arrays), Searcher(model_of(config, arrays), compiled=True)
-        options = OPTIONS | {"min_new_tokens": 3}
-        equal(searcher.greedy_search(torch.from_numpy(source), options), truth.greedy_search(tree, config, source, options))
-        options = options | {"beam_size": 3, "n_best": 3}
-        equal(searcher.beam_search(torch.from_numpy(source), options), truth.beam_search(tree, config, source, options))
+        arrays, source, options = arrays_of(config), source_of(config), OPTIONS | {"min_new_tokens": 3} | more
+        searcher, expected = Searcher(model_of(config, arrays), compiled=True), getattr(truth, search)
+        found = getattr(searcher, search)(torch.from_numpy(source), options)
+        equal(found, expected(parameters.nest(arrays), config, source, options))
 
 
 @pytest.mark.slow

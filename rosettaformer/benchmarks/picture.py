@@ -64,6 +64,8 @@ def _curves(time: Any, memory: Any, series: Series, points: Sequence[tuple[int, 
         axes.set(xlabel=series.axis, xscale="log", yscale="log")
         axes.set_xticks([value for value, _ in points], [str(value) for value, _ in points], minor=False)
         axes.minorticks_off()
+    if by_token:
+        time.set(yscale="linear", ylim=(0, None))  # it hardly grows
     time.legend(fontsize="x-small", frameon=False)
 
 
