@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor
 from torch.fx.experimental import _config
 
 __all__ = ["compiled", "compiled_step", "graphs"]
@@ -45,6 +44,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     target are read without it, and so are several at once. One graph serves all models of a structure; where kernels are packed each
     has its own, whose constants they are.
     """
+    from torch._inductor import config as inductor  # takes a second, as does whatever compiles
+
     graph = torch.compile(step, fullgraph=True, dynamic=True)
     frozen = torch.compile(step, fullgraph=True, dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
 
