@@ -66,7 +66,7 @@ KINDS = f"token {IDS} b t, or floating one-hot rows of axes b t v"
 RANGE = f"token ids must lie in 0 .. {VOCABULARY - 1}; got"
 REAL = "must be boolean, True = real token; got"
 NUMBERS = "uniform must have a number for every token,"
-NAN = "logits must be less than inf; got inf or NaN"
+LOGIT = "logits must be less than inf; got inf or NaN"
 UNIT = "uniform numbers must be at least 0 and less than 1; got"
 BAD = {
     # options
@@ -135,18 +135,12 @@ BAD = {
     "uniform_nan": (_sample(uniform_bn=np.array([[0.5, np.nan, 0.5]] * 2)), f"{UNIT} nan"),
     "draw_uniform_shape": (_case("draw", logits_bv=SCORES, uniform_b=UNIFORM), f"{NUMBERS} (2,); got shape (2, 3)"),
     # logits
-    "nan_logit": (_greedy(bias=np.nan), NAN),
-    "nan_logit_beams": (_beams(bias=np.nan, beam_size=2), NAN),
-    "nan_logit_sample": (_sample(bias=np.nan), NAN),
-    "nan_logit_of_no_answer": (_greedy(bias=np.nan, place=PADDING), NAN),
-    "nan_logit_of_no_answer_beams": (_beams(bias=np.nan, place=PADDING, beam_size=2), NAN),
-    "nan_logit_of_no_answer_sample": (_sample(bias=np.nan, place=PADDING), NAN),
-    "inf_logit": (_greedy(bias=np.inf), NAN),
-    "inf_logit_beams": (_beams(bias=np.inf, beam_size=2), NAN),
-    "inf_logit_sample": (_sample(bias=np.inf), NAN),
-    "inf_logit_of_no_answer": (_greedy(bias=np.inf, place=PADDING), NAN),
-    "inf_logit_of_no_answer_beams": (_beams(bias=np.inf, place=PADDING, beam_size=2), NAN),
-    "inf_logit_of_no_answer_sample": (_sample(bias=np.inf, place=PADDING), NAN),
+    **{
+        f"{value}_logit_{of}_{make.__name__}": (make(bias=value, place=place, **more), LOGIT)
+        for value in (np.nan, np.inf)
+        for of, place in (("of_an_answer", 3), ("of_no_answer", PADDING))
+        for make, more in ((_greedy, {}), (_sample, {}), (_beams, {"beam_size": 2}))
+    },
     # sampling
     "truncate_temperature_0": (_case("truncate", logits_bv=SCORES, temperature=0.0), "temperature must be greater than 0; got 0.0"),
     "truncate_temperature": (_case("truncate", logits_bv=SCORES, temperature=-1.0), "temperature must be greater than 0; got -1.0"),

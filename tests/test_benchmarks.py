@@ -274,6 +274,20 @@ def test_memory_is_that_of_a_call() -> None:
     assert worker.Server(SimpleNamespace(KEEPS_MEMORY=True)).memory(0) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])
+def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.MonkeyPatch, lasting: float, expected: list[int]) -> None:
+    monkeypatch.setattr(worker, "LASTING", lasting)
+    made: list[int] = []
+    server = worker.Server(SimpleNamespace())  # type: ignore[arg-type]
+    server._calls[0] = lambda: made.append(0)
+    seen = []
+    for ask in (lambda: server.calls(0), lambda: server.time(0, 3)):
+        made.clear()
+        ask()
+        seen.append(len(made))
+    assert seen == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4", "W6", "W7"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
