@@ -1,5 +1,7 @@
 """Scaled dot-product attention and multi-head attention."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -13,6 +15,8 @@ from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
+AT_ONCE = 1 << 22  # weights that are computed together: as many as the cache of a CPU holds
+Drop: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 Output: TypeAlias = "tf.Tensor | tuple[tf.Tensor, tf.Tensor]"
 
 
@@ -27,11 +31,12 @@ def scaled_dot_product_attention(
     keep_bhts: tf.Tensor | None = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """As the truth. TensorFlow has no fused kernel for attention; grouped heads r = h/g share their key without repeating it."""
-    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-    output_bthe = _mix(Dropout.drop(weights_bhts, keep_bhts, dropout_rate), value_bsge)
-    return (output_bthe, weights_bhts) if return_weights else output_bthe
+    """As the truth. TensorFlow has no fused kernel for attention; grouped heads share their key without repeating it.
+
+    Where the weights would be many and nobody asks for them, the queries take their turns, so that memory grows with s, not with t s.
+    """
+    drop = None if keep_bhts is None else functools.partial(Dropout.drop, keep=keep_bhts, rate=dropout_rate)
+    return _attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop)
 
 
 @register
@@ -61,14 +66,19 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(query=query_btd.shape, key=memory_bsd.shape, value=memory_bsd.shape)
         query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
-        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-        output_btd = self.output_projection(_mix(self.weights_dropout(weights_bhts, keep_bhts), value_bsge))
-        return (output_btd, weights_bhts) if return_weights else output_btd
+        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
+        drop = functools.partial(self.weights_dropout, keep=keep_bhts) if drops else None
+        attended = _attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop)
+        if return_weights:
+            output_bthe, weights_bhts = attended
+            return self.output_projection(output_bthe), weights_bhts
+        return self.output_projection(attended)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """The queries `b t h k`."""
@@ -84,47 +94,102 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
 
     def attend_cached(self, query_bthk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, mask_bhts: tf.Tensor | None) -> tf.Tensor:
         """The rest, in evaluation: the attention to keys and values that lie as they are multiplied, and the output's projection."""
-        return self.output_projection(_attended(query_bthk, key_bgks, value_bgse, mask_bhts))
+        return self.output_projection(_attended(query_bthk, key_bgks, value_bgse, mask_bhts)[0])
 
 
-def _weights(
-    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, mask_bhts: tf.Tensor | None, bias_bhts: tf.Tensor | None, causal: bool
-) -> tf.Tensor:
-    batch, target, heads, head_size = keras.ops.shape(query_bthk)
-    source, groups = keras.ops.shape(key_bsgk)[1:3]
-    scaled_btgrk = tf.reshape(widen(query_bthk) * head_size**-0.5, [batch, target, groups, heads // groups, head_size])
-    logits_bgrts = tf.einsum("btgrk,bsgk->bgrts", scaled_btgrk, widen(key_bsgk))
-    logits_bhts = tf.reshape(logits_bgrts, [batch, heads, target, source])
-    scores = logits_bhts.shape
+def _attention(
+    query_bthk: tf.Tensor,
+    key_bsgk: tf.Tensor,
+    value_bsge: tf.Tensor,
+    mask_bhts: tf.Tensor | None,
+    bias_bhts: tf.Tensor | None,
+    causal: bool,
+    return_weights: bool,
+    drop: Drop | None,
+) -> Output:
+    """Of keys and values as they are projected."""
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    batch, target, heads, _ = query_bthk.shape
+    scores = batch, heads, target, key_bsgk.shape[1]
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
-        logits_bhts += widen(bias_bhts)
-        hidden = tf.constant(float("-inf"), bias_bhts.dtype)
-        mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > hidden)
+    key_bgks, value_bgse = tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
+    if None not in scores and not return_weights and drop is None:
+        turn = max(1, AT_ONCE // max(1, batch * heads * scores[3]))
+        if turn < target:
+            return _in_turns(turn, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal)
     if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
-    return tf.cast(softmax.softmax(logits_bhts, mask_bhts), query_bthk.dtype)
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(*(keras.ops.shape(x)[1] for x in (query_bthk, key_bsgk))))
+    output_bthe, weights_bhts = _attended(query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, drop)
+    return (output_bthe, weights_bhts()) if return_weights else output_bthe
 
 
-def _mix(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
-    # Half types multiply in float32 here too: on a CPU a batched product of halves would also add up in halves.
-    batch, heads, target, source = keras.ops.shape(weights_bhts)
-    groups, size = value_bsge.shape[2:]
-    weights_bgrts = tf.reshape(widen(weights_bhts), [batch, groups, heads // groups, target, source])
-    output_btgre = tf.einsum("bgrts,bsge->btgre", weights_bgrts, widen(value_bsge))
-    return tf.cast(tf.reshape(output_btgre, [batch, target, heads, size]), value_bsge.dtype)
+def _attended(
+    query_bthk: tf.Tensor,
+    key_bgks: tf.Tensor,
+    value_bgse: tf.Tensor,
+    mask_bhts: tf.Tensor | None,
+    bias_bhts: tf.Tensor | None = None,
+    drop: Drop | None = None,
+) -> tuple[tf.Tensor, Callable[[], tf.Tensor]]:
+    """The output, and what gives the weights, by two products of matrices for each head of the keys; n are its queries.
 
-
-def _attended(query_bthk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, mask_bhts: tf.Tensor | None) -> tf.Tensor:
-    """`b t h e`, by two products of matrices for each head of the keys; n are its queries."""
+    Half types multiply in float32 here too: on a CPU a batched product of halves would also add up in halves. A query without a key has
+    the mean of the values until its output is zeroed, which is a smaller array than the weights.
+    """
     batch, target, heads, head_size = keras.ops.shape(query_bthk)
     _, groups, source, size = keras.ops.shape(value_bgse)
-    scaled_btgrk = tf.reshape(widen(query_bthk) * head_size**-0.5, [batch, target, groups, heads // groups, head_size])
-    scaled_bgnk = tf.reshape(tf.transpose(scaled_btgrk, [0, 2, 3, 1, 4]), [batch, groups, heads // groups * target, head_size])
+    scaled_bhtk = tf.transpose(widen(query_bthk) * head_size**-0.5, [0, 2, 1, 3])
+    scaled_bgnk = tf.reshape(scaled_bhtk, [batch, groups, heads // groups * target, head_size])
     logits_bhts = tf.reshape(tf.matmul(scaled_bgnk, widen(key_bgks)), [batch, heads, target, source])
-    weights_bhts = tf.cast(softmax.softmax(logits_bhts, mask_bhts), query_bthk.dtype)
-    weights_bgns = tf.reshape(widen(weights_bhts), [batch, groups, heads // groups * target, source])
-    output_bhte = tf.reshape(tf.matmul(weights_bgns, widen(value_bgse)), [batch, heads, target, size])
-    return tf.cast(tf.transpose(output_bhte, [0, 2, 1, 3]), value_bgse.dtype)
+    if bias_bhts is not None:
+        logits_bhts += widen(bias_bhts)
+        mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype))
+    shown_bhts, present_bht1 = softmax.hide(logits_bhts, mask_bhts)
+    weights_bhts = tf.cast(tf.nn.softmax(shown_bhts), query_bthk.dtype)
+    dropped_bhts = weights_bhts if drop is None else drop(weights_bhts)
+    dropped_bgns = tf.reshape(widen(dropped_bhts), [batch, groups, heads // groups * target, source])
+    output_bhte = tf.reshape(tf.matmul(dropped_bgns, widen(value_bgse)), [batch, heads, target, size])
+    output_bthe = tf.transpose(softmax.zero(output_bhte, present_bht1), [0, 2, 1, 3])
+    return tf.cast(output_bthe, value_bgse.dtype), lambda: softmax.zero(weights_bhts, present_bht1)
+
+
+def _in_turns(
+    turn: int,
+    query_bthk: tf.Tensor,
+    key_bgks: tf.Tensor,
+    value_bgse: tf.Tensor,
+    mask_bhts: tf.Tensor | None,
+    bias_bhts: tf.Tensor | None,
+    causal: bool,
+) -> tf.Tensor:
+    """So many queries at once; the backward pass computes their weights again."""
+    target, source = query_bthk.shape[1], value_bgse.shape[2]
+
+    def part(x: tf.Tensor, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor:
+        """That XLA takes only where the size is no tensor, as that of a Python slice would be."""
+        return tf.slice(x, [start if at == axis else 0 for at in range(4)], [*x.shape[:axis], count, *x.shape[axis + 1 :]])
+
+    def rows(x_bhts: tf.Tensor | None, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
+        return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else part(x_bhts, 2, start, count)
+
+    def attend(start: tf.Tensor | int, count: int) -> tf.Tensor:
+        mask_bhcs = rows(mask_bhts, start, count)
+        if causal:
+            last_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
+            mask_bhcs = mask.combine_masks(mask_bhcs, (tf.range(source) <= last_c1)[tf.newaxis, tf.newaxis])
+
+        @tf.recompute_grad
+        def attended(query_bchk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, *bias_bhcs: tf.Tensor) -> tf.Tensor:
+            return _attended(query_bchk, key_bgks, value_bgse, mask_bhcs, *bias_bhcs)[0]
+
+        bias_bhcs = () if bias_bhts is None else (rows(bias_bhts, start, count),)
+        return attended(part(query_bthk, 1, start, count), key_bgks, value_bgse, *bias_bhcs)
+
+    whole = target - target % turn
+    output_nbche = tf.map_fn(lambda start: attend(start, turn), tf.range(0, whole, turn), fn_output_signature=value_bgse.dtype)
+    output_bnche = tf.transpose(output_nbche, [1, 0, 2, 3, 4])
+    output_bthe = tf.reshape(output_bnche, [query_bthk.shape[0], whole, *output_nbche.shape[3:]])
+    return output_bthe if whole == target else tf.concat([output_bthe, attend(whole, target - whole)], axis=1)

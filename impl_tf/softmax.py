@@ -11,12 +11,24 @@ __all__ = ["softmax"]
 
 def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
     """As the truth."""
-    x = widen(logits)
+    if mask is not None:
+        checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
+    shown, present = hide(widen(logits), mask)
+    return tf.cast(zero(tf.nn.softmax(shown), present), logits.dtype)
+
+
+def hide(x: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """x with -inf for masked entries, and which rows have any other, `... 1`; `tf.nn.softmax` of the first, zeroed in the other rows, is p.
+
+    A row that has none is a row of zeros: one of -inf would give NaN, and NaN times a zero cotangent is NaN.
+    """
     if mask is None:
-        return tf.cast(tf.nn.softmax(x), logits.dtype)
-    checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
-    # An empty row is a row of zeros until it is zeroed: one of -inf would be NaN, and NaN times a zero cotangent is NaN.
+        return x, None
     present = tf.reduce_any(mask, axis=-1, keepdims=True)
     absent = tf.where(present, tf.constant(float("-inf"), x.dtype), tf.zeros((), x.dtype))
-    p = tf.nn.softmax(tf.where(mask, x, absent))
-    return tf.cast(tf.where(present, p, tf.zeros((), x.dtype)), logits.dtype)
+    return tf.where(mask, x, absent), present
+
+
+def zero(y: tf.Tensor, present: tf.Tensor | None) -> tf.Tensor:
+    """y where a row is present, otherwise zeros."""
+    return y if present is None else tf.where(present, y, tf.zeros((), y.dtype))

@@ -1,11 +1,13 @@
 """The benchmark's own proof: it times what is right and refuses to time what is wrong."""
 
+import ctypes
 import dataclasses
 import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,17 +263,43 @@ def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) ->
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 
 
-def test_memory_is_that_of_a_call() -> None:
-    """Above what the process holds, and again at every call, whatever the one before it left."""
+@pytest.fixture
+def server() -> Iterator[worker.Server]:
+    """One whose process goes on as it was, once its memory is measured."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("this system does not tell the peak")
-    server = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
-    server.rows(FORWARD, "cpu")
+    one = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
+    one.rows(FORWARD, "cpu")
+    yield one
+    ctypes.CDLL(None).mallopt(worker.TRIM_THRESHOLD, 64 << 20)
+
+
+def test_memory_is_that_of_a_call(server: worker.Server) -> None:
+    """Above what the process holds, and again at every call, whatever the one before it left."""
     held = np.ones(10 << 20)
     server._calls[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
     for _ in range(2):
         assert server.memory(0) == pytest.approx(32, abs=3)
-    assert worker.Server(SimpleNamespace(KEEPS_MEMORY=True)).memory(0) is None  # type: ignore[arg-type]
+
+
+def test_memory_of_a_call_in_a_thread_is_not_what_another_call_left(server: worker.Server) -> None:
+    """Threads have heaps of their own, which glibc does not give back."""
+    with ThreadPoolExecutor(1) as thread:
+        server._calls[0] = lambda: thread.submit(lambda: float(np.ones(1 << 20).sum())).result()
+        for _ in range(8):
+            server._calls[0]()
+        assert server.memory(0) == pytest.approx(8, abs=2)
+
+
+def test_tensorflow_counts_the_memory_of_a_call() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from rosettaformer.benchmarks.peers.tf import memory
+
+    held = tf.ones((1 << 20,))
+    call = lambda: tf.reduce_sum(tf.ones((4 << 20,)) + held[0])  # noqa: E731
+    call()
+    found = memory(call)
+    assert found is None or 16 <= found < 40
 
 
 @pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])

@@ -8,6 +8,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.port import PORTS
 
 CASES = all_cases()
+QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # how XLA compiles, in half the time
 OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
 OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
 
@@ -16,11 +17,19 @@ OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "s
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms(port: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "jax" and dtype != "float32":  # which is compiled as it is for everyone; the other dtypes in half the time
-        monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if port == "jax":
+        monkeypatch.setenv("XLA_FLAGS", QUICKLY)
     results = runner.run(CASES, [port], [dtype])
     assert [result for result in results if result.status != "pass"] == []
     assert len(results) == sum(dtype in case.dtypes for case in CASES)
+
+
+@pytest.mark.slow
+def test_core_cases_conform_as_xla_compiles_them_for_everyone() -> None:
+    core = [case for case in CASES if case.core]
+    results = runner.run(core, ["jax"], ["float32"])
+    assert [result for result in results if result.status != "pass"] == []
+    assert len(results) == len(core)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
 import reference_numpy.transformer as truth  # noqa: E402
-from impl_tf import weights  # noqa: E402
+from impl_tf import attention, weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_tf.backend import keras  # noqa: E402
 from impl_tf.compiled import compiled  # noqa: E402
@@ -325,6 +325,68 @@ def test_an_empty_row_is_zero_and_passes_zero_gradient(dtype):
         loss = tf.reduce_sum(p * p)
     assert not p[1].numpy().any()
     assert not tape.gradient(loss, logits)[1].numpy().any()
+
+
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("target", [12, 13])
+def test_queries_that_take_turns_give_what_they_give_together(monkeypatch, target, causal, jit_compile):
+    rng = np.random.default_rng(0)
+    bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
+    arrays = [tf.constant(x) for x in (rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5)), bias)]
+
+    def total(query, key, bias):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, bias])
+            result = tf.reduce_sum(tf.square(scaled_dot_product_attention(query, key, key, tf.constant(mask), bias, causal)))
+        return [result, *tape.gradient(result, [query, key, bias])]
+
+    def found():
+        return (total if jit_compile is None else tf.function(total, jit_compile=jit_compile))(*arrays)
+
+    wanted = found()
+    monkeypatch.setattr(attention, "AT_ONCE", 4 * 2 * 4 * 11)
+    if jit_compile is not None:
+        assert any(
+            operation.type in ("While", "StatelessWhile")
+            for operation in tf.function(total).get_concrete_function(*arrays).graph.get_operations()
+        )
+    for one, other in zip(found(), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_memory_grows_with_the_length_not_with_its_square():
+    def bytes_of(length):
+        x = tf.random.stateless_normal((1, length, 8, 16), (0, 1))
+
+        @tf.function(jit_compile=True, autograph=False)
+        def gradient(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                total = tf.reduce_sum(tf.square(scaled_dot_product_attention(x, x, x)))
+            return tape.gradient(total, x)
+
+        gradient(x)
+        try:
+            tf.config.experimental.reset_memory_stats("CPU:0")
+        except ValueError as error:
+            pytest.skip(str(error))
+        gradient(x)
+        return tf.config.experimental.get_memory_info("CPU:0")["peak"]
+
+    assert bytes_of(4096) < 2.5 * bytes_of(2048)
+
+
+def test_a_model_with_dropout_takes_turns_in_evaluation_alone(monkeypatch):
+    layer, turns = MultiHeadAttention(CONFIG), []
+    monkeypatch.setattr(attention, "AT_ONCE", 1)
+    monkeypatch.setattr(attention, "_in_turns", lambda turn, query_bthk, *rest: turns.append(turn) or query_bthk[..., :5])
+    x_btd = tf.ones((2, 3, 15))
+    layer(x_btd, x_btd)
+    assert turns == [1]
+    layer(x_btd, x_btd, training=True)
+    layer(x_btd, x_btd, return_weights=True)
+    assert turns == [1]
 
 
 def test_gradients_reach_the_tied_table_from_both_ends():

@@ -30,6 +30,8 @@ INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # it declares
 LONG = 0.05  # seconds that the calls of one round take together at least
 LASTING = 2.0  # seconds of a call from which on it does not matter how it finds memory and caches
 MOST = 200  # calls of one round
+TRIM_THRESHOLD = -1  # as malloc.h numbers it
+SETTLED = 0.1  # seconds, in which threads free what a call has left to them
 
 
 class Server:
@@ -78,35 +80,40 @@ class Server:
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
-        """MiB at the peak of a warm call, above what the process holds before it; None where neither system nor framework tells."""
-        if getattr(self._family, "KEEPS_MEMORY", False):
-            return None
+        """MiB at the peak of a warm call, above what is held before it; None where neither framework nor system tells.
+
+        Nothing is timed after it.
+        """
         if index not in self._calls:
             call = self._calls[index] = self._rows[index].start()
             call()
             call()
         gc.collect()
-        _trim()
+        measure = getattr(self._family, "memory", _resident)
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = _status("VmRSS")
-            self._calls[index]()
-            return max(0.0, (_status("VmHWM") - before) / 1024)
+            return measure(self._calls[index])
         except OSError:
             return None
+
+
+def _resident(call: Call) -> float:
+    """By what the process has in memory. glibc would keep what is freed, and a call live on what another left: it gives everything back."""
+    system = ctypes.CDLL(None)
+    if hasattr(system, "mallopt"):
+        system.mallopt(TRIM_THRESHOLD, 0)
+        call()  # at whose end threads trim their own heaps
+        time.sleep(SETTLED)
+        system.malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status("VmRSS")
+    call()
+    return max(0.0, (_status("VmHWM") - before) / 1024)
 
 
 def _timed(call: Call) -> tuple[float, Any]:
     start = time.perf_counter()
     output = call()
     return time.perf_counter() - start, output
-
-
-def _trim() -> None:
-    """Gives free memory back to the system, where it is glibc that keeps it: a call should not live on what one before it left."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
 
 
 def _status(name: str) -> int:

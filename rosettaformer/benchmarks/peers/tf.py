@@ -19,10 +19,9 @@ from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
-__all__ = ["describe", "rows"]
+__all__ = ["describe", "memory", "rows"]
 
 CPU = "/CPU:0"
-KEEPS_MEMORY = True  # TensorFlow takes what a call has freed for the next one: a warm call seems to need nothing
 
 
 def describe(device: str) -> str:
@@ -31,6 +30,18 @@ def describe(device: str) -> str:
         raise ValueError(f"tf is measured on device cpu; got {device}")
     threads = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0))
     return f"{threads} threads" if threads else "one thread a core"
+
+
+def memory(call: Call) -> float | None:
+    """MiB at the peak of a call, above what is held before it, by the count of TensorFlow's allocator: what a call frees it keeps for the
+    next one. None where it does not count, as without oneDNN."""
+    try:
+        tf.config.experimental.reset_memory_stats(CPU)
+        before = tf.config.experimental.get_memory_info(CPU)["current"]
+        call()
+        return (tf.config.experimental.get_memory_info(CPU)["peak"] - before) / 2**20
+    except ValueError:
+        return None
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
