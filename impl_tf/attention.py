@@ -73,7 +73,7 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
         checks.check_same_batch(query=query_btd.shape, key=memory_bsd.shape, value=memory_bsd.shape)
         query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
         drops = keep_bhts is not None or (training and self.weights_dropout.rate)
-        drop = functools.partial(self.weights_dropout, keep=keep_bhts) if drops else None
+        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts)) if drops else None
         attended = _attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop)
         if return_weights:
             output_bthe, weights_bhts = attended
