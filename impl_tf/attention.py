@@ -15,7 +15,7 @@ from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
-AT_ONCE = 1 << 22  # weights that are computed together: as many as the cache of a CPU holds
+AT_ONCE = {"CPU": 1 << 22, "GPU": 1 << 28}  # weights that are computed together: on a CPU as many as its cache holds
 Drop: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 Output: TypeAlias = "tf.Tensor | tuple[tf.Tensor, tf.Tensor]"
 
@@ -117,7 +117,8 @@ def _attention(
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
     key_bgks, value_bgse = tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
     if None not in scores and not return_weights and drop is None:
-        turn = max(1, AT_ONCE // max(1, batch * heads * scores[3]))
+        at_once = AT_ONCE["GPU" if tf.config.list_physical_devices("GPU") else "CPU"]
+        turn = max(1, at_once // max(1, batch * heads * scores[3]))
         if turn < target:
             return _in_turns(turn, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal)
     if causal:

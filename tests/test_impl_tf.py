@@ -345,7 +345,7 @@ def test_queries_that_take_turns_give_what_they_give_together(monkeypatch, targe
         return (total if jit_compile is None else tf.function(total, jit_compile=jit_compile))(*arrays)
 
     wanted = found()
-    monkeypatch.setattr(attention, "AT_ONCE", 4 * 2 * 4 * 11)
+    monkeypatch.setattr(attention, "AT_ONCE", dict.fromkeys(attention.AT_ONCE, 4 * 2 * 4 * 11))
     if jit_compile is not None:
         assert any(
             operation.type in ("While", "StatelessWhile")
@@ -379,7 +379,7 @@ def test_memory_grows_with_the_length_not_with_its_square():
 
 def test_a_model_with_dropout_takes_turns_in_evaluation_alone(monkeypatch):
     layer, turns = MultiHeadAttention(CONFIG), []
-    monkeypatch.setattr(attention, "AT_ONCE", 1)
+    monkeypatch.setattr(attention, "AT_ONCE", dict.fromkeys(attention.AT_ONCE, 1))
     monkeypatch.setattr(attention, "_in_turns", lambda turn, query_bthk, *rest: turns.append(turn) or query_bthk[..., :5])
     x_btd = tf.ones((2, 3, 15))
     layer(x_btd, x_btd)
