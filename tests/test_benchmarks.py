@@ -299,7 +299,9 @@ def test_tensorflow_counts_the_memory_of_a_call() -> None:
     call = lambda: tf.reduce_sum(tf.ones((4 << 20,)) + held[0])  # noqa: E731
     call()
     found = memory(call)
-    assert found is None or 16 <= found < 40
+    if found is None:
+        pytest.skip("TensorFlow counts memory with oneDNN alone")
+    assert 16 <= found <= 2 * 16 + 1  # the ones and the sums, and what is small
 
 
 @pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])
