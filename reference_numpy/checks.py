@@ -1,7 +1,8 @@
 """What every implementation refuses, in the same words.
 
 The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so that the ports of every framework
-call them too. A size of None is one that a traced program does not know yet; it is not checked.
+call them too. A size of None is one that a traced program does not know yet; it is not checked. One that is a symbol is compared for
+equality alone, which is all that every framework's symbols decide.
 """
 
 from collections.abc import Sequence
@@ -54,13 +55,13 @@ def check_features(name: str, shape: Shape, width: int) -> None:
 
 
 def check_same_batch(**shapes: Shape) -> None:
-    """All arguments have the same batch size."""
+    """All arguments have the same batch size. Sizes of a traced program may be symbols, which compare but need not hash."""
     for name, shape in shapes.items():
         if not len(shape):
             raise ValueError(f"{name} must have a batch axis; got shape ()")
-    sizes = {name: shape[0] for name, shape in shapes.items() if shape[0] is not None}
-    if len(set(sizes.values())) > 1:
-        raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
+    sizes = [(name, shape[0]) for name, shape in shapes.items() if shape[0] is not None]
+    if any(size != sizes[0][1] for _, size in sizes[1:]):
+        raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes))
 
 
 def check_attention(query: Shape, key: Shape, value: Shape) -> None:
@@ -124,7 +125,7 @@ def check_target(shape: Shape, dtype: str) -> None:
     """A target to be learnt is integer ids `b t`: at least a first token, and one that follows it."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
         raise ValueError(f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}")
-    if shape[1] is not None and shape[1] < 2:
+    if shape[1] in (0, 1):
         raise ValueError(f"target must have length at least 2, an input and its label; got shape {_show(shape)}")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backends import FOUR, PORTS, Backend, answerer
 
-from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy import TransformerConfig, checks, parameters, preset
 from rosettaformer.conformance.case import Case
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
@@ -142,3 +142,33 @@ def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str) -> None
     assert tuple(run(source=good, target=good).shape) == (2, 3, 11)
     with pytest.raises(ValueError, match=r"ids must lie in 0 .. 10; got 11"):
         run(source=good, target=bad)
+
+
+class Symbol:
+    """A size of a traced program, which decides equality and no order, and has no hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and other.name == self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def test_sizes_may_be_symbols() -> None:
+    symbols: Any = map(Symbol, "bts")
+    b, t, s = symbols
+    shape = (b, t, 4, 8)
+    checks.check_same_batch(source=(b, t), target=(b, s), mask=(None, t))
+    checks.check_attention(shape, shape, shape)
+    checks.check_mask((b, 1, 1, s), "bool", (b, 4, t, s))
+    checks.check_token_mask("mask", (b, t), "bool", (b, t))
+    checks.check_target((b, t), "int32")
+    checks.check_labels((b, t, 7), (b, t), "int32", 0.1, None)
+    checks.check_uniform((b,), (b,))
+    with pytest.raises(ValueError, match="batch sizes must be equal; got source b, target t"):
+        checks.check_same_batch(source=(b, s), target=(t, s))
