@@ -1,6 +1,8 @@
 """`new-port`: every template runs at once and conforms, and one wrong line in it is seen."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -24,10 +26,23 @@ WRONG = {
 LAYER_NORM = [case for case in all_cases() if case.id in ("layer_norm/small_variance", "layer_norm/large_mean")]
 
 
-def _new_port(*arguments: str) -> int:
+PATIENT = {"torch": pytest.mark.slow, "keras": pytest.mark.exhaustive, "flax": pytest.mark.exhaustive}
+
+
+def _run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as end:
-        main(["new-port", *arguments])
+        main(arguments)
     return int(end.value.code or 0)
+
+
+def _new_port(*arguments: str) -> int:
+    return _run("new-port", *arguments)
+
+
+def _recommended(text: str) -> list[list[str]]:
+    """The commands of rosettaformer that a text names, as their arguments, each once."""
+    lines = re.findall(r"^ *rosettaformer (.*?)(?:   .*)?$", text, re.MULTILINE)
+    return [shlex.split(line) for line in dict.fromkeys(lines)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,6 +73,31 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(
     port.write_text(source.replace(right, wrong))
     results = runner.run(LAYER_NORM, ["command:./my_port.py" if kind == "command" else "my_port.py"], ["float32"])
     assert "differs" in {result.status for result in results}, results
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=PATIENT.get(kind, ())) for kind in KINDS])
+def test_every_command_that_a_template_recommends_conforms(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What new-port prints and what the file says of itself; the whole check, gradients and every mode; and the config line in use."""
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    monkeypatch.chdir(tmp_path)
+    assert _new_port(kind, "other_name", "--no-check") == 0
+    port = Path("other_name.py")
+    commands = _recommended(capsys.readouterr().out)
+    named = ["--command", "./other_name.py"] if kind == "command" else ["other_name.py"]
+    assert commands == _recommended(port.read_text()) == [["check", *named], ["diagnose", *named]]
+    for command in (["check", "--full", *named], commands[1]):  # --full is check with every mode and gradient besides
+        code = _run(*command)
+        said = capsys.readouterr().out
+        assert code == 0, said
+        assert "all conform" in said or "nothing to explain" in said
+    source = port.read_text()
+    if kind != "command":
+        assert source.count("\n# config = {") == 1
+        port.write_text(source.replace("\n# config = {", "\nconfig = {"))
+        assert _run("check", *named) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """A port that is a command of its own: it needs nothing of rosettaformer, and may be rewritten in any language.
 
-rosettaformer check --command ./my_port.py       puts every case of these components to it
-rosettaformer diagnose --command ./my_port.py    says what is wrong with it, and how to mend it
+rosettaformer check --command ./my_port.py       runs every case of these components through it
+rosettaformer diagnose --command ./my_port.py    says what is wrong with it, and how to fix it
+
+Both call the file in these two ways:
 
 my_port.py --describe        prints what it covers
 my_port.py CASES OUTPUTS     answers every case of the folder CASES by a file in the folder OUTPUTS

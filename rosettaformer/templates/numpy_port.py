@@ -1,7 +1,7 @@
 """A port in NumPy: functions named after the components that it covers.
 
-    rosettaformer check my_port.py       puts every case of these components to it
-    rosettaformer diagnose my_port.py    says what is wrong with it, and how to mend it
+    rosettaformer check my_port.py       runs every case of these components through it
+    rosettaformer diagnose my_port.py    says what is wrong with it, and how to fix it
 
 A function takes a case and returns the array, or the pair (output, weights) where case.inputs["return_weights"] is True. The case has
 `inputs`, `parameters` (by canonical name) and `config`. Put your own code in place of what is here; add functions to cover more.
@@ -11,10 +11,10 @@ import numpy as np
 
 from rosettaformer.conformance.port import NotCovered
 
-# Config fields that your code fixes: the cases are made with these values. Without the line every value is put to it.
+# Config fields that your code fixes: the cases are made with these values. Without the line every value is checked.
 # config = {"model_width": 12, "heads": 3, "epsilon": 1e-6}
 
-# The dtypes that your code supports. Without the line all four are put to it: float64, float32, bfloat16, float16.
+# The dtypes that your code supports. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")
 
 
@@ -40,4 +40,7 @@ def feed_forward(case):
     if case.config.activation != "relu":
         raise NotCovered("only relu is written")  # said and counted in the report, never passed
     hidden = case.inputs["x_btd"] @ case.parameters["hidden.kernel"] + case.parameters["hidden.bias"]
-    return np.maximum(hidden, 0) @ case.parameters["output.kernel"] + case.parameters["output.bias"]
+    active = np.maximum(hidden, 0)
+    if "keep_btf" in case.inputs:  # a case of training: what dropout keeps is given, True = keep
+        active = np.where(case.inputs["keep_btf"], active / active.dtype.type(1 - case.config.hidden_dropout_rate), 0)
+    return active @ case.parameters["output.kernel"] + case.parameters["output.bias"]

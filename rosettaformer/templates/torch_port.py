@@ -1,7 +1,7 @@
 """A port in PyTorch: modules, and a table that says where their parameters are.
 
-    rosettaformer check my_port.py       puts every case of these components to it
-    rosettaformer diagnose my_port.py    says what is wrong with it, and how to mend it
+    rosettaformer check my_port.py       runs every case of these components through it
+    rosettaformer diagnose my_port.py    says what is wrong with it, and how to fix it
 
 Put your own modules in place of what is here. They are called with the arguments that the cases have, by name.
 """
@@ -64,10 +64,10 @@ weights = (
     ("output.bias", "out_proj.bias", "d"),
 )
 
-# Config fields that your modules fix: the cases are made with these values. Without the line every value is put to them.
+# Config fields that your modules fix: the cases are made with these values. Without the line every value is checked.
 # config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "norm_placement": "pre"}
 
-# The dtypes that your modules support. Without the line all four are put to them: float64, float32, bfloat16, float16.
+# The dtypes that your modules support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")
 
 # Where the parts of a larger module are, for the first divergence: end of the canonical path, end of the module's own path.
