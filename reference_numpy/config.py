@@ -2,15 +2,17 @@
 
 import dataclasses
 import difflib
-import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "preset"]
+__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "is_integer", "is_number", "preset", "refuse_unknown"]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh")
 NORM_PLACEMENTS = ("post", "pre")
+LARGEST = 2**53  # of an integer; float64 holds all up to it
+SHOWN, LONGEST_NAME = 20, 100  # unknown fields that a message lists, and characters of a name or a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ class TransformerConfig:
         for field in dataclasses.fields(self):
             good, wanted = _TYPES[field.type]
             if not good(value := getattr(self, field.name)):
-                yield f"{field.name} must be {wanted}; got {value!r}"
+                yield f"{field.name} must be {wanted}; got {value!r:.{LONGEST_NAME}}"
+            elif is_integer(value) and abs(value) > LARGEST:
+                yield f"{field.name} must be at most {LARGEST} in size; got {value!r:.{LONGEST_NAME}}"
 
     def _value_problems(self) -> Iterator[str]:
         for name in ("source_vocabulary", "target_vocabulary", "model_width", "heads", "key_value_heads", "key_size",
@@ -69,7 +73,7 @@ class TransformerConfig:
             yield f"key heads must divide query heads; got h={self.heads}, g={self.key_value_heads}"
         for name, choices in (("activation", ACTIVATIONS), ("norm_placement", NORM_PLACEMENTS)):
             if getattr(self, name) not in choices:
-                yield f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
+                yield f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r:.{LONGEST_NAME}}"
         if self.epsilon <= 0:
             yield f"epsilon must be greater than 0; got {self.epsilon}"
         for name in ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"):
@@ -97,7 +101,7 @@ class TransformerConfig:
 
     def replace(self, **changes: Any) -> "TransformerConfig":
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        _refuse_unknown_fields(changes)
+        refuse_unknown("config", changes, _FIELDS)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,8 +111,8 @@ class TransformerConfig:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "TransformerConfig":
         """The configuration of `to_dict`'s mapping; raises ValueError naming every missing and unknown field."""
-        _refuse_unknown_fields(fields)
-        if missing := [field.name for field in dataclasses.fields(cls) if field.name not in fields]:
+        refuse_unknown("config", fields, _FIELDS)
+        if missing := [name for name in _FIELDS if name not in fields]:
             raise ValueError(f"a config needs every field; missing {', '.join(missing)}")
         return cls(**fields)
 
@@ -123,34 +127,40 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
     return PRESETS[name].replace(**changes)
 
 
-def _is_int(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def refuse_unknown(what: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raises ValueError naming the first unknown fields, each with the known one that is nearest, and how many there are."""
+    unknown = [str(name) for name in names if name not in known]
+    problems = []
+    for name in unknown[:SHOWN]:
+        nearest = difflib.get_close_matches(name, known, n=1) if len(name) <= LONGEST_NAME else ()
+        problems.append(f"unknown {what} field {name!r:.{LONGEST_NAME}}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
+    if len(unknown) > SHOWN:
+        problems.append(f"and {len(unknown) - SHOWN} more")
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 # a field's type -> (what a value must satisfy, how the message says it)
 _TYPES: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    int: (_is_int, "an integer"),
-    float: (_is_number, "a finite number"),
+    int: (is_integer, "an integer"),
+    float: (is_number, "a finite number"),
     bool: (lambda value: isinstance(value, bool), "True or False"),
     str: (lambda value: isinstance(value, str), "a name"),
-    int | None: (lambda value: value is None or _is_int(value), "an integer or None"),
+    int | None: (lambda value: value is None or is_integer(value), "an integer or None"),
 }
 
 
-def _refuse_unknown_fields(names: Mapping[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(TransformerConfig)]
-    problems = []
-    for name in names:
-        if name not in known:
-            nearest = difflib.get_close_matches(str(name), known, n=1)
-            problems.append(f"unknown config field {name!r}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
-    if problems:
-        raise ValueError("; ".join(problems))
-
+_FIELDS = tuple(field.name for field in dataclasses.fields(TransformerConfig))
 
 _PAPER_BASE = TransformerConfig(
     source_vocabulary=37000,

@@ -144,18 +144,19 @@ def _one_by_one(
     """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs)
     done_b, filler = np.zeros(len(source), bool), strategy.filler(config)
-    tokens, log_p = [], []
+    shape = len(source), strategy.max_new_tokens
+    token_bn, log_p_bn = np.full(shape, filler), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
         scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = 0  # where nothing may follow the answer ends
-        token_b = np.where(done_b, filler, choose(scores_bv, step))
+        token_bn[:, step] = token_b = np.where(done_b, filler, choose(scores_bv, step))
         log_p_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
-        tokens.append(token_b)
-        log_p.append(np.where(done_b, log_p_b.dtype.type(0), log_p_b))
+        log_p_bn[:, step] = np.where(done_b, log_p_b.dtype.type(0), log_p_b)
         done_b = done_b | (token_b == strategy.end_id)
-        if step + 1 < strategy.max_new_tokens:
-            model.read(token_b[:, None])
-    return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(log_p, axis=1)}
+        if step + 1 == strategy.max_new_tokens or done_b.all():
+            break
+        model.read(token_b[:, None])
+    return {"token_bn": token_bn, "log_p_bn": log_p_bn}
 
 
 def _likeliest(scores_bv: np.ndarray) -> np.ndarray:

@@ -1,11 +1,11 @@
 """How a model is trained: every choice of the loss, the schedule and the optimiser."""
 
 import dataclasses
-import difflib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .config import LARGEST, LONGEST_NAME, is_integer, is_number, refuse_unknown
 
 __all__ = ["PAPER", "Recipe"]
 
@@ -33,11 +33,13 @@ class Recipe:
     def _problems(self) -> Iterator[str]:
         for name, (good, wanted) in _RANGES.items():
             if not good(value := getattr(self, name)):
-                yield f"{name} must be {wanted}; got {value!r}"
+                yield f"{name} must be {wanted}; got {value!r:.{LONGEST_NAME}}"
+            elif is_integer(value) and value > LARGEST:
+                yield f"{name} must be at most {LARGEST}; got {value!r:.{LONGEST_NAME}}"
 
     def replace(self, **changes: Any) -> "Recipe":
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        _refuse_unknown(changes)
+        refuse_unknown("recipe", changes, _RANGES)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,41 +49,27 @@ class Recipe:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
         """The recipe of `to_dict`'s mapping; raises ValueError naming every missing and unknown field."""
-        _refuse_unknown(fields)
+        refuse_unknown("recipe", fields, _RANGES)
         if missing := [name for name in _RANGES if name not in fields]:
             raise ValueError(f"a recipe needs every field; missing {', '.join(missing)}")
         return cls(**fields)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return is_integer(value) and value >= 1
 
 
 # field -> (what a value must satisfy, how the message says it)
 _RANGES = {
-    "smoothing": (lambda value: _number(value) and 0 <= value < 1, "at least 0 and less than 1"),
+    "smoothing": (lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1"),
     "warmup": (_count, "an integer of at least 1"),
-    "beta_1": (lambda value: _number(value) and 0 <= value < 1, "at least 0 and less than 1"),
-    "beta_2": (lambda value: _number(value) and 0 <= value < 1, "at least 0 and less than 1"),
-    "epsilon": (lambda value: _number(value) and value > 0, "greater than 0"),
-    "weight_decay": (lambda value: _number(value) and value >= 0, "at least 0"),
-    "clip_norm": (lambda value: value is None or (_number(value) and value > 0), "greater than 0, or None"),
+    "beta_1": (lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1"),
+    "beta_2": (lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1"),
+    "epsilon": (lambda value: is_number(value) and value > 0, "greater than 0"),
+    "weight_decay": (lambda value: is_number(value) and value >= 0, "at least 0"),
+    "clip_norm": (lambda value: value is None or (is_number(value) and value > 0), "greater than 0, or None"),
     "microbatches": (_count, "an integer of at least 1"),
 }
-
-
-def _refuse_unknown(names: Mapping[str, Any]) -> None:
-    problems = []
-    for name in names:
-        if name not in _RANGES:
-            nearest = difflib.get_close_matches(str(name), _RANGES, n=1)
-            problems.append(f"unknown recipe field {name!r}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
-    if problems:
-        raise ValueError("; ".join(problems))
 
 
 # Vaswani et al. 2017, sections 5.3 and 5.4.

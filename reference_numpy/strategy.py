@@ -1,14 +1,16 @@
 """How the tokens of an answer are chosen: every option of the searches and of sampling."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import TransformerConfig
+from .config import LONGEST_NAME, TransformerConfig, is_integer, is_number
 
 __all__ = ["Strategy"]
+
+LONGEST = 2**16  # max_new_tokens: every answer has room for so many, however early it ends
+LARGEST = 2**31 - 1  # of the other integers, which programs hold in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,9 @@ class Strategy:
     def _problems(self) -> Iterator[str]:
         for name, (good, wanted) in _RANGES.items():
             if not good(value := getattr(self, name)):
-                yield f"{name} must be {wanted}; got {value!r}"
+                yield f"{name} must be {wanted}; got {value!r:.{LONGEST_NAME}}"
+            elif is_integer(value) and value > (most := LONGEST if name == "max_new_tokens" else LARGEST):
+                yield f"{name} must be at most {most}; got {value!r:.{LONGEST_NAME}}"
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_new_tokens >= self.max_new_tokens:
@@ -93,11 +97,7 @@ def _known(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _integer(least: int) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least, f"an integer of at least {least}"
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
 
 
 # field -> (what a value must satisfy, how the message says it)
@@ -106,13 +106,13 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "end_id": _integer(0),
     "max_new_tokens": _integer(1),
     "min_new_tokens": _integer(0),
-    "repetition_penalty": (lambda value: _number(value) and value > 0, "greater than 0"),
+    "repetition_penalty": (lambda value: is_number(value) and value > 0, "greater than 0"),
     "no_repeat_ngram": _integer(0),
-    "temperature": (lambda value: _number(value) and value >= 0, "at least 0"),
+    "temperature": (lambda value: is_number(value) and value >= 0, "at least 0"),
     "top_k": _integer(0),
-    "top_p": (lambda value: _number(value) and 0 < value <= 1, "greater than 0 and at most 1"),
+    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1"),
     "beam_size": _integer(1),
     "n_best": _integer(1),
-    "alpha": (lambda value: _number(value) and value >= 0, "at least 0, since no bound holds for less"),
+    "alpha": (lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less"),
     "early_stop": (lambda value: isinstance(value, bool), "True or False"),
 }

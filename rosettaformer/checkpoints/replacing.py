@@ -4,27 +4,75 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "require"]
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
+
+
+def require(path: Path) -> None:
+    """Raises ValueError, before any work, where nothing could be written to `path`: its folder must exist, and it may be no folder itself,
+    no block device and no socket.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if found := _KINDS.get(stat.S_IFMT(path.stat().st_mode)):
+            raise ValueError(f"{path} must be a file; it is {found}")
+    if not (folder := _target(path).parent).is_dir():
+        raise ValueError(f"the folder {folder} does not exist")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a free path beside `path`, for a file or a folder, that takes its place when the block ends well.
+    """Yields a free path, for a file or a new folder, that takes the place of `path` when the block ends well.
 
-    When the block, the disk or the renaming fails, the old file stands untouched and nothing new is left behind.
+    When the block, the disk or the renaming fails, the old file stands untouched and nothing new is left behind. A link stays one, and a
+    file keeps its permissions. A character device, a named pipe and what is the standard output or error of this process are not
+    replaced: what the block wrote is written into them. Raises ValueError as `require`.
     """
-    target = Path(os.path.realpath(path))  # a link stays one
-    if not target.parent.is_dir():
-        raise ValueError(f"the folder {target.parent} does not exist")
+    require(path)
+    if (stream := _stream(path)) is None:
+        with _renamed(_target(path)) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory() as aside:
+        yield Path(aside, "content")
+        with Path(aside, "content").open("rb") as content, open(stream, "wb") as into:
+            shutil.copyfileobj(content, into)
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _stream(path: Path) -> Path | int | None:
+    """What is written into instead of being replaced: a descriptor or a path; None for a regular file and for one that is yet to be."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    for standard, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        with contextlib.suppress(OSError):  # closed
+            if os.path.samestat(status, os.fstat(descriptor)):
+                standard.flush()
+                return os.dup(descriptor)
+    return None if stat.S_ISREG(status.st_mode) else path
+
+
+@contextlib.contextmanager
+def _renamed(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         for file in temporary.iterdir() if temporary.is_dir() else (temporary,):
             with file.open("rb+") as written:  # on the disk before it is named
                 os.fsync(written.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
         _sync_folder(target.parent)
     finally:

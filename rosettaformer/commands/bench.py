@@ -106,7 +106,7 @@ def _write(found: report.Report, json_file: Path | None, markdown_file: Path | N
     if json_file:
         files.write_json(json_file, report.to_dict(found))
     if markdown_file:
-        page = markdown_file.read_text(encoding="utf-8") if markdown_file.exists() else ""
+        page = markdown_file.read_text(encoding="utf-8") if markdown_file.is_file() else ""
         with replacing(markdown_file) as temporary:
             temporary.write_text(report.merged(page, report.markdown(found)), encoding="utf-8")
     if plot_file and any(result.median_ms for result in found.results):

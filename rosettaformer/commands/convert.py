@@ -14,6 +14,7 @@ from reference_numpy import parameters
 from .. import checkpoints
 from ..checkpoints import Checkpoint
 from ..checkpoints.choices import parse_settings
+from ..checkpoints.replacing import require
 from ..checkpoints.strict import DTYPES
 
 __all__ = ["convert"]
@@ -78,8 +79,8 @@ def _check_destination(destination: Path, force: bool) -> None:
     """Refused before a large source is read."""
     if (destination.exists() or destination.is_symlink()) and not force:
         raise ValueError(f"{destination} exists; replace it with --force")
-    if not destination.parent.is_dir():
-        raise ValueError(f"the folder {destination.parent} does not exist")
+    if not destination.is_dir():
+        require(destination)
 
 
 def _cast(checkpoint: Checkpoint, dtype: str) -> Checkpoint:

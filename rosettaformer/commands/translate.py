@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from ..checkpoints.replacing import require as writable
 from ..cli import MISSING
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
 
@@ -65,8 +66,7 @@ def _attention(choice: str | None, as_json: bool) -> Path | str | None:
     path = Path(choice)
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--attention must be text, or a file that ends in .png, .svg or .pdf; got {choice!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"the folder {path.parent} does not exist")
+    writable(path)
     return path
 
 

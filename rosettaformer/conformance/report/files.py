@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints.replacing import replacing
+from ...checkpoints import replacing
 from ..diagnosis import Diagnosis
 from ..runner import describe_ports
 from . import junit
@@ -19,8 +19,8 @@ STDOUT = "-"  # instead of a JSON file
 def require(paths: Iterable[Path]) -> None:
     """Raises ValueError, before a long run, where a report could not be written after it."""
     for path in paths:
-        if not path.parent.is_dir():
-            raise ValueError(f"the folder {path.parent} does not exist")
+        if str(path) != STDOUT:
+            replacing.require(path)
 
 
 def write(
@@ -50,5 +50,5 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
+    with replacing.replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
