@@ -1,11 +1,12 @@
 """The configuration of a Transformer: every choice on which published models or frameworks differ is a field."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .suggestions import known, unknown
 
 __all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "preset"]
 
@@ -118,8 +119,7 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
 
     Raises ValueError on an unknown name or field, and on values out of range.
     """
-    if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+    known("preset", [name], PRESETS)
     return PRESETS[name].replace(**changes)
 
 
@@ -142,13 +142,7 @@ _TYPES: dict[Any, tuple[Callable[[Any], bool], str]] = {
 
 
 def _refuse_unknown_fields(names: Mapping[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(TransformerConfig)]
-    problems = []
-    for name in names:
-        if name not in known:
-            nearest = difflib.get_close_matches(str(name), known, n=1)
-            problems.append(f"unknown config field {name!r}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
-    if problems:
+    if problems := unknown("config field", names, [field.name for field in dataclasses.fields(TransformerConfig)]):
         raise ValueError("; ".join(problems))
 
 

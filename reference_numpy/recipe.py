@@ -1,11 +1,12 @@
 """How a model is trained: every choice of the loss, the schedule and the optimiser."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .suggestions import unknown
 
 __all__ = ["PAPER", "Recipe"]
 
@@ -75,12 +76,7 @@ _RANGES = {
 
 
 def _refuse_unknown(names: Mapping[str, Any]) -> None:
-    problems = []
-    for name in names:
-        if name not in _RANGES:
-            nearest = difflib.get_close_matches(str(name), _RANGES, n=1)
-            problems.append(f"unknown recipe field {name!r}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
-    if problems:
+    if problems := unknown("recipe field", names, _RANGES):
         raise ValueError("; ".join(problems))
 
 

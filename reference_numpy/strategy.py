@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .config import TransformerConfig
+from .suggestions import unknown
 
 __all__ = ["Strategy"]
 
@@ -85,7 +86,7 @@ class Strategy:
 
 def _known(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     names = {field.name: field.default for field in dataclasses.fields(Strategy)}
-    problems = [f"unknown strategy field {name!r}" for name in fields if name not in names]
+    problems = unknown("strategy field", fields, names)
     problems += [f"a strategy needs {name}" for name, default in names.items() if default is dataclasses.MISSING and name not in fields]
     if problems:
         raise ValueError("; ".join(problems))

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from .commands.options import Group
+
 __all__ = ["main"]
 
 COMMANDS = {
@@ -25,7 +27,7 @@ COMMANDS = {
 MISTAKE, MISSING = 2, 3
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(Group):
     """Imports a command when it is called, so that `--help` and light commands stay fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,7 +44,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_LazyGroup)
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rosettaformer")
 def cli() -> None:
     """One Transformer, written four times, provably the same; and the judge of any port.

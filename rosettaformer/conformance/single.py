@@ -1,5 +1,6 @@
 """One case at a time: a port's process that stays open between them."""
 
+import time
 from typing import Any
 
 from . import following
@@ -34,7 +35,9 @@ class Single:
         status, reason = unable(case, dtype, "cpu", about)
         if status:
             return Result(**row, status=status, message=reason)
+        started = time.monotonic()
         kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
+        row["seconds"] = time.monotonic() - started
         return judge(row, kind, answer, following.expected(case.at(dtype), answer) if kind == "outputs" else {})
 
     def close(self) -> None:
