@@ -2,28 +2,42 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from reference_numpy.suggestions import nearest
 
 from .case import Case
 
-__all__ = ["choose", "compiled"]
+__all__ = ["choose", "compiled", "matching"]
+
+Thing = TypeVar("Thing")
 
 PRECEDENCE = {"or": 1, "and": 2, "not": 3}
 
 
-def choose(cases: Sequence[Case], expression: str) -> list[Case]:
-    """The cases that the expression is true of, each with the dtypes in which it is: a word is true where it is a part of
-    `component/case-dtype`, in whatever case. Raises ValueError where it is no expression, and where nothing is chosen."""
-    true = compiled(expression)
-    named = [(case, tuple(dtype for dtype in case.dtypes if true(f"{case.id}-{dtype}"))) for case in cases]
-    chosen = [dataclasses.replace(case, dtypes=dtypes) for case, dtypes in named if dtypes]
-    if not chosen:
-        names = {part for case in cases for part in (case.component, case.name, *case.dtypes)}
-        lost = [word for word in _operands(expression) if not any(word.lower() in name for name in names)]
-        raise ValueError(f"-k must choose at least one case; {expression!r} chooses none{nearest(lost[0], sorted(names)) if lost else ''}")
-    return chosen
+def choose(cases: Iterable[Case], expression: str) -> list[Case]:
+    """The cases of whose `component/name-dtype` the expression is true, each with the dtypes in which it is. Errors as `matching`."""
+    pairs = [(case, dtype) for case in cases for dtype in case.dtypes]
+    dtypes: dict[str, list[str]] = {}
+    for case, dtype in matching(pairs, lambda pair: f"{pair[0].id}-{pair[1]}", expression):
+        dtypes.setdefault(case.id, []).append(dtype)
+    chosen = {case.id: case for case, _ in pairs if case.id in dtypes}
+    return [dataclasses.replace(case, dtypes=tuple(dtypes[name])) for name, case in chosen.items()]
+
+
+def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: str) -> list[Thing]:
+    """The things of whose name the expression is true: a word is where it is a part of the name, in whatever case.
+
+    Raises ValueError where it is no expression, and where it is true of nothing.
+    """
+    things, true = list(things), compiled(expression)
+    if chosen := [thing for thing in things if true(name(thing))]:
+        return chosen
+    names = [name(thing).lower() for thing in things]
+    parts = sorted({part for text in names for part in re.split(r"[/\s-]", text)})
+    lost = [word for word in _operands(expression) if not any(word.lower() in text for text in names)]
+    raise ValueError(f"-k must choose something; {expression!r} is true of nothing{nearest(lost[0], parts) if lost else ''}")
 
 
 def compiled(expression: str) -> Callable[[str], bool]:
