@@ -1,18 +1,18 @@
 """The configuration of a Transformer: every choice on which published models or frameworks differ is a field."""
 
 import dataclasses
-import difflib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "is_integer", "is_number", "preset", "refuse_unknown"]
+from .suggestions import LONGEST_NAME, known, refuse_unknown
+
+__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "is_integer", "is_number", "preset"]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh")
 NORM_PLACEMENTS = ("post", "pre")
 LARGEST = 2**53  # of an integer; float64 holds all up to it
-SHOWN, LONGEST_NAME = 20, 100  # unknown fields that a message lists, and characters of a name or a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class TransformerConfig:
 
     def replace(self, **changes: Any) -> "TransformerConfig":
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        refuse_unknown("config", changes, _FIELDS)
+        refuse_unknown("config field", changes, _FIELDS)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class TransformerConfig:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "TransformerConfig":
         """The configuration of `to_dict`'s mapping; raises ValueError naming every missing and unknown field."""
-        refuse_unknown("config", fields, _FIELDS)
+        refuse_unknown("config field", fields, _FIELDS)
         if missing := [name for name in _FIELDS if name not in fields]:
             raise ValueError(f"a config needs every field; missing {', '.join(missing)}")
         return cls(**fields)
@@ -122,8 +122,7 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
 
     Raises ValueError on an unknown name or field, and on values out of range.
     """
-    if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+    known("preset", [name], PRESETS)
     return PRESETS[name].replace(**changes)
 
 
@@ -135,19 +134,6 @@ def is_integer(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def refuse_unknown(what: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raises ValueError naming the first unknown fields, each with the known one that is nearest, and how many there are."""
-    unknown = [str(name) for name in names if name not in known]
-    problems = []
-    for name in unknown[:SHOWN]:
-        nearest = difflib.get_close_matches(name, known, n=1) if len(name) <= LONGEST_NAME else ()
-        problems.append(f"unknown {what} field {name!r:.{LONGEST_NAME}}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
-    if len(unknown) > SHOWN:
-        problems.append(f"and {len(unknown) - SHOWN} more")
-    if problems:
-        raise ValueError("; ".join(problems))
 
 
 # a field's type -> (what a value must satisfy, how the message says it)

@@ -4,16 +4,16 @@ A component's parameters are a nested mapping whose keys are the parts of the ca
 `parameters["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"]` is `encoder.layers.0.self_attention.query.kernel`.
 """
 
-import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from .config import TransformerConfig
+from .suggestions import known, nearest
 
-__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nearest", "nest", "shapes", "ties", "training_dtype"]
+__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nest", "shapes", "ties", "training_dtype"]
 
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
@@ -28,8 +28,7 @@ def axes(config: TransformerConfig, component: str = "transformer") -> Names:
         "layer_norm": _layer_norm, "encoder_layer": _encoder_layer, "decoder_layer": _decoder_layer, "encoder": _encoder,
         "decoder": _decoder, "transformer": _transformer,
     }  # fmt: skip
-    if component not in declarations:
-        raise ValueError(f"component must be one of {', '.join(declarations)}; got {component!r}")
+    known("component", [component], declarations)
     return declarations[component](config)
 
 
@@ -140,15 +139,6 @@ def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]
             yield transposed if shape == wanted[::-1] else f"{name} must have shape {wanted}; got {shape}"
         elif dtype is not None and str(array.dtype) != dtype:
             yield f"{name} must be {dtype}; got {array.dtype}"
-
-
-def nearest(name: str, candidates: Iterable[str], few: bool = True) -> str:
-    """The most similar candidate, as an addition to a message; of many, only one that differs by a prefix, which is found fast."""
-    candidates = list(candidates)
-    found = [other for other in candidates if f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")][:1]
-    if few and not found:
-        found = difflib.get_close_matches(name, candidates, n=1)
-    return f" (nearest: {found[0]})" if found else ""
 
 
 def _within(prefix: str, names: Names) -> Names:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import LARGEST, LONGEST_NAME, is_integer, is_number, refuse_unknown
+from .config import LARGEST, is_integer, is_number
+from .suggestions import LONGEST_NAME, refuse_unknown
 
 __all__ = ["PAPER", "Recipe"]
 
@@ -39,7 +40,7 @@ class Recipe:
 
     def replace(self, **changes: Any) -> "Recipe":
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        refuse_unknown("recipe", changes, _RANGES)
+        refuse_unknown("recipe field", changes, _RANGES)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,7 +50,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
         """The recipe of `to_dict`'s mapping; raises ValueError naming every missing and unknown field."""
-        refuse_unknown("recipe", fields, _RANGES)
+        refuse_unknown("recipe field", fields, _RANGES)
         if missing := [name for name in _RANGES if name not in fields]:
             raise ValueError(f"a recipe needs every field; missing {', '.join(missing)}")
         return cls(**fields)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import LONGEST_NAME, TransformerConfig, is_integer, is_number
+from .config import TransformerConfig, is_integer, is_number
+from .suggestions import LONGEST_NAME, unknown
 
 __all__ = ["Strategy"]
 
@@ -89,7 +90,7 @@ class Strategy:
 
 def _known(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     names = {field.name: field.default for field in dataclasses.fields(Strategy)}
-    problems = [f"unknown strategy field {name!r}" for name in fields if name not in names]
+    problems = unknown("strategy field", fields, names)
     problems += [f"a strategy needs {name}" for name, default in names.items() if default is dataclasses.MISSING and name not in fields]
     if problems:
         raise ValueError("; ".join(problems))

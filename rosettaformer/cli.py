@@ -6,12 +6,15 @@ from typing import Any
 
 import click
 
+from .commands.options import Group
+
 __all__ = ["main"]
 
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
     "check": "Check ports against the truth and print the matrix.",
     "diagnose": "Say what is wrong with a port, and how to mend it.",
+    "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
     "new-port": "Write a port that runs at once, to put your own code in.",
     "vectors": "Export golden vectors, or verify them.",
@@ -25,7 +28,7 @@ COMMANDS = {
 MISTAKE, MISSING = 2, 3
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(Group):
     """Imports a command when it is called, so that `--help` and light commands stay fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,7 +45,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_LazyGroup)
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rosettaformer")
 def cli() -> None:
     """One Transformer, written four times, provably the same; and the judge of any port.

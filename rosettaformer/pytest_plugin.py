@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
-SKIPPED = ("not covered", "unsupported", "missing", "skipped")
+SKIPPED = ("not covered", "not comparable", "unsupported", "missing", "skipped")
 
 
 class _Ports:
@@ -39,17 +39,21 @@ class _Ports:
         self._open: dict[str, Single] = {}
         self._results: dict[tuple[str, str, str, str], Result] = {}
 
-    def result(self, port: str, case: str, dtype: str, mode: str, limit: float) -> Result:
-        """The result of a case; it is put to the port once."""
+    def started(self, port: str) -> Single:
+        """The port, whose process is started when it is asked for first."""
         from .conformance.single import Single
 
         if port not in self._open:
             sharers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
             self._open[port] = Single(port, sharers)
             self._closing.callback(self._open[port].close)
+        return self._open[port]
+
+    def result(self, port: str, case: str, dtype: str, mode: str, limit: float) -> Result:
+        """The result of a case, which is run once."""
         key = (port, case, dtype, mode)
         if key not in self._results:
-            self._results[key] = self._open[port].result(case, dtype, mode, limit)
+            self._results[key] = self.started(port).result(case, dtype, mode, limit)
         return self._results[key]
 
     def close(self) -> None:
@@ -79,6 +83,7 @@ class PortCase(_Question):
     mode: str
     deviations: Sequence[Deviation] = field(repr=False)
     min_version: int = field(repr=False)
+    alike: int = field(default=1, repr=False)  # for how many cases this one stands, which are not run for the same reason
 
     @property
     def component(self) -> str:
@@ -94,14 +99,15 @@ class PortCase(_Question):
         (result,) = accept_newer([declare(self.result(self.id, self.dtype, self.mode), self.deviations)], self.min_version)
         if result.status == "pass":
             return
+        others = f" ({self.alike} cases)" if self.alike > 1 else ""
         if result.status in SKIPPED:
-            pytest.skip(f"{result.status}: {result.message}")
+            pytest.skip(f"{result.status}: {result.message}{others}")
         if result.status == "deviation":
             pytest.xfail(result.message)
         if result.status == "new":
             pytest.xfail(f"the case is of suite version {result.since}, newer than {self.min_version}: {result.message}")
         where = " ".join(filter(None, (self.id, result.dtype, result.mode)))
-        raise AssertionError(f"{self.port} {result.status} {where}: {result.message}")
+        raise AssertionError(f"{self.port} {result.status} {where}: {result.message}{others}")
 
 
 @dataclass
@@ -183,11 +189,42 @@ def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core
 _PORTS = pytest.StashKey[_Ports]()
 
 
+def _question(item: pytest.Item) -> _Question | None:
+    """What a test asks of a port, where it does."""
+    values = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return next((value for value in values if isinstance(value, _Question)), None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the tests of a component that are not run for one reason, such as that the port does not define it, one stands for all; and of
+    all tests of a port that does not start."""
+    if config.option.collectonly:
+        return
+    standing: dict[tuple[object, ...], PortCase] = {}
+    left = []
+    for item in items:
+        question = _question(item)
+        if isinstance(question, PortCase):
+            ports = config.stash.setdefault(_PORTS, _Ports())
+            status, reason = ports.started(question.port).unable(question.id, question.dtype, question.mode)
+            component = question.component if ports.started(question.port).ready else ""
+            key = (item.nodeid.partition("[")[0], question.port, component, status, reason)
+            if status and key in standing:
+                standing[key].alike += 1
+                left.append(item)
+            elif status:
+                standing[key] = question
+    if left:
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=left)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Gives a test's question the processes of this run."""
-    for question in getattr(getattr(item, "callspec", None), "params", {}).values():
-        if isinstance(question, _Question):
-            question.ports = item.config.stash.setdefault(_PORTS, _Ports())
+    if question := _question(item):
+        question.ports = item.config.stash.setdefault(_PORTS, _Ports())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -338,7 +338,7 @@ def test_a_tie_that_the_file_does_not_keep(tmp_path: Path) -> None:
         ({"config": "{}"}, "config: a config needs every field; missing source_vocabulary"),
         ({"config": json.dumps(CONFIG.to_dict() | {"heads": 0})}, "config: heads must be at least 1; got 0"),
         ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
-        ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head', did you mean 'heads'?"),
+        ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head' (nearest: heads)"),
         ({"format": "pt"}, "metadata must name the format 'rosettaformer'; got 'pt'"),
         ({"format_version": "99"}, "the format version must be '1'; got '99'"),
         ({"format_version": None}, "the format version must be '1'; got None"),

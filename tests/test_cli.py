@@ -99,7 +99,7 @@ def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> No
     assert "stale" in stale.stdout
     unknown = check("layer_norm/batch_9")
     assert unknown.returncode == 2
-    assert "the nearest is 'layer_norm/batch_0'" in unknown.stderr
+    assert "(nearest: layer_norm/batch_0)" in unknown.stderr
 
 
 def test_too_few_comparisons_fail() -> None:
@@ -122,8 +122,11 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("torch", "pytroch"), "port must be one of torch, tf, jax, an installed port, a Python file, an importable module; got pytroch"),
-        (("no_such_file.py",), "got no_such_file.py"),
+        (
+            ("torch", "pytroch"),
+            "port must be one of torch, tf, jax, an installed port, a Python file, an importable module; got 'pytroch' (nearest: torch)",
+        ),
+        (("no_such_file.py",), "got 'no_such_file.py'"),
         (("torch", "--results", "."), "--results judges outputs that exist; it takes no port, got torch"),
         (("--results", ".", "--mode", "eager"), "--results judges outputs that exist; it takes no --mode"),
         (("--min-version", "0"), "--min-version"),
@@ -131,9 +134,9 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path) -> No
         (("--deviations", "no_such_file.toml"), "no_such_file.toml"),
         (("--html", "no_such_folder/report.html"), "the folder no_such_folder does not exist"),
         (("--component", "attention"), "component must be one of embedding,"),
-        (("--dtype", "float8"), "dtype must be one of float64, float32, bfloat16, float16; got float8"),
-        (("--device", "tpu"), "device must be one of cpu, cuda, cuda-tf32; got tpu"),
-        (("--mode", "fast"), "mode must be one of eager, compiled; got fast"),
+        (("--dtype", "float8"), "dtype must be one of float64, float32, bfloat16, float16; got 'float8'"),
+        (("--device", "tpu"), "device must be one of cpu, cuda, cuda-tf32; got 'tpu'"),
+        (("--mode", "fast"), "mode must be one of eager, compiled; got 'fast'"),
         (("--checkpoint", "no_such_file.safetensors"), "no_such_file.safetensors"),
         (("--limit", "-1"), "--limit"),
     ],

@@ -167,7 +167,7 @@ def test_a_file_that_the_system_cannot_start_is_one_error_row(tmp_path: Path) ->
         ('{"dtypes": ["float32"]}', "not covered", "the port does not support float64"),
         ('{"components": ["softmax"]}', "not covered", "the port does not define layer_norm"),
         ('{"dtypes": "float32"}', "error", "dtypes of --describe must be a list; got 'float32'"),
-        ('{"components": ["layernorm"]}', "error", "got layernorm (nearest: layer_norm)"),
+        ('{"components": ["layernorm"]}', "error", "got 'layernorm' (nearest: layer_norm)"),
         ('{"config": {"width": 12}}', "error", "the port's config does not fit: unknown config field 'width'"),
     ],
 )

@@ -114,9 +114,9 @@ link = "z"
         "'note' is unknown",
         "entry 1: reason must be a text that is not empty; got ' '",
         "entry 1: link must be a text that is not empty; got nothing",
-        "entry 1: case 'layer_norm/large_meen' is unknown; the nearest is 'layer_norm/large_mean'",
-        "entry 1: dtype 'float61' is unknown; the nearest is 'float64'",
-        "entry 2: field 'cause' is unknown; the nearest is 'case'",
+        "entry 1: case 'layer_norm/large_meen' is unknown (nearest: layer_norm/large_mean)",
+        "entry 1: dtype 'float61' is unknown (nearest: float64)",
+        "entry 2: field 'cause' is unknown (nearest: case)",
         "entry 2: port must be a text that is not empty; got 3",
         "entry 3: case 'nothing/at_all' is unknown",
     ]

@@ -68,7 +68,7 @@ def test_an_id_is_found_in_any_case_of_its_letters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"), [("ATT99", "nearest: ATT9"), ("NMR4", "nearest: NRM4"), ("?", "rosettaformer explain lists them")]
+    ("wrong", "hint"), [("ATT99", "nearest: ATT9"), ("NMR4", "nearest: NRM4"), ("?", "rosettaformer list defects shows them")]
 )
 def test_an_unknown_id_is_one_message_that_names_the_nearest(wrong: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

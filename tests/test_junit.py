@@ -1,5 +1,6 @@
 """JUnit XML, as CI servers read it."""
 
+import dataclasses
 from xml.etree import ElementTree
 
 from rosettaformer.conformance.case import SUITE_VERSION
@@ -10,6 +11,10 @@ from rosettaformer.conformance.result import Result
 
 def row(status: str, message: str = "", case: str = "softmax/plain", port: str = "mine") -> Result:
     return Result(case, case.partition("/")[0], port, "float32", "cpu", "eager", status, message)
+
+
+def seconds(element: ElementTree.Element) -> float:
+    return float(element.attrib["time"])
 
 
 def document(*results: Result, **options: int) -> ElementTree.Element:
@@ -75,3 +80,20 @@ def test_what_xml_cannot_hold_is_written_as_its_code() -> None:
     assert failure.text is not None
     for text in ("\\x00\\x1b[31mred", "\\xd800", "<&\"'> ]]>", "\\xffff", "ü \U0001f600\nnext"):
         assert text in failure.text
+
+
+def test_every_case_has_the_time_that_the_port_took_and_every_suite_their_sum() -> None:
+    rows = [dataclasses.replace(row("pass"), seconds=1.5), dataclasses.replace(row("differs"), seconds=0.0625), row("not covered")]
+    root = document(*rows)
+    assert [seconds(case) for case in root[1].iter("testcase")] == [1.5, 0.062, 0]
+    assert seconds(root) == seconds(root[1]) == 1.562
+
+
+def test_what_was_not_compared_for_one_reason_is_one_entry_for_each_component() -> None:
+    names = ("softmax", "logits")
+    left = [row("not covered", f"the port does not define {name}", f"{name}/{case}") for name in names for case in range(500)]
+    suite = document(row("pass", case="layer_norm/plain"), *left, row("skipped", "no cuda device", "logits/1"))[1]
+    assert counts(suite) == (4, 0, 0, 3)
+    names = [case.attrib["name"] for case in suite.findall("testcase")]
+    assert names[1] == "not covered: the port does not define softmax"
+    assert next(suite.iter("skipped")).attrib["message"] == "not covered: the port does not define softmax (mine, 500 cases)"

@@ -65,6 +65,16 @@ def test_options_choose_the_cases(suite) -> None:
     assert result.parseoutcomes()["passed"] == 3
 
 
+def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> None:
+    result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
+    outcomes = result.parseoutcomes()
+    assert outcomes["skipped"] == 3
+    assert outcomes["deselected"] > 10
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define transformer (* cases)"])
+    listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
+    assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
+
+
 def test_a_failure_is_one_clear_message(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1
@@ -87,9 +97,11 @@ def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str)
 
 
 def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
-    assert set(suite(ONE, "not python").parseoutcomes()) == {"failed"}
+    result = suite(ONE, "y = (")
+    assert result.parseoutcomes() == {"failed": 1, "deselected": 8}
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py error layer_norm/*: SyntaxError: * (9 cases)"])
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
-    assert set(result.parseoutcomes()) == {"skipped"}
+    assert result.parseoutcomes() == {"skipped": 1, "deselected": 8}
     result.stdout.fnmatch_lines(["*missing: pip install 'rosettaformer[[]torch[]]'*"])
 
 
@@ -112,7 +124,7 @@ def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, p
 def test_a_bad_deviations_file_is_an_error_of_the_collection(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY.replace("plain", "plane"))
     result = suite(ONE + ', deviations="deviations.toml"')
-    result.stdout.fnmatch_lines(["*'layer_norm/plane' is unknown; the nearest is 'layer_norm/plain'*"])
+    result.stdout.fnmatch_lines(["*'layer_norm/plane' is unknown (nearest: layer_norm/plain)*"])
     assert result.ret != 0
 
 

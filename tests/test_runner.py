@@ -236,11 +236,11 @@ def test_ports_with_different_configs_are_judged_by_different_truths(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("config = {'model_widht': 12}", "the port's config does not fit: unknown config field 'model_widht', did you mean 'model_width'?"),
+        ("config = {'model_widht': 12}", "the port's config does not fit: unknown config field 'model_widht' (nearest: model_width)"),
         ("config = {'model_width': -1}", "the port's config does not fit: model_width must be"),
         ("config = 12", "ValueError: config must map names of config fields to the values that the port fixes; got 12"),
-        ("dtypes = ('float31',)", "ValueError: dtypes must be of float64, float32, bfloat16, float16; got float31 (nearest: float32)"),
-        ("framework = 'mxnet'", "ValueError: framework must be of torch, tf, jax; got mxnet"),
+        ("dtypes = ('float31',)", "ValueError: dtype must be one of float64, float32, bfloat16, float16; got 'float31' (nearest: float32)"),
+        ("framework = 'mxnet'", "ValueError: framework must be one of torch, tf, jax; got 'mxnet'"),
         ("del layer_norm", "ValueError: a port must define at least one component, by a function of its name: embedding, "),
         ("1 / 0", "ZeroDivisionError: division by zero (own_port.py:2)"),
         ("def f(:", "SyntaxError: "),

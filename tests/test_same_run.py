@@ -339,11 +339,11 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--backend", "mxnet"), "backend must be one of torch, tf, jax, numpy, or a Python file that defines Trainer; got mxnet"),
+        (("--backend", "mxnet"), "backend must be one of torch, tf, jax, numpy, or a Python file that defines Trainer; got 'mxnet'"),
         (("--backend", "nowhere.py"), "got nowhere.py"),
         (("--steps", "0"), "--steps"),
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
-        (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up', did you mean 'warmup'?"),
+        (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),
         (("--recipe", "warmup=0"), "warmup must be an integer of at least 1; got 0"),
         (("--recipe", "warmup=soon"), "warmup must be a number or none; got 'soon'"),
         (("--recipe", "warmup"), "a choice of the recipe must be FIELD=VALUE; got 'warmup'"),

@@ -193,9 +193,9 @@ def test_config_names_all_problems_at_once() -> None:
 
 
 def test_config_refuses_unknown_and_missing_names() -> None:
-    with pytest.raises(ValueError, match=r"^unknown config field 'head', did you mean 'heads'\?; unknown config field 'zzz'$"):
+    with pytest.raises(ValueError, match=r"^unknown config field 'head' \(nearest: heads\); unknown config field 'zzz'$"):
         preset("tiny", head=4, zzz=1)
-    with pytest.raises(ValueError, match=r"^preset must be one of paper_base, paper_big, tiny, .*; got 'base'$"):
+    with pytest.raises(ValueError, match=r"^preset must be one of paper_base, paper_big, tiny, .*; got 'base' \(nearest: paper_base\)$"):
         preset("base")
     fields = preset("tiny").to_dict()
     del fields["heads"], fields["epsilon"]
@@ -284,7 +284,7 @@ def test_match_lists_every_problem_at_once() -> None:
         "c.scale must be float64; got float32",
     ]
     parameters.match({name: np.zeros(shape) for name, shape in expected.items()}, expected, "float64")
-    with pytest.raises(ValueError, match=r"^component must be one of embedding, .*; got 'attention'$"):
+    with pytest.raises(ValueError, match=r"^component must be one of embedding, .*; got 'attention' \(nearest: multi_head_attention\)$"):
         parameters.shapes(CONFIG, "attention")
 
 

@@ -155,7 +155,7 @@ def test_a_recipe_refuses_what_is_out_of_range(name: str) -> None:
 def test_a_recipe_names_every_problem() -> None:
     with pytest.raises(ValueError, match=r"^warmup must be an integer of at least 1; got 0; epsilon must be greater than 0; got 0$"):
         PAPER.replace(warmup=0, epsilon=0)
-    with pytest.raises(ValueError, match=r"^unknown recipe field 'beta1', did you mean 'beta_1'\?; unknown recipe field 'xyz'$"):
+    with pytest.raises(ValueError, match=r"^unknown recipe field 'beta1' \(nearest: beta_1\); unknown recipe field 'xyz'$"):
         PAPER.replace(beta1=0.9, xyz=1)
     fields = PAPER.to_dict()
     del fields["warmup"], fields["clip_norm"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig
+from reference_numpy.suggestions import known
 
 from .checkpoint import Checkpoint, CheckpointError
 
@@ -41,6 +42,5 @@ def options(format: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _module(format: str) -> ModuleType:
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
+    known("format", [format], FORMATS)
     return importlib.import_module(f".{FORMATS[format]}", __package__)

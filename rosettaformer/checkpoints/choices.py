@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reference_numpy import TransformerConfig, preset
-from reference_numpy.parameters import nearest
+from reference_numpy.suggestions import nearest
 
 __all__ = ["parse_settings", "resolve"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig
-from reference_numpy.parameters import mismatches, nearest
+from reference_numpy.parameters import mismatches
+from reference_numpy.suggestions import nearest
 
 from . import torch_layout
 from .checkpoint import CheckpointError

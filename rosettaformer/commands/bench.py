@@ -10,6 +10,8 @@ import click
 from rich.console import Console
 from rich.status import Status
 
+from reference_numpy.suggestions import known
+
 from ..benchmarks import family, measure, picture, report
 from ..benchmarks.answers import Truth
 from ..benchmarks.environment import environment
@@ -125,11 +127,9 @@ def _split(values: tuple[str, ...]) -> tuple[str, ...]:
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:
     """Raises ValueError before anything is measured."""
     lists = (("device", [device], tuple(FRAMEWORKS)), ("size", [size], ("base", "tiny")), ("workload", workloads, tuple(WORKLOADS)))
-    for what, given, known in lists:
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"{what} must be one of {', '.join(known)}; got {', '.join(unknown)}")
-    if unknown := [name for name in frameworks if name not in FRAMEWORKS[device]]:
-        raise ValueError(f"framework on {device} must be one of {', '.join(FRAMEWORKS[device])}; got {', '.join(unknown)}")
+    for what, given, words in lists:
+        known(what, given, words)
+    known(f"framework on {device}", frameworks, FRAMEWORKS[device])
     files.require(paths)
 
 

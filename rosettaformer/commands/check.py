@@ -1,15 +1,15 @@
 """`rosettaformer check`."""
 
-import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+
+from reference_numpy.suggestions import known
 
 from ..cli import MISSING
 from ..conformance import deviations, runner
@@ -18,47 +18,43 @@ from ..conformance.cases import all_cases, of_components
 from ..conformance.cases.gradients import gradients
 from ..conformance.checkpoint import checkpoint_cases
 from ..conformance.diagnosis import Diagnosis
-from ..conformance.port import ENTRY_POINTS, PORTS
+from ..conformance.expression import choose
+from ..conformance.port import PORTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.truth import COMPONENTS
+from .options import listed
+from .ports import importable, require_ports
+from .progress import Checking
 
 __all__ = ["check"]
 
 Names = tuple[str, ...]
 DEVICES = ("cpu", "cuda", "cuda-tf32")
-KINDS = "an installed port, a Python file, an importable module"
 IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, dir_okay=False)
-
-
-def _choices(ctx: click.Context, option: click.Parameter, values: Names) -> Names:
-    """Values given several times or separated by commas."""
-    return tuple(part for value in values for part in value.split(",") if part)
-
-
-def _option(name: str, help_text: str) -> Callable[[Any], Any]:
-    return click.option(f"--{name}", f"{name}s", multiple=True, callback=_choices, help=help_text + " Repeat it, or separate by commas.")
 
 
 @click.command()
 @click.argument("ports", nargs=-1, metavar="[PORT]...")
 @click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command.")
 @click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors.")
-@_option("component", "Only these components.")
-@_option("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
-@_option("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
-@_option("mode", "In these modes: eager, compiled. [default: the port's own]")
+@listed("component", "Only these components.")
+@listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
+@listed("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
+@listed("mode", "In these modes: eager, compiled. [default: the port's own]")
+@click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.")
 @click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
 @click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
     "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
 )
+@click.option("-x", "first", is_flag=True, help="Stop at the first failure; what is left is not run.")
 @click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML).")
 @click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared.")
 @click.option(
     "--min-version", type=click.IntRange(1, SUITE_VERSION), default=SUITE_VERSION, metavar="N",
-    help=f"Conform to this version of the suite: newer cases are put, but do not fail. [default: {SUITE_VERSION}]",
+    help=f"Conform to this version of the suite: newer cases are run, but do not fail. [default: {SUITE_VERSION}]",
 )  # fmt: skip
 @click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
 @click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
@@ -74,35 +70,50 @@ def check(
     junit_file: Path | None,
     html_file: Path | None,
     limit: float,
+    first: bool,
     **selection: Any,
 ) -> None:
-    """Put every case to every PORT and print the matrix: components down, ports across.
+    """Run every case on every PORT and print the matrix: components down, ports across.
 
     A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
-    dtype. What passes is derived from that error. Without options every case is put in every dtype and in the port's default mode, but to
-    torch, tf and jax the core cases of every component; with --component every case of it; with --full every case in every mode. The
-    gradient of a component is one of its own (layer_norm_vjp), put with --grad, with --full or by its name.
+    dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
+    torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
+    every mode. The gradient of a component is one of its own (layer_norm_vjp), run with --grad, with --full or by its name.
+    EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
-    if html_file and not _importable("jinja2"):
+    if html_file and not importable("jinja2"):
         click.echo("Error: --html needs Jinja2: pip install 'rosettaformer[report]'", err=True)
         sys.exit(MISSING)
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
-    _refuse_unknown("port", [port for port in ports if not _findable(port)], [*PORTS, KINDS])
+    for name, words in (("component", COMPONENTS), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
+        known(name, selection[f"{name}s"], words)
+    require_ports(ports)
     core = not results and all(port in PORTS for port in named)
-    cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint", "grad")})
+    cases = _cases(core, **{name: selection[name] for name in ("components", "expression", "full", "checkpoint", "grad")})
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
-    rows = _judge(results, cases, selection["dtypes"] or DTYPES) if results else _run(cases, named or tuple(PORTS), limit, **selection)
+    started = time.monotonic()
+    if results:
+        rows = _judge(results, cases, selection["dtypes"] or DTYPES)
+    else:
+        rows = _run(cases, named or tuple(PORTS), limit, lambda result: first and _fails(result, entries, min_version), **selection)
+    seconds = time.monotonic() - started
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
-        matrix.render(Console(), summary)
+        matrix.render(Console(), summary, seconds)
     missing = any(result.status == "missing" for result in summary.results)
     sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
+
+
+def _fails(result: runner.Result, entries: Sequence[deviations.Deviation], version: int) -> bool:
+    """Whether a result is a failure that is neither declared nor of a newer case."""
+    (accepted,) = deviations.accept_newer([deviations.declare(result, entries)], version)
+    return accepted.status in runner.FAILURES
 
 
 def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: float) -> dict[str, Diagnosis]:
@@ -113,37 +124,18 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
     for result in summary.failed:
         if result.component:
             failing.setdefault(result.port, {})[result.component] = None
+    for port, components in failing.items():
+        click.echo(f"diagnosing {port}: {', '.join(components)} ...", err=True)
     return {port: diagnose.run(port, tuple(components), entries, limit=limit) for port, components in failing.items()}
 
 
-def _findable(port: str) -> bool:
-    """Whether a port of that name can be looked for; what is wrong within it is a result."""
-    if port in PORTS or entry_points(group=ENTRY_POINTS, name=port) or port.startswith("command:"):
-        return True
-    if port.endswith(".py"):
-        return Path(port).is_file()
-    return _importable(port)
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
-
-
-def _refuse_unknown(what: str, names: Sequence[str], known: Iterable[str]) -> None:
-    known = list(known)
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"{what} must be one of {', '.join(known)}; got {', '.join(unknown)}")
-
-
-def _cases(core: bool, components: Names, full: bool, checkpoint: Path | None, grad: bool) -> list[Case]:
-    """The cases that are put: those of the components, of the checkpoint, every one, or the core where that is enough."""
-    _refuse_unknown("component", components, COMPONENTS)
+def _cases(core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, grad: bool) -> list[Case]:
+    """The cases that are run: those that are chosen, those of the checkpoint, every one, or the core where that is enough."""
     own = checkpoint_cases(checkpoint) if checkpoint else []
     cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
-    if components:
+    if expression is not None:
+        cases = choose(cases, expression)
+    if components or expression is not None:
         return cases
     return [case for case in cases if case.core] if core and not (full or checkpoint) else cases
 
@@ -164,15 +156,18 @@ def _judge(directory: Path, cases: list[Case], dtypes: Names) -> list[runner.Res
 
 
 def _run(
-    cases: list[Case], ports: Names, limit: float, dtypes: Names, devices: Names, modes: Names, full: bool, **selection: Any
+    cases: list[Case],
+    ports: Names,
+    limit: float,
+    last: Callable[[runner.Result], bool],
+    dtypes: Names,
+    devices: Names,
+    modes: Names,
+    full: bool,
+    **selection: Any,
 ) -> list[runner.Result]:
-    """Runs the ports, with progress on a terminal."""
-    _refuse_unknown("dtype", dtypes, DTYPES)
-    _refuse_unknown("device", devices, DEVICES)
-    _refuse_unknown("mode", modes, ("eager", "compiled"))
+    """Runs the ports, and says how it goes."""
     dtypes, devices, modes = dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",)
-    count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(ports) * len(devices)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("checking", total=count if modes != ("all",) else 2 * count)
-        return runner.run(cases, ports, dtypes, devices, modes, limit, lambda result: progress.advance(task))
+    count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices)
+    with Checking(ports, 2 * count if full else count) as checking:
+        return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last)

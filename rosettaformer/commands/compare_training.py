@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import Recipe
+from reference_numpy.suggestions import known
 
 from ..checkpoints import canonical
 from ..checkpoints.choices import parse_settings
@@ -21,6 +22,7 @@ from ..conformance.port import PORTS
 from ..conformance.report import files
 from ..training import same_run, same_run_report
 from ..training.backends import BACKENDS
+from .options import Choice
 
 __all__ = ["compare_training"]
 
@@ -37,8 +39,8 @@ WIDTH = 120  # of the tables where there is no terminal
     help="Only these: torch, tf, jax, numpy, or a Python file that defines Trainer. Repeat it, or separate by commas.",
 )  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Updates of the parameters.")
-@click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True, help="Of the whole run.")
-@click.option("--mode", type=click.Choice(["compiled", "eager"]), default="compiled", show_default=True, help="How a step runs.")
+@click.option("--dtype", type=Choice(["float64", "float32"]), default="float64", show_default=True, help="Of the whole run.")
+@click.option("--mode", type=Choice(["compiled", "eager"]), default="compiled", show_default=True, help="How a step runs.")
 @click.option("--preset", "preset_name", help=f"Start from fresh parameters of this preset. [default: {PRESET}]")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable.")
 @click.option("--recipe", "choices", multiple=True, metavar="FIELD=VALUE", help="A field of the recipe, such as warmup; repeatable.")
@@ -91,8 +93,8 @@ def _exit_code(statuses: list[str], named: bool) -> int:
 def _refuse(named: Iterable[str], written: list[Path], picture: Path | None) -> None:
     """Raises ValueError before anything is run, and ends with exit code 3 where pictures cannot be drawn."""
     for name in named:
-        if name not in BACKENDS and not (name.endswith(".py") and Path(name).is_file()):
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Python file that defines Trainer; got {name}")
+        if not (name.endswith(".py") and Path(name).is_file()):
+            known("backend", [name], BACKENDS, "or a Python file that defines Trainer")
     files.require(written)
     if picture and picture.suffix not in SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {picture}")

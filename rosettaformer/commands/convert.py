@@ -16,6 +16,7 @@ from ..checkpoints import Checkpoint
 from ..checkpoints.choices import parse_settings
 from ..checkpoints.replacing import require
 from ..checkpoints.strict import DTYPES
+from .options import Choice
 
 __all__ = ["convert"]
 
@@ -23,9 +24,9 @@ __all__ = ["convert"]
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--from", "from_format", required=True, type=click.Choice(list(checkpoints.FORMATS)), help="Format of SOURCE.")
-@click.option("--to", "to_format", required=True, type=click.Choice(list(checkpoints.FORMATS)), help="Format of DESTINATION.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Round every tensor to this dtype.")
+@click.option("--from", "from_format", required=True, type=Choice(list(checkpoints.FORMATS)), help="Format of SOURCE.")
+@click.option("--to", "to_format", required=True, type=Choice(list(checkpoints.FORMATS)), help="Format of DESTINATION.")
+@click.option("--dtype", type=Choice(DTYPES), help="Round every tensor to this dtype.")
 @click.option("--force", is_flag=True, help="Replace DESTINATION.")
 @click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index.")
 @click.option("--preset", help="Take the choices that no shape shows from this preset.")

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from reference_numpy.suggestions import known
+
 from ..cli import MISSING
 from ..conformance import deviations, diagnosis
 from ..conformance.cases import all_cases
@@ -54,8 +56,7 @@ def diagnose(
     """
     if (port is None) == (command is None):
         raise ValueError("one port is required: its name, its file, or --command")
-    if unknown := [component for component in components if component not in COMPONENTS]:
-        raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
+    known("component", components, COMPONENTS)
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
     entries = deviations.read(declared, all_cases(grad=True)) if declared else []

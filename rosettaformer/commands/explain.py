@@ -1,6 +1,5 @@
 """`rosettaformer explain`: the catalogue of defects, and the page of one."""
 
-import difflib
 import json
 import math
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+
+from reference_numpy.suggestions import nearest
 
 from ..conformance import tolerance
 from ..conformance.cases import all_cases
@@ -35,18 +36,15 @@ def explain(defect_id: str | None, as_json: bool) -> None:
         rows = sorted(defects.values(), key=lambda defect: components.index(defect.component))
         _print_json([_row(defect) for defect in rows]) if as_json else _print_table(rows)
         return
-    defect = defects.get(defect_id.upper()) or _refuse(defect_id, list(defects))
+    if defect_id.upper() not in defects:
+        hint = nearest(defect_id, defects) or " (rosettaformer list defects shows them)"
+        raise ValueError(f"ID must be one of the catalogue's; got {defect_id!r}{hint}")
+    defect = defects[defect_id.upper()]
     effects = _effects(defect)
     if as_json:
         _print_json(_page(defect, effects))
     else:
         _print_page(defect, effects)
-
-
-def _refuse(defect_id: str, known: list[str]) -> Defect:
-    near = difflib.get_close_matches(defect_id.upper(), known, n=3)
-    hint = f"nearest: {', '.join(near)}" if near else "rosettaformer explain lists them"
-    raise ValueError(f"ID must be one of the catalogue's; got {defect_id!r} ({hint})")
 
 
 def _effects(defect: Defect) -> list[Effect]:

@@ -15,6 +15,7 @@ from ..conformance.cases import all_cases
 from ..conformance.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
+from .options import Choice
 
 __all__ = ["new_port"]
 
@@ -26,7 +27,7 @@ LONGEST_SHEBANG = 120
 
 
 @click.command("new-port")
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=Choice(KINDS))
 @click.argument("name")
 @click.option("--check/--no-check", "check", default=True, show_default=True, help="Check the new port at once.")
 def new_port(kind: str, name: str, check: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from ..cli import MISSING
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
+from .options import Choice
 
 __all__ = ["train"]
 
@@ -20,7 +21,7 @@ TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "ts
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder.")
 @click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was.")
-@click.option("--backend", type=click.Choice(list(BACKENDS)), help="Who trains. [default: torch]")
+@click.option("--backend", type=Choice(list(BACKENDS)), help="Who trains. [default: torch]")
 @click.option("--device", help="cpu, or what the backend calls another. [default: cpu]")
 @click.option("--task", help="number-words, copy, reverse, files or gettext.")
 @click.option("--from", "from_language", metavar="LANGUAGE", help="number-words, gettext: of the sources.")

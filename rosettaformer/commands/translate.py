@@ -12,6 +12,7 @@ import click
 from ..checkpoints.replacing import require as writable
 from ..cli import MISSING
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
+from .options import Choice
 
 __all__ = ["translate"]
 
@@ -21,10 +22,10 @@ CHUNK = 256  # lines that are translated at a time; at a terminal one
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
-@click.option("--backend", type=click.Choice(list(BACKENDS)), help="Who computes. [default: the run's own]")
+@click.option("--backend", type=Choice(list(BACKENDS)), help="Who computes. [default: the run's own]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another.")
 @click.option(
-    "--checkpoint", type=click.Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."
+    "--checkpoint", type=Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."
 )
 @click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Beams; 1 is greedy search.")
 @click.option("--alpha", type=click.FloatRange(min=0), default=0.6, show_default=True, help="Of the beam search's length penalty.")

@@ -5,16 +5,19 @@ from pathlib import Path
 
 import click
 
+from reference_numpy.suggestions import known
+
 from ..conformance import vectors as golden
 from ..conformance.cases import all_cases, of_components
 from ..conformance.truth import COMPONENTS
+from .options import Group
 
 __all__ = ["vectors"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def vectors() -> None:
     """Golden vectors: every case with what the truth gives for it, in safetensors files and one JSON manifest.
 
@@ -30,8 +33,7 @@ def vectors() -> None:
 @click.option("--grad", is_flag=True, help="The gradients, too.")
 def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool) -> None:
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
-    if unknown := [component for component in components if component not in COMPONENTS]:
-        raise ValueError(f"component must be one of {', '.join(COMPONENTS)}; got {', '.join(unknown)}")
+    known("component", components, COMPONENTS)
     cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
     golden.export(directory, cases)
     size = sum(path.stat().st_size for path in directory.iterdir())

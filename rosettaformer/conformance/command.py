@@ -15,11 +15,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from reference_numpy.suggestions import known
+
 from . import statistics
 from .case import DTYPES, Case
 from .casefile import answer_path, read_answer, write_cases
 from .child import ended, limited_threads
-from .port import known
 from .process import RESTARTS
 from .truth import COMPONENTS
 from .worker import UNEQUAL, Answer, equal
@@ -132,8 +133,8 @@ def _about(said: Any) -> dict[str, Any]:
     return {
         "modes": ("eager",),
         "config": said.get("config", {}),
-        "dtypes": known("dtypes", said.get("dtypes", DTYPES), DTYPES),
-        "components": known("components", said.get("components", COMPONENTS), COMPONENTS),
+        "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
+        "components": known("component", said.get("components", COMPONENTS), COMPONENTS),
     }
 
 

@@ -1,13 +1,14 @@
 """What a user accepts: deviations that are declared in a file with the reason, and cases that are newer than the user's suite version."""
 
 import dataclasses
-import difflib
 import fnmatch
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from reference_numpy.suggestions import nearest
 
 from .case import DTYPES, Case
 from .runner import FAILURES, Result
@@ -71,8 +72,7 @@ def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> I
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, 1)
-    return f"{what}{name!r} is unknown" + (f"; the nearest is {nearest[0]!r}" if nearest else "")
+    return f"{what}{name!r} is unknown{nearest(name, known)}"
 
 
 def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> Deviation:

@@ -1,22 +1,22 @@
 """Ports: how the judge finds one and puts a case to it."""
 
 import dataclasses
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from reference_numpy import parameters
+from reference_numpy.suggestions import known
 
 from .case import DTYPES, Case
 from .truth import COMPONENTS, forward_of
 
-__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "known"]
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported"]
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -63,7 +63,7 @@ class Port:
             raise
         self.components = _components(self.module)
         self.modes = _names(getattr(self.module, "modes", ("eager",)))
-        self.dtypes = known("dtypes", _names(getattr(self.module, "dtypes", DTYPES)), DTYPES)
+        self.dtypes = known("dtype", _names(getattr(self.module, "dtypes", DTYPES)), DTYPES)
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
@@ -140,7 +140,7 @@ def _adapter(module: Any) -> Any:
 def _components(module: Any) -> tuple[str, ...]:
     """The components that the port defines, in the order of the report."""
     if hasattr(module, "framework"):
-        known("components", module.components, COMPONENTS)  # of each the framework takes the gradient, too
+        known("component", module.components, COMPONENTS)  # of each the framework takes the gradient, too
         found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
@@ -151,16 +151,6 @@ def _components(module: Any) -> tuple[str, ...]:
 
 def _names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def known(what: str, names: Iterable[str], words: Iterable[str]) -> tuple[str, ...]:
-    """The names, which must be of these words. Raises ValueError naming the first that is not, and its nearest word."""
-    words, names = list(words), tuple(names)
-    for name in names:
-        if name not in words:
-            nearest = difflib.get_close_matches(str(name), words, n=1)
-            raise ValueError(f"{what} must be of {', '.join(words)}; got {name}" + (f" (nearest: {nearest[0]})" if nearest else ""))
-    return names
 
 
 def _how_to_install(module: str) -> str:

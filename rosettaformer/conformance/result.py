@@ -22,10 +22,12 @@ class Result:
 
     status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
     unsupported (the framework has no kernel); not covered; missing (the framework is not installed); skipped (the port had crashed too
-    often); deviation (fails as declared); stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
+    often); not run (the run had been stopped at a failure); deviation (fails as declared); stale (declared, but fails no longer); new
+    (fails, but is newer than what was asked for).
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
-    |error| / allowed around the worst place. since: the version of the suite in which the case appeared.
+    |error| / allowed around the worst place. since: the version of the suite in which the case appeared. seconds: how long the port took
+    to answer.
     """
 
     case: str
@@ -46,6 +48,7 @@ class Result:
     output: str = ""
     heat: list[list[float]] | None = None
     since: int = 1
+    seconds: float = 0.0
 
 
 def _names(wanted: list[str], got: list[str]) -> str:

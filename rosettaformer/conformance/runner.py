@@ -5,6 +5,8 @@ The truth's expectations are computed here, meanwhile, in one thread, since the 
 
 import contextlib
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,24 +32,46 @@ def run(
     modes: Sequence[str] = ("",),
     limit: float = 120.0,
     progress: Callable[[Result], None] = lambda result: None,
+    begin: Callable[[str, Counter[str]], None] = lambda port, modes: None,
+    last: Callable[[Result], bool] = lambda result: False,
 ) -> list[Result]:
-    """Puts every case in every dtype, on every device and in every mode to every port, the ports in parallel.
+    """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
 
     modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case. progress is called with each
-    result as it comes, from one thread at a time.
+    result as it comes, begin with each port that has started and how many cases it is asked in each mode, from one thread at a time.
+    After a result that `last` is true of nothing more is asked: what is left is "not run".
     """
     threads = max(1, cores() // max(1, len(ports)))
-    lock = threading.Lock()
-
-    def report(result: Result) -> Result:
-        with lock:
-            progress(result)
-        return result
-
+    observer = _Observer(progress, begin, last)
     with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool:
         plan = _Plan(cases, dtypes, devices, modes, truth)
-        jobs = [pool.submit(_run_port, port, plan, limit, threads, report) for port in ports]
-        return [result for job in jobs for result in job.result()]
+        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer) for port in ports]
+        results = [result for job in jobs for result in job.result()]
+        truth.shutdown(cancel_futures=True)  # what a stopped run no longer needs
+        return results
+
+
+class _Observer:
+    """Tells the caller of a run how it goes, from one thread at a time, and knows whether it is over."""
+
+    def __init__(
+        self, progress: Callable[[Result], None], begin: Callable[[str, Counter[str]], None], last: Callable[[Result], bool]
+    ) -> None:
+        self._progress, self._begin, self._last = progress, begin, last
+        self._lock = threading.Lock()
+        self.over = False
+
+    def begin(self, port: str, modes: Counter[str]) -> None:
+        """Says how many cases the port is asked in each mode."""
+        with self._lock:
+            self._begin(port, modes)
+
+    def report(self, result: Result) -> Result:
+        """Says a result, and returns it."""
+        with self._lock:
+            self._progress(result)
+            self.over = self.over or self._last(result)
+        return result
 
 
 @dataclass(frozen=True)
@@ -116,16 +140,17 @@ class _Plan:
             return self._fitted[key]
 
 
-def _run_port(port: str, plan: _Plan, limit: float, threads: int, report: Callable[[Result], Result]) -> list[Result]:
+def _run_port(port: str, plan: _Plan, limit: float, threads: int, observer: _Observer) -> list[Result]:
     with contextlib.closing(open_worker(port, threads)) as worker:
         kind, about = worker.greeting
         if kind != "ready":
-            return [report(Result("", "", port, "", "", "", kind, about))]
+            return [observer.report(Result("", "", port, "", "", "", kind, about))]
         try:
             questions = plan.questions(about)
         except ValueError as error:
-            return [report(Result("", "", port, "", "", "", "error", f"the port's config does not fit: {error}"))]
+            return [observer.report(Result("", "", port, "", "", "", "error", f"the port's config does not fit: {error}"))]
         asked = [question for question in questions if not question.status]
+        observer.begin(port, Counter(question.mode for question in asked))
         expectations = [plan.expected(question) for question in asked]
         answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
         answered = zip(expectations, answers, strict=True)
@@ -133,11 +158,16 @@ def _run_port(port: str, plan: _Plan, limit: float, threads: int, report: Callab
         for question in questions:
             row = {"port": port} | question.row
             if question.status:
-                results.append(report(Result(**row, status=question.status, message=question.reason)))
+                result = Result(**row, status=question.status, message=question.reason)
+            elif observer.over:
+                result = Result(**row, status="not run", message="after the first failure")
             else:
+                started = time.monotonic()
                 expectation, (kind, answer) = next(answered)
+                row["seconds"] = time.monotonic() - started
                 expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
-                results.append(report(judge(row, kind, answer, expected)))
+                result = judge(row, kind, answer, expected)
+            results.append(observer.report(result))
         return results
 
 

@@ -1,5 +1,6 @@
 """One case at a time: a port's process that stays open between them."""
 
+import time
 from typing import Any
 
 from . import following
@@ -21,20 +22,31 @@ class Single:
         kind, self._about = self._worker.greeting
         self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
 
-    def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
-        """What becomes of the case, as the port is asked it, within so many seconds."""
+    @property
+    def ready(self) -> bool:
+        """Whether the port has started."""
+        return self._worker.greeting[0] == "ready"
+
+    def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:
+        """The status of what the port is not asked and the reason, or nothing."""
         kind, about = self._worker.greeting
         if kind != "ready":
-            return Result(case_id, "", self._port, dtype, "cpu", mode, kind, about)
+            return kind, about
         if mode and mode not in about["modes"]:
-            return Result(case_id, "", self._port, dtype, "cpu", mode, "not covered", f"the port has no mode {mode}")
-        case, mode = self._cases[case_id], mode or about["modes"][0]
-        where = {"dtype": dtype, "device": "cpu", "mode": mode}
-        row: dict[str, Any] = {"case": case_id, "component": case.component, "port": self._port, "since": case.since} | where
-        status, reason = unable(case, dtype, "cpu", about)
+            return "not covered", f"the port has no mode {mode}"
+        return unable(self._cases[case_id], dtype, "cpu", about)
+
+    def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
+        """What becomes of the case, as the port is asked it, within so many seconds."""
+        status, reason = self.unable(case_id, dtype, mode)
         if status:
-            return Result(**row, status=status, message=reason)
+            return Result(case_id, case_id.partition("/")[0], self._port, dtype, "cpu", mode, status, reason)
+        case, mode = self._cases[case_id], mode or self._about["modes"][0]
+        row: dict[str, Any] = {"case": case_id, "component": case.component, "port": self._port, "since": case.since}
+        row |= {"dtype": dtype, "device": "cpu", "mode": mode}
+        started = time.monotonic()
         kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
+        row["seconds"] = time.monotonic() - started
         return judge(row, kind, answer, following.expected(case.at(dtype), answer) if kind == "outputs" else {})
 
     def close(self) -> None:

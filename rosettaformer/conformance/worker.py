@@ -18,6 +18,7 @@ import numpy as np
 from . import statistics
 from .case import Case
 from .port import MissingBackend, NotCovered, Port, Unsupported
+from .signature import hint
 from .truth import named_outputs
 from .watch import Watch
 
@@ -62,7 +63,7 @@ def _reply(port: Port, watch: Watch, method: str, *arguments: Any) -> Answer:
     except _Malformed as error:
         return "differs", str(error)
     except Exception as error:
-        return "error", _in_words(error, getattr(port.module, "__file__", None) or "")
+        return "error", _in_words(error, getattr(port.module, "__file__", None) or "") + hint(error, port.module, *arguments[:1])
 
 
 def _answer(port: Port, watch: Watch, case: Case) -> Answer:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from reference_numpy.strategy import Strategy
+from reference_numpy.suggestions import known
 
 from ..conformance.port import PORTS, MissingBackend
 
@@ -39,8 +40,7 @@ class Trainer(Protocol):
 
 def trainer(backend: str) -> Callable[..., Trainer]:
     """The Trainer of a backend. Raises MissingBackend with the line that installs its framework, where that is missing."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    known("backend", [backend], BACKENDS)
     # What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -48,11 +48,11 @@ def of_components(cases: Iterable[Case], components: Collection[str], grad: bool
 
 def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
     """The same cases for a port that fixes some config fields: made anew with them where the suite has the case, otherwise excluded where
-    they differ."""
+    they differ. Each keeps the dtypes in which it is to be run."""
     if not fixed:
         return list(cases)
     own = {case.id: case for case in all_cases(fixed, grad=any(forward_of(case.component) for case in cases))}
-    return [own[case.id] if case.id in own else _excluded(case, fixed) for case in cases]
+    return [dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _excluded(case, fixed) for case in cases]
 
 
 def _excluded(case: Case, fixed: Mapping[str, Any]) -> Case:

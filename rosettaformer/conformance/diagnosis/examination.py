@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from reference_numpy.suggestions import known
+
 from ..case import DTYPES, Case
 from ..cases import all_cases
 from ..defects import all_defects
@@ -75,9 +77,9 @@ class _Examiner:
             if kind == "missing":
                 raise MissingBackend(about)
             raise ValueError(f"the port {port} must start; got {kind}: {about}")
-        if mode and mode not in about["modes"]:
+        if mode not in ("", *about["modes"]):
             self.close()
-            raise ValueError(f"mode must be one of {', '.join(about['modes'])}, which the port has; got {mode!r}")
+            known("the mode of this port", [mode], about["modes"])
         self.covered: Sequence[str] = about["components"]
         self._framework: str = about.get("framework", "")
         self._dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]

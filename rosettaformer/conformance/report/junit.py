@@ -1,14 +1,18 @@
-"""The results as JUnit XML, as CI servers read it: one test suite a port, one test case a result."""
+"""The results as JUnit XML, as CI servers read it: one test suite a port, one test case a result.
+
+What was not compared for one reason is one skipped test case for each component, whatever the number of its cases.
+"""
 
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from ..case import SUITE_VERSION
 from ..runner import Result
+from . import grouping
 from .summary import Summary
 
 __all__ = ["render"]
@@ -24,9 +28,8 @@ def render(summary: Summary) -> str:
     _case(run, "rosettaformer", "enough was compared", "failure" if summary.shortage else "", "differs", summary.shortage)
     for port in dict.fromkeys(result.port for result in summary.results):
         suite = _suite(root, port, summary)
-        for result in summary.results:
-            if result.port == port:
-                _result(suite, result)
+        for results in _entries(summary, port):
+            _result(suite, results)
     for suite in root:
         _count(suite, [suite])
     _count(root, list(root))
@@ -48,16 +51,31 @@ def _suite(root: Element, name: str, summary: Summary) -> Element:
     return suite
 
 
-def _result(suite: Element, result: Result) -> None:
+def _entries(summary: Summary, port: str) -> Iterable[list[Result]]:
+    """The results of a port, those together that were not compared for one reason with one component."""
+    left = {id(result) for result in grouping.left(summary)}
+    entries: dict[object, list[Result]] = {}
+    for result in summary.results:
+        if result.port == port:
+            key = (result.component, result.status, result.message) if id(result) in left else id(result)
+            entries.setdefault(key, []).append(result)
+    return entries.values()
+
+
+def _result(suite: Element, results: Sequence[Result]) -> None:
+    result = results[0]
     how = "-".join(filter(None, (result.dtype, result.mode, result.device)))
     name = (result.case.removeprefix(f"{result.component}/") or "port") + (f"[{how}]" if how else "")
     kind = KINDS.get(result.status, "skipped")
-    where = " ".join(filter(None, (result.port, result.case, result.dtype, result.mode, result.device)))
-    _case(suite, result.component or "rosettaformer", name, kind, result.status, f"{result.status}: {result.message} ({where})")
+    where = grouping.where(result)
+    if len(results) > 1:
+        name, where = f"{result.status}: {result.message}", f"{result.port}, {len(results)} cases"
+    message = f"{result.status}: {result.message} ({where})"
+    _case(suite, result.component or "rosettaformer", name, kind, result.status, message, result.seconds)
 
 
-def _case(suite: Element, component: str, name: str, kind: str, status: str, message: str) -> None:
-    case = SubElement(suite, "testcase", classname=_printable(component), name=_printable(name), time="0")
+def _case(suite: Element, component: str, name: str, kind: str, status: str, message: str, seconds: float = 0.0) -> None:
+    case = SubElement(suite, "testcase", classname=_printable(component), name=_printable(name), time=f"{seconds:.3f}")
     if kind:
         SubElement(case, kind, message=_printable(message), type=status).text = _printable(message)
 
@@ -65,6 +83,7 @@ def _case(suite: Element, component: str, name: str, kind: str, status: str, mes
 def _count(element: Element, suites: Sequence[Element]) -> None:
     cases = [case for suite in suites for case in suite.iter("testcase")]
     element.set("tests", str(len(cases)))
+    element.set("time", f"{sum(float(case.attrib['time']) for case in cases):.3f}")
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(name, str(sum(case.find(kind) is not None for case in cases)))
 

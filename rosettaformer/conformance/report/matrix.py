@@ -1,6 +1,7 @@
 """The matrix on a terminal."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from rich import box
@@ -9,42 +10,74 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..case import SUITE_VERSION
+from ..command import PREFIX
 from ..runner import Result
+from ..tolerance import MAX_FACTOR
+from . import grouping
 from .summary import Cell, Summary
 
-__all__ = ["render"]
+__all__ = ["duration", "render"]
 
-SHOWN = 20
+SHOWN, NAMED = 20, 3  # so many messages are printed, and of a message that many cases have so many of these
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+LEGEND = (
+    "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
+    f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
+)
+PARTLY = " (11/14): 11 of 14 cases were compared, the others are below."
 
 
-def render(console: Console, summary: Summary) -> None:
-    """Prints the matrix, what failed, what is accepted although it fails, what was not compared, and the totals."""
-    if summary.rows:
-        console.print(_table(summary))
+def render(console: Console, summary: Summary, seconds: float | None = None) -> None:
+    """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next.
+
+    seconds: how long the run took.
+    """
+    if rows := grouping.shown_rows(summary):
+        console.print(_table(summary, rows))
+        cells = (summary.cell(row, column) for row in rows for column in summary.columns)
+        partly = any(cell.left and cell.passed + cell.accepted for cell in cells)
+        console.print(LEGEND + PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
-    for (port, status, reason), count in summary.not_compared.items():
-        why = f"by {reason}" if status == "unsupported" else reason
-        console.print(f"[yellow]{escape(port)}: {status}[/] {escape(why)} ({count})", highlight=False, soft_wrap=True)
+    for reason in grouping.reasons(summary):
+        why = f"by {reason.text}" if reason.status == "unsupported" else reason.text
+        console.print(f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})", highlight=False, soft_wrap=True)
     colour = "green" if summary.conforms else "red"
     suite = f"suite version {SUITE_VERSION}"
     if summary.min_version < SUITE_VERSION:
         suite += f", must conform to {summary.min_version}"
-    console.print(f"{summary.totals}: [{colour}]{summary.verdict}[/] ({suite})", highlight=False, soft_wrap=True)
+    took = f" in {duration(seconds)}" if seconds is not None else ""
+    console.print(f"{summary.totals}: [{colour}]{escape(summary.verdict)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
+    for port in dict.fromkeys(result.port for result in summary.failed if result.component and result.mode):
+        console.print(f"next: rosettaformer diagnose {_named(port)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 12 s, 3 min 5 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s" if seconds < 10 else f"{rest} s"
+
+
+def _named(port: str) -> str:
+    """The port as a command of ours takes it."""
+    return f"--command {shlex.quote(port.removeprefix(PREFIX))}" if port.startswith(PREFIX) else shlex.quote(port)
 
 
 def _list(console: Console, results: Sequence[Result], colour: str) -> None:
-    for result in results[:SHOWN]:
-        where = " ".join(filter(None, (result.port, result.case, result.dtype, result.mode, result.device)))
-        console.print(f"[{colour}]{result.status}[/] {escape(where)}: {escape(result.message)}", highlight=False, soft_wrap=True)
-    if len(results) > SHOWN:
-        console.print(f"... and {len(results) - SHOWN} more; --json has them all")
+    groups = grouping.alike(results)
+    for group in groups[:SHOWN]:
+        first = group[0]
+        text = grouping.where(first)
+        if len(group) > 1:
+            named = [grouping.where(result, port=False) for result in group[:NAMED]] + ["..."] * (len(group) > NAMED)
+            text = f"{first.port}: {len(group)} cases ({', '.join(named)})"
+        console.print(f"[{colour}]{first.status}[/] {escape(text)}: {escape(first.message)}", highlight=False, soft_wrap=True)
+    if len(groups) > SHOWN:
+        console.print(f"... and {sum(map(len, groups[SHOWN:]))} more; --json has them all")
 
 
-def _table(summary: Summary) -> Table:
-    title = "noise: plain NumPy's largest error in the dtype; the ports' in units of it"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+def _table(summary: Summary, rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("component", no_wrap=True)
     table.add_column("dtype")
     table.add_column("noise", justify="right")
@@ -53,21 +86,23 @@ def _table(summary: Summary) -> Table:
         name = escape(port)
         table.add_column(f"{name}\n{mode} {device}" if several or device != "cpu" else f"{name}\n{mode}", justify="right")
     previous = ""
-    for row in summary.rows:
+    for row in rows:
         component, dtype = row
         cells = [_show(summary.cell(row, column)) for column in summary.columns]
-        table.add_row(component if component != previous else "", SHORT[dtype], f"{summary.noise(row):.1e}", *cells)
+        noise = summary.noise(row)
+        table.add_row(component if component != previous else "", SHORT[dtype], f"{noise:.1e}" if math.isfinite(noise) else "", *cells)
         previous = component
     return table
 
 
 def _show(cell: Cell) -> str:
-    ratio = f" {cell.ratio:.2g}" if math.isfinite(cell.ratio) else ""
+    ratio = f" {cell.ratio:{'.2g' if cell.failed or cell.accepted else '.2f'}}" if math.isfinite(cell.ratio) else ""
     count = cell.failed + cell.passed + cell.accepted
+    part = f" ({count}/{count + cell.left})" if cell.left else ""
     if cell.failed:
         return f"[red]FAIL {cell.failed}/{count}{ratio}[/]"
-    if cell.other:
-        return f"[yellow]{escape(cell.other)}[/]"
     if cell.accepted:
-        return f"[yellow]accepted {cell.accepted}/{count}[/]{ratio}"
-    return f"[green]pass[/] {cell.ratio:.2f}" if cell.passed else ""
+        return f"[yellow]accepted {cell.accepted}/{count}[/]{ratio}{part}"
+    if cell.passed:
+        return f"[green]pass[/]{ratio}{part}"
+    return f"[yellow]{escape(cell.other)}[/]"

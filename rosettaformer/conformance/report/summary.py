@@ -25,6 +25,7 @@ class Cell:
     accepted: int  # failures that are declared, or newer than the version asked for
     ratio: float
     other: str  # why nothing was compared: unsupported by OP, not covered, skipped
+    left: int  # how many were not compared
 
 
 class Summary:
@@ -105,6 +106,7 @@ class Summary:
             accepted=sum(counts[status] for status in ACCEPTED),
             ratio=max(ratios, default=math.nan),
             other=others[0] if others else "",
+            left=len(others),
         )
 
     def noise(self, row: tuple[str, str]) -> float:

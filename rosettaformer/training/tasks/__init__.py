@@ -5,6 +5,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from reference_numpy.suggestions import known
+
 from .task import Data, Pair, Task
 
 __all__ = ["TASKS", "Data", "Pair", "Task", "create", "kind", "options"]
@@ -29,8 +31,7 @@ def create(name: str, given: Mapping[str, Any]) -> Task:
 
 def kind(name: str) -> type[Task]:
     """The class of the task of that name."""
-    if name not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}; got {name!r}")
+    known("task", [name], TASKS)
     module, cls = TASKS[name]
     return getattr(importlib.import_module(f".{module}", __package__), cls)
 

@@ -1,9 +1,10 @@
 """Numbers in the words of one language, to be put into the words of another: every answer is exact, and no data is needed."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from reference_numpy.suggestions import known
 
 from .task import Data, Task, split
 
@@ -35,10 +36,7 @@ class NumberWords(Task):
 def _spell(language: str, limit: int) -> list[str]:
     from num2words import CONVERTER_CLASSES, num2words
 
-    if language not in CONVERTER_CLASSES:
-        nearest = difflib.get_close_matches(language, CONVERTER_CLASSES, n=1)
-        hint = f" (nearest: {nearest[0]})" if nearest else ""
-        raise ValueError(f"a language must be one of {', '.join(sorted(CONVERTER_CLASSES))}; got {language!r}{hint}")
+    known("a language", [language], sorted(CONVERTER_CLASSES))
     try:
         return [num2words(number, lang=language) for number in range(limit + 1)]
     except (NotImplementedError, OverflowError, IndexError, KeyError) as error:

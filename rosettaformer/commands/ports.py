@@ -1,0 +1,32 @@
+"""Ports as a command is given them."""
+
+import importlib.util
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from reference_numpy.suggestions import known
+
+from ..conformance.command import PREFIX
+from ..conformance.port import ENTRY_POINTS, PORTS
+
+__all__ = ["importable", "require_ports"]
+
+
+def require_ports(ports: Iterable[str]) -> None:
+    """Raises ValueError where a port cannot even be looked for; what is wrong within one is a result."""
+    installed = {point.name for point in entry_points(group=ENTRY_POINTS)}
+    lost = [port for port in ports if not (port in PORTS or port in installed or _findable(port))]
+    known("port", lost, [*PORTS, *sorted(installed - {*PORTS})], "an installed port, a Python file, an importable module")
+
+
+def _findable(port: str) -> bool:
+    return Path(port).is_file() if port.endswith(".py") else port.startswith(PREFIX) or importable(port)
+
+
+def importable(module: str) -> bool:
+    """Whether Python finds a module of that name."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False

@@ -1,0 +1,74 @@
+"""What a long run says on standard error while it goes: a bar on a terminal, otherwise a line now and then."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..conformance.report.matrix import duration
+from ..conformance.result import Result
+
+__all__ = ["Checking"]
+
+EVERY = 15.0  # seconds between two lines
+EARLY = 3.0  # before so many seconds nothing is estimated
+
+
+class Checking:
+    """How a run of ports goes. To be entered; `begin` and `advance` are for `runner.run`."""
+
+    def __init__(self, ports: Sequence[str], cases: int, console: Console | None = None) -> None:
+        """cases: how many each port may be asked, until the port says how many it covers."""
+        self._console = console or Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._ports, self._expected, self._total, self._done = ports, cases, len(ports) * cases, 0
+        self._task = self._bar.add_task("checking", total=self._total)
+        self._started = self._said = time.monotonic()
+
+    def __enter__(self) -> "Checking":
+        self.say(f"starting {', '.join(self._ports)} ...")
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far."""
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, port: str, modes: Counter[str]) -> None:
+        """Says what a port that has started is asked, and what takes long before it does."""
+        for mode, count in modes.items():
+            self.say(f"compiling {port}: {count} cases, each compiled ..." if mode == "compiled" else f"running {port}: {count} cases ...")
+        self._expect(sum(modes.values()))
+
+    def advance(self, result: Result) -> None:
+        """Counts a result of a case that the port was asked."""
+        if not result.component:  # the port did not start
+            self._expect(0)
+        elif result.seconds:
+            self._done += 1
+            self._bar.update(self._task, completed=self._done)
+            if not self._console.is_terminal and time.monotonic() - self._said > EVERY:
+                self._said = time.monotonic()
+                self.say(self._so_far())
+
+    def _expect(self, cases: int) -> None:
+        """One of the ports will be asked so many cases."""
+        self._total += cases - self._expected
+        self._bar.update(self._task, total=self._total)
+
+    def _so_far(self) -> str:
+        rest = self.seconds / self._done * (self._total - self._done)
+        text = f"{self._done} of {self._total} cases after {duration(self.seconds)}"
+        return text + (f", about {duration(rest)} left" if self.seconds > EARLY and rest > 0 else "")

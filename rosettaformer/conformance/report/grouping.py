@@ -1,0 +1,74 @@
+"""What reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..result import Result
+from .summary import Summary
+
+__all__ = ["Reason", "alike", "left", "reasons", "shown_rows", "uncovered", "where"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why so many results of a port were not compared."""
+
+    port: str
+    status: str
+    text: str
+    count: int
+
+
+def uncovered(summary: Summary) -> dict[str, list[str]]:
+    """By port, the components of which it covers nothing."""
+    covered: dict[tuple[str, str], bool] = {}
+    for result in summary.results:
+        if result.component:
+            key = (result.port, result.component)
+            covered[key] = covered.get(key, False) or result.status != "not covered"
+    found: dict[str, list[str]] = {}
+    for (port, component), some in covered.items():
+        if not some:
+            found.setdefault(port, []).append(component)
+    return found
+
+
+def shown_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The rows of a matrix, component and dtype, of which some port covers something."""
+    covered = {(result.component, result.dtype) for result in summary.results if result.status != "not covered"}
+    return [row for row in summary.rows if row in covered]
+
+
+def reasons(summary: Summary) -> list[Reason]:
+    """Why results were not compared, those of components that a port does not cover as one for each port."""
+    missing = uncovered(summary)
+    counts: dict[tuple[str, str, str], int] = {}
+    for result in left(summary):
+        names = missing.get(result.port, ()) if result.status == "not covered" else ()
+        text = _components(names) if result.component in names else result.message
+        key = (result.port, result.status, text)
+        counts[key] = counts.get(key, 0) + 1
+    return [Reason(*key, count) for key, count in counts.items()]
+
+
+def left(summary: Summary) -> list[Result]:
+    """The results that were not compared."""
+    judged = {id(result) for result in (*summary.passed, *summary.failed, *summary.accepted)}
+    return [result for result in summary.results if id(result) not in judged]
+
+
+def _components(names: Sequence[str]) -> str:
+    return f"{len(names)} component{'s' if len(names) > 1 else ''}: {', '.join(names)}"
+
+
+def alike(results: Iterable[Result]) -> list[list[Result]]:
+    """The results in groups of equal port, status and message, in the order of their firsts; what has no message stands alone."""
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for number, result in enumerate(results):
+        groups.setdefault((result.port, result.status, result.message or number), []).append(result)
+    return list(groups.values())
+
+
+def where(result: Result, port: bool = True) -> str:
+    """Which case a result is about, and how it was run."""
+    return " ".join(filter(None, (result.port if port else "", result.case, result.dtype, result.mode, result.device)))

@@ -1,0 +1,81 @@
+"""A port whose functions or modules take other arguments is told what they are called with."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rosettaformer.conformance import signature
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.port import Port
+from rosettaformer.conformance.watch import Watch
+from rosettaformer.conformance.worker import _reply
+
+FUNCTION = (
+    "; layer_norm is called as layer_norm(case), where case.inputs has x_btd, case.parameters scale, offset, and case.config the settings"
+)
+MODULE = "; layer_norm is called as layer_norm(x_btd=...)"
+BUILD = "; components must map each name to what is called as build(config, dtype) and gives the module"
+
+
+def layer_norm_case() -> Case:
+    return next(case for case in all_cases() if case.id == "layer_norm/plain")
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("def layer_norm(x_btd, scale, offset, epsilon): ...", FUNCTION),
+        ("def layer_norm(): ...", FUNCTION),
+        ("def layer_norm(x): return x.mean(-1)", FUNCTION),
+        ("def layer_norm(x): return x - 1", FUNCTION),
+        ("def layer_norm(case): return len(1, 2)", ""),
+        ("def inner(a): ...\ndef layer_norm(case): return inner(1, 2)", ""),
+        ("def layer_norm(case): raise ValueError('takes 1 positional argument')", ""),
+    ],
+)
+def test_functions(source: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / f"port_{abs(hash(source))}.py"
+    file.write_text(source)
+    kind, message = _reply(Port(str(file)), Watch(), "answer", layer_norm_case())
+    assert kind in ("error", "differs")
+    assert message.endswith(hint) if hint else "is called as" not in message
+
+
+def raised(call: Any) -> Exception:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def test_modules() -> None:
+    module = SimpleNamespace(framework="torch", __file__="port.py")
+
+    def _built(build: Any) -> Any:
+        return build(1, 2)
+
+    unexpected = raised(lambda: (lambda x: x)(x_btd=1))
+    assert signature.hint(unexpected, module, layer_norm_case()) == MODULE
+    assert signature.hint(raised(lambda: _built(lambda config: None)), module, layer_norm_case()) == BUILD
+    assert signature.hint(raised(lambda: _built(7)), module, layer_norm_case()) == BUILD
+    gradient = next(case for case in all_cases(grad=True) if case.component == "layer_norm_vjp")
+    assert signature.hint(unexpected, module, gradient) == MODULE
+    assert signature.hint(ValueError("takes 1 positional argument"), module, layer_norm_case()) == ""
+    own = SimpleNamespace(framework="torch", __file__=__file__)
+    assert signature.hint(unexpected, own, layer_norm_case()) == ""  # a call within the port's own file
+
+
+def test_a_torch_module_with_another_argument(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "port_of_a_module.py"
+    file.write_text(
+        "import torch\nclass Norm(torch.nn.Module):\n    def forward(self, x): return x\n"
+        "framework = 'torch'\ncomponents = {'softmax': lambda config, dtype: Norm()}\n"
+    )
+    case = next(case for case in all_cases() if case.component == "softmax")
+    kind, message = _reply(Port(str(file)), Watch(), "answer", case)
+    assert kind == "error"
+    assert "unexpected keyword argument" in message
+    assert message.endswith(f"; softmax is called as softmax({', '.join(f'{name}=...' for name in case.inputs)})")

@@ -1,0 +1,74 @@
+"""The nearest word to one that is unknown."""
+
+import time
+
+import pytest
+
+from reference_numpy.suggestions import known, nearest, unknown
+from rosettaformer.cli import main
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("sofmax", "softmax"), ("SOFTMAX", "softmax"), ("norm", "layer_norm"), ("b.bias", "a.b.bias"), ("xyz", ""), ("", ""), ("so", "")],
+)
+def test_the_nearest_word_is_named_where_one_is_similar(name: str, found: str) -> None:
+    assert nearest(name, ["softmax", "layer_norm", "a.b.bias"]) == (f" (nearest: {found})" if found else "")
+
+
+def test_every_unknown_name_is_refused_with_its_nearest() -> None:
+    assert known("dtype", ["float32"], ("float64", "float32")) == ("float32",)
+    message = r"^dtype must be one of float64, float32, or none; got 'float31' \(nearest: float32\), 7$"
+    with pytest.raises(ValueError, match=message):
+        known("dtype", ["float32", "float31", 7], ("float64", "float32"), "or none")
+    assert unknown("field", ["heads", "head"], {"heads": 1}) == ["unknown field 'head' (nearest: heads)"]
+
+
+def test_many_and_long_words_take_no_long_time() -> None:
+    started = time.monotonic()
+    assert nearest("layer_nrom", (f"word{i}" for i in range(1_000_000))) == ""
+    assert nearest("x" * 10**6, ["x" * 10**6 + "y"] * 100) == ""
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["chek"], "check"),
+        (["vectors", "exprot", "x"], "export"),
+        (["vectors", "export", "x", "--component", "sofmax"], "softmax"),
+        (["check", "torhc"], "torch"),
+        (["check", "torch", "--component", "layernorm"], "layer_norm"),
+        (["check", "torch", "--dtype", "bf16"], "bfloat16"),
+        (["check", "torch", "--device", "cdua"], "cuda"),
+        (["check", "torch", "--mode", "egaer"], "eager"),
+        (["check", "--grd"], "--grad"),
+        (["check", "torch", "-k", "large_meen"], "large_mean"),
+        (["diagnose", "torch", "--component", "softmaks"], "softmax"),
+        (["explain", "NMR4"], "NRM4"),
+        (["list", "defcets"], "defects"),
+        (["new-port", "numby", "mine"], "numpy"),
+        (["train", "--out", "x", "--task", "revers"], "reverse"),
+        (["train", "--out", "x", "--backend", "jaxx"], "jax"),
+        (["train", "--out", "x", "--task", "reverse", "--preset", "tinny"], "tiny"),
+        (["translate", "x", "--checkpoint", "averge"], "average"),
+        (["convert", "x", "y", "--from", "canonicl", "--to", "canonical"], "canonical"),
+        (["compare-training", "--backend", "tourch"], "torch"),
+        (["compare-training", "--dtype", "float23"], "float32"),
+        (["bench", "--workload", "W11"], "W1"),
+    ],
+)
+def test_every_command_names_the_nearest_word(arguments: list[str], found: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    text = capsys.readouterr().err
+    assert end.value.code == 2
+    assert f"(nearest: {found})" in text or f"Did you mean '{found}'?" in text, text
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["check", "-h"], ["vectors", "-h"], ["vectors", "export", "-h"], ["list", "-h"]])
+def test_h_is_help_everywhere(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("Usage: rosettaformer")
