@@ -60,6 +60,10 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
     "--min-version", type=click.IntRange(1, SUITE_VERSION), default=SUITE_VERSION, metavar="N",
     help=f"Conform to this version of the suite: newer cases are put, but do not fail. [default: {SUITE_VERSION}]",
 )  # fmt: skip
+@click.option(
+    "--allow-incomplete", "incomplete", is_flag=True,
+    help="Exit 0 although outputs are not given (--results), or nothing of a component can be compared.",
+)  # fmt: skip
 @click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
 @click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
 @click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file.")
@@ -70,6 +74,7 @@ def check(
     declared: Path | None,
     min_cases: int,
     min_version: int,
+    incomplete: bool,
     json_file: Path | None,
     junit_file: Path | None,
     html_file: Path | None,
@@ -96,7 +101,7 @@ def check(
     cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint", "grad")})
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     rows = _judge(results, cases, selection["dtypes"] or DTYPES) if results else _run(cases, named or tuple(PORTS), limit, **selection)
-    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version)
+    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
