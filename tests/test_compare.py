@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from rosettaformer.conformance import tolerance, truth
-from rosettaformer.conformance.case import numpy_dtype
+from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.result import Result, judge
 from rosettaformer.conformance.tolerance import Expectation, ulp
 
 
@@ -106,3 +107,112 @@ def test_tf32_noise_is_that_of_ten_bits() -> None:
     plain = tolerance.expect(case.at("float32", "cuda"))["output"].noise
     tf32 = tolerance.expect(case.at("float32", "cuda-tf32"))["output"].noise
     assert 100 * plain < tf32 < 0.05
+
+
+def _judged(expected: dict[str, Expectation], **outputs: np.ndarray) -> Result:
+    row = {"case": "c/n", "component": "c", "port": "p", "dtype": "float16", "device": "cpu", "mode": ""}
+    return judge(row, "outputs", outputs, expected)
+
+
+def _half(reference: np.ndarray, *runs: np.ndarray) -> Expectation:
+    return tolerance.expectation(reference, [np.asarray(run, np.float16) for run in runs])
+
+
+def _answers(size: int) -> list[np.ndarray]:
+    return [np.full(size, value, np.float16) for value in (0.0, 1.0, np.nan, np.inf)]
+
+
+def test_where_the_dtype_overflows_nothing_passes_and_nothing_fails() -> None:
+    reference = np.array([1e3, 1e5])
+    for runs in ([[1e3, np.inf]], [[1e3, np.nan]], [[1e3, 6e4], [1e3, np.nan]], [[np.nan, 6e4], [1e3, 6e4]]):
+        expected = {"output": _half(reference, *map(np.array, runs))}
+        for got in _answers(2):
+            result = _judged(expected, output=got)
+            assert (result.status, result.message) == ("not comparable", "output: plain arithmetic in float16 overflows")
+
+
+def test_a_bound_that_zeros_are_within_shows_nothing() -> None:
+    reference = np.array([1.0, 2.0])
+    expected = {"output": _half(reference, np.array([0.0, 0.0]), np.array([1.75, 2.5]))}
+    assert {_judged(expected, output=got).status for got in _answers(2)[:2]} == {"not comparable"}
+    assert "the bound 8 is not below the largest reference value 2" in _judged(expected, output=_answers(2)[0]).message
+    assert _judged(expected, output=np.full(2, np.nan, np.float16)).status == "differs"  # none of the orders gives NaN
+    near = {"output": _half(reference, np.array([1.0, 2.25]))}
+    assert _judged(near, output=np.zeros(2, np.float16)).status == "differs"
+    assert _judged(near, output=reference.astype(np.float16)).status == "pass"
+
+
+def test_the_root_mean_square_alone_can_show_that_zeros_are_wrong() -> None:
+    reference = np.array([*[1.0] * 64, 1.5])
+    run = reference.copy()
+    run[-1] = 2.0
+    expected = {"output": _half(reference, run)}
+    assert expected["output"].bound >= 1.5
+    assert _judged(expected, output=np.zeros(65, np.float16)).status == "differs"
+
+
+def test_an_output_of_nothing_but_nan_shows_nothing() -> None:
+    expected = {"output": _half(np.full(3, np.nan), np.full(3, np.nan))}
+    assert _judged(expected, output=np.full(3, np.nan, np.float16)).status == "not comparable"
+
+
+def test_exact_zeros_are_compared() -> None:
+    expected = {"output": _half(np.zeros(3), np.zeros(3))}
+    assert _judged(expected, output=np.zeros(3, np.float16)).status == "pass"
+    assert _judged(expected, output=np.full(3, 1e-3, np.float16)).status == "differs"
+
+
+def test_empty_outputs_are_not_compared_but_for_shape_and_dtype() -> None:
+    expected = {"output": _half(np.zeros((0, 3)), np.zeros((0, 3)))}
+    assert _judged(expected, output=np.zeros((0, 3), np.float16)).status == "empty"
+    assert _judged(expected, output=np.zeros((0, 4), np.float16)).status == "differs"
+    assert _judged(expected, output=np.zeros((0, 3), np.float32)).status == "differs"
+
+
+def test_of_several_outputs_those_that_show_something_decide() -> None:
+    good, wide = np.array([1.0, 2.0]), {"wide": _half(np.array([1.0]), np.array([np.inf]))}
+    expected = {"good": _half(good, good)} | wide
+    passes = _judged(expected, good=good.astype(np.float16), wide=np.zeros(1, np.float16))
+    assert (passes.status, list(passes.incomparable)) == ("pass", ["wide"])
+    assert _judged(expected, good=np.zeros(2, np.float16), wide=np.ones(1, np.float16)).status == "differs"
+    assert _judged(expected, good=good.astype(np.float16), wide=np.ones(2, np.float16)).status == "differs"  # another shape
+
+
+EMPTY = ("embedding/batch_0", "scaled_dot_product_attention/batch_0", "scaled_dot_product_attention_vjp/batch_0", "layer_norm/batch_0")
+EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.exhaustive) for case in all_cases(grad=True)]
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
+    """Batches of no rows are empty. Parts of gradients in half types may show nothing; no output of a forward component does."""
+    for dtype in case.dtypes:
+        expected = tolerance.expect(case.at(dtype))
+        zeros = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()}
+        result = _judged(expected, **zeros)
+        assert result.status != "not comparable"
+        assert (result.status == "empty") == (case.id in EMPTY)
+        assert not result.incomparable or case.component.endswith("_vjp")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_a_part_of_a_gradient_that_is_zero_is_compared_at_the_size_of_the_gradient(dtype: str) -> None:
+    """Softmax does not change with the bias of the keys; where one key is left, not with query and key."""
+    for case_id, name in (
+        ("multi_head_attention_vjp/ragged", "parameters.key.bias"),
+        ("scaled_dot_product_attention_vjp/one_position", "key_bsgk"),
+    ):
+        case = next(case for case in all_cases(grad=True) if case.id == case_id).at(dtype)
+        expected, answer = tolerance.expect(case), truth.answer(case)
+        zero = expected[name]
+        assert zero.largest <= zero.bound < zero.whole
+        assert not zero.incomparable
+        assert _judged(expected, **answer | {name: np.zeros_like(answer[name])}).status == "pass"
+        assert _judged(expected, **answer | {name: np.full_like(answer[name], zero.whole)}).status == "differs"
+
+
+def test_a_statistic_that_is_zero_is_compared_at_the_size_of_the_array() -> None:
+    case = next(case for case in all_cases() if case.id == "random_dropout/weights").at("float32")
+    expected, correlated = tolerance.expect(case), {name: one.reference.astype(one.dtype) for name, one in tolerance.expect(case).items()}
+    assert not [one for one in expected.values() if one.incomparable]
+    assert _judged(expected, **correlated).status == "pass"
+    assert _judged(expected, **correlated | {"correlation_0": np.float32(1.0)[...]}).status == "differs"

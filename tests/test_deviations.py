@@ -8,7 +8,7 @@ import pytest
 from rosettaformer.conformance import deviations
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
+from rosettaformer.conformance.result import FAILURES, Result
 
 ENTRY = """
 [[deviation]]
@@ -36,9 +36,10 @@ def statuses(results: list[Result]) -> list[str]:
     return [result.status for result in results]
 
 
-@pytest.mark.parametrize("status", ["differs", "error", "crash", "hang"])
+@pytest.mark.parametrize("status", FAILURES)
 def test_a_declared_failure_is_a_deviation_with_the_reason_the_link_and_what_was_seen(tmp_path: Path, status: str) -> None:
-    results = deviations.apply([row(status=status), row("layer_norm/plain", "pass")], entries(tmp_path, ENTRY))
+    text = ENTRY if status == "differs" else f'{ENTRY}status = "{status}"\n'
+    results = deviations.apply([row(status=status), row("layer_norm/plain", "pass")], entries(tmp_path, text))
     assert statuses(results) == ["deviation", "pass"]
     assert results[0].message == "computed in one pass (https://example.org/1): error 1, allowed 0.1"
     assert results[0].error == 1.0
@@ -46,6 +47,21 @@ def test_a_declared_failure_is_a_deviation_with_the_reason_the_link_and_what_was
     assert summary.conforms
     assert summary.compared == 2
     assert summary.totals == "2 compared, 0 failed, 1 declared, 0 not compared"
+    assert summary.verdict == "conforms except 1 declared"
+
+
+@pytest.mark.parametrize("accepted", FAILURES)
+def test_an_entry_accepts_one_kind_of_failure_and_no_other(tmp_path: Path, accepted: str) -> None:
+    everything = ENTRY.replace("layer_norm/large_mean", "*").replace('dtype = "float16"\n', "")
+    found = entries(tmp_path, everything if accepted == "differs" else f'{everything}status = "{accepted}"\n')
+    results = deviations.apply([row(status=status) for status in FAILURES], found)
+    assert statuses(results) == ["deviation" if status == accepted else status for status in FAILURES]
+    assert not Summary(results).conforms
+
+
+def test_what_is_declared_throughout_conforms_in_nothing(tmp_path: Path) -> None:
+    summary = Summary(deviations.apply([row(), row(dtype="float32")], entries(tmp_path, ENTRY.replace('dtype = "float16"\n', ""))))
+    assert (summary.verdict, summary.conforms) == ("nothing conforms", False)
 
 
 @pytest.mark.parametrize(("changes"), [{"port": "other"}, {"dtype": "float32"}, {"case": "layer_norm/plain"}])
@@ -71,7 +87,7 @@ def test_an_entry_that_no_longer_fails_is_stale_and_fails(tmp_path: Path) -> Non
     assert summary.columns == [("mine", "eager", "cpu")]
 
 
-@pytest.mark.parametrize("status", ["skipped", "not covered", "unsupported"])
+@pytest.mark.parametrize("status", ["skipped", "not covered", "unsupported", "not comparable", "empty"])
 def test_an_entry_whose_case_was_not_compared_is_not_stale(tmp_path: Path, status: str) -> None:
     assert statuses(deviations.apply([row(status=status)], entries(tmp_path, ENTRY))) == [status]
 
@@ -93,6 +109,7 @@ note = 1
 case = "layer_norm/large_meen"
 port = "mine"
 dtype = "float61"
+status = "crashes"
 reason = " "
 [[deviation]]
 case = "positional_encoding/*"
@@ -116,6 +133,7 @@ link = "z"
         "entry 1: link must be a text that is not empty; got nothing",
         "entry 1: case 'layer_norm/large_meen' is unknown (nearest: layer_norm/large_mean)",
         "entry 1: dtype 'float61' is unknown (nearest: float64)",
+        "entry 1: status 'crashes' is unknown (nearest: crash)",
         "entry 2: field 'cause' is unknown (nearest: case)",
         "entry 2: port must be a text that is not empty; got 3",
         "entry 3: case 'nothing/at_all' is unknown",
@@ -143,6 +161,7 @@ def test_failures_of_newer_cases_are_new_and_do_not_fail() -> None:
     summary = Summary([results[0], results[2]], min_version=1)
     assert summary.conforms
     assert summary.totals == "2 compared, 0 failed, 1 new, 0 not compared"
+    assert summary.verdict == "conforms except 1 new"
 
 
 def test_too_few_comparisons_fail_with_the_numbers() -> None:

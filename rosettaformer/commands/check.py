@@ -56,6 +56,10 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
     "--min-version", type=click.IntRange(1, SUITE_VERSION), default=SUITE_VERSION, metavar="N",
     help=f"Conform to this version of the suite: newer cases are run, but do not fail. [default: {SUITE_VERSION}]",
 )  # fmt: skip
+@click.option(
+    "--allow-incomplete", "incomplete", is_flag=True,
+    help="Exit 0 although outputs are not given (--results), or nothing of a component can be compared.",
+)  # fmt: skip
 @click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
 @click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
 @click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file.")
@@ -66,6 +70,7 @@ def check(
     declared: Path | None,
     min_cases: int,
     min_version: int,
+    incomplete: bool,
     json_file: Path | None,
     junit_file: Path | None,
     html_file: Path | None,
@@ -101,7 +106,7 @@ def check(
     else:
         rows = _run(cases, named or tuple(PORTS), limit, lambda result: first and _fails(result, entries, min_version), **selection)
     seconds = time.monotonic() - started
-    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version)
+    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":

@@ -1,5 +1,6 @@
 """Comparison of a port's output with the truth's."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ class Comparison:
 
     ratio: the largest error in units of what plain arithmetic of the dtype costs (1 = as accurate as plain NumPy).
     excess: the error in units of what passes; at most 1 conforms. message: what is wrong, empty where nothing is.
+    incomparable: why the output shows nothing, whatever its error is; empty where it does, and where its shape or dtype is wrong.
     """
 
     ratio: float
@@ -25,10 +27,11 @@ class Comparison:
     ulps: float = 0.0
     worst: tuple[int, ...] = ()
     message: str = ""
+    incomparable: str = ""
 
 
 def compare(expectation: Expectation, got: Any) -> Comparison:
-    """Shape, dtype, places of NaN and infinity, then the largest and the root mean square error."""
+    """Shape, dtype, places of NaN and infinity, then the largest and the root mean square error; or why they show nothing."""
     if not isinstance(got, np.ndarray):
         return _refusal(f"must be an array; got {type(got).__name__}")
     reference, dtype = expectation.reference, expectation.dtype
@@ -37,9 +40,17 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
     integers = dtype.kind in "iu" and got.dtype.kind in "iu"
     if got.dtype != dtype and not integers:
         return _refusal(f"must be {dtype}; got {got.dtype}")
+    reason = expectation.incomparable
+    if not np.isfinite(expectation.bound):
+        return Comparison(np.nan, np.nan, np.nan, expectation.noise, incomparable=reason)
+    if not got.size:
+        return Comparison(0.0, 0.0, 0.0, expectation.noise, incomparable=reason)
     if dtype.kind in "biu":
         return _compare_exactly(expectation, got)
-    return _compare_closely(expectation, got.astype(np.float64))
+    wide = got.astype(np.float64)
+    if message := _other_places(expectation.reference, wide):
+        return _refusal(message)
+    return dataclasses.replace(_compare_closely(expectation, wide), incomparable=reason)
 
 
 def _refusal(message: str) -> Comparison:
@@ -53,13 +64,16 @@ def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
     return Comparison(0.0, 0.0, 0.0, 0.0)
 
 
-def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
-    reference = expectation.reference
+def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
+    """What is wrong with the places of NaN and infinity."""
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
         if (count := int((test(got) != test(reference)).sum())):  # fmt: skip
-            return _refusal(f"{count} of {got.size} elements are {kind} where the truth is not, or the reverse")
-    if not got.size:
-        return Comparison(0.0, 0.0, 0.0, expectation.noise)
+            return f"{count} of {got.size} elements are {kind} where the truth is not, or the reverse"
+    return ""
+
+
+def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
+    reference = expectation.reference
     finite = np.isfinite(reference)
     error = np.abs(np.where(finite, got, 0.0) - np.where(finite, reference, 0.0))
     worst = np.unravel_index(int(error.argmax()), error.shape)

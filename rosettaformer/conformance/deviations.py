@@ -15,24 +15,27 @@ from .runner import FAILURES, Result
 
 __all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
 
-FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False}  # name -> required
+FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
+DEFAULT = "differs"  # what an entry accepts that names no status
 JUDGED = ("pass", *FAILURES, "deviation")
-SETTLED = (*JUDGED, "not covered", "unsupported")
+SETTLED = (*JUDGED, "not comparable", "empty", "not covered", "unsupported")
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One entry of the file. covers: the (case id, dtype) of the suite that it is about."""
+    """One entry of the file. covers: the (case id, dtype) of the suite that it is about. status: the failure that it accepts."""
 
     case: str
     port: str
     reason: str
     link: str
+    status: str
     covers: frozenset[tuple[str, str]]
 
 
 def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
-    """The entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link and perhaps dtype.
+    """The entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link, and perhaps dtype
+    and status: the one failure that the entry accepts (differs, error, crash, hang), by default differs.
 
     cases: what an entry may name. Raises ValueError that lists everything that is wrong with the file.
     """
@@ -69,6 +72,8 @@ def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> I
         yield _unknown("dtype ", dtype, DTYPES)
     elif ids and "dtype" in entry and not any(dtype in known[name] for name in ids):
         yield f"{case} is not put in {dtype}"
+    if (status := str(entry.get("status", DEFAULT))).strip() and status not in FAILURES:
+        yield _unknown("status ", status, FAILURES)
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -78,7 +83,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> Deviation:
     ids = fnmatch.filter(known, entry["case"])
     covers = frozenset((case, dtype) for case in ids for dtype in known[case] if dtype == entry.get("dtype", dtype))
-    return Deviation(entry["case"], entry["port"], entry["reason"].strip(), entry["link"].strip(), covers)
+    return Deviation(entry["case"], entry["port"], entry["reason"].strip(), entry["link"].strip(), entry.get("status", DEFAULT), covers)
 
 
 def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Result]:
@@ -88,9 +93,9 @@ def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Re
 
 
 def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
-    """A failure that an entry covers, as a deviation whose message begins with the reason and the link; any other result as it is."""
+    """A failure that an entry accepts, as a deviation whose message begins with the reason and the link; any other result as it is."""
     for deviation in deviations if result.status in FAILURES else ():
-        if _covers(deviation, result):
+        if _covers(deviation, result) and result.status == deviation.status:
             return dataclasses.replace(result, status="deviation", message=f"{deviation.reason} ({deviation.link}): {result.message}")
     return result
 

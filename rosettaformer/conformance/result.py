@@ -1,6 +1,7 @@
 """What becomes of a case with a port."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ class Result:
     """One row: what became of a case with a port.
 
     status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
-    unsupported (the framework has no kernel); not covered; missing (the framework is not installed); skipped (the port had crashed too
-    often); not run (the run had been stopped at a failure); deviation (fails as declared); stale (declared, but fails no longer); new
-    (fails, but is newer than what was asked for).
+    not comparable (no output shows anything, since zeros would pass too); empty (outputs without elements, of the right shape and dtype);
+    unsupported (the framework has no kernel); not covered; not given (there is no file of outputs); missing (the framework is not
+    installed); skipped (the port had crashed too often); not run (the run had been stopped at a failure); deviation (fails as declared);
+    stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
+    incomparable: the outputs that show nothing, with the reasons; where others do, the status is about those.
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
     |error| / allowed around the worst place. since: the version of the suite in which the case appeared. seconds: how long the port took
@@ -49,6 +52,7 @@ class Result:
     heat: list[list[float]] | None = None
     since: int = 1
     seconds: float = 0.0
+    incomparable: dict[str, str] = field(default_factory=dict)
 
 
 def _names(wanted: list[str], got: list[str]) -> str:
@@ -68,7 +72,13 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
     if answer.keys() != expected.keys():
         return Result(**row, status="differs", message=_names(list(expected), list(answer)))
     comparisons = {name: compare(expected[name], answer[name]) for name in expected}
-    name, worst = max(comparisons.items(), key=lambda item: (item[1].excess, item[1].ratio))
+    incomparable = {name: comparison.incomparable for name, comparison in comparisons.items() if comparison.incomparable}
+    judged = {name: comparison for name, comparison in comparisons.items() if name not in incomparable}
+    if not judged:
+        if not any(one.reference.size for one in expected.values()):
+            return Result(**row, status="empty", message="there are no elements; only shape and dtype were compared")
+        return Result(**row, status="not comparable", message=_reasons(incomparable), incomparable=incomparable)
+    name, worst = max(judged.items(), key=lambda item: (item[1].excess, item[1].ratio))
     failed = worst.excess > 1
     heat = None
     place = worst.worst
@@ -80,7 +90,7 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         **row,
         status="differs" if failed else "pass",
         message=f"{name}: {worst.message}" if worst.message else "",
-        ratio=max(comparison.ratio for comparison in comparisons.values()),
+        ratio=max(comparison.ratio for comparison in judged.values()),
         excess=worst.excess,
         error=worst.error,
         noise=worst.noise,
@@ -89,4 +99,11 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         worst=place,
         output=name if failed else "",
         heat=heat,
+        incomparable=incomparable,
     )
+
+
+def _reasons(incomparable: Mapping[str, str]) -> str:
+    """Why no output shows anything, by the first of them."""
+    name, reason = next(iter(incomparable.items()))
+    return f"{name}: {reason}" + (f"; {len(incomparable) - 1} other outputs show nothing either" if len(incomparable) > 1 else "")

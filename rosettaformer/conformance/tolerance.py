@@ -6,10 +6,12 @@ The largest of many elements' errors says how large an error may be; where the a
 on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few answers,
 in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean of DRAWS
 seeds and the c_i are what each gives.
+
+An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +39,11 @@ class Expectation:
 
     reference: np.ndarray
     dtype: np.dtype
-    noise: float  # max_i max |c_i - r|
+    noise: float  # max_i max |c_i - r|; infinite or NaN where one of the c_i overflows
     noise_rmse: float  # max_i rmse(c_i, r)
     unit: float  # one ulp of the largest |r| in the dtype
     note: str = ""  # why an answer that differs does
+    whole: float = 0.0  # where r is zero, the largest |r| of all that this output is a part of
 
     @property
     def bound(self) -> float:
@@ -59,8 +62,38 @@ class Expectation:
         """What a ratio of 1 stands for: the noise, at least the half ulp to which a result can be rounded at all."""
         return max(self.noise, self.unit / 2)
 
+    @property
+    def largest(self) -> float:
+        """The largest finite |r|."""
+        return float(np.abs(self._finite).max(initial=0.0))
 
-def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> dict[str, Expectation]:
+    @property
+    def incomparable(self) -> str:
+        """Why no answer can be judged; empty where one can: where zeros do not pass, or r is zero in every order."""
+        if not self.reference.size:
+            return "it is empty"
+        if self.dtype.kind in "biu":
+            return ""
+        if not np.isfinite(self.reference).any():
+            return "no reference value is finite"
+        if self.largest == self.noise == 0:
+            return ""
+        if not np.isfinite(self.bound):
+            return f"plain arithmetic in {self.dtype} overflows"
+        size = max(self.largest, self.whole)
+        if self.bound < size or self.bound_rmse < float(np.sqrt(np.mean(self._finite**2))):
+            return ""
+        return f"the bound {self.bound:.3g} is not below the largest reference value {size:.3g}"
+
+    @property
+    def _finite(self) -> np.ndarray:
+        return np.where(np.isfinite(self.reference), self.reference, 0.0)
+
+
+Expectations = dict[str, Expectation]
+
+
+def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> Expectations:
     """The expectation of every output of a case that has been cast to its dtype.
 
     answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
@@ -71,11 +104,13 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
     if case.component in truth.SEARCHES:
         return searched(case, Chooser(), answer, rounded)[0]
     reference = answer(case) if rounded else answer(case.at("float64"))
-    orders = _orders(case)
     gradient = bool(truth.forward_of(case.component))
-    orders += list(GRADIENT_ORDERS.values()) if gradient else []
-    if gradient or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values()):
-        orders += [shuffled(seed) for seed in range(SHUFFLES)]
+    shuffles = gradient or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
+    found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(SHUFFLES if shuffles else 0)])
+    return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
+
+
+def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], orders: Iterable[dict[str, Callable]]) -> Expectations:
     runs = []
     for replacements in orders:
         with order(replacements):
@@ -83,9 +118,25 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
     return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
 
 
+def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], found: Expectations) -> Expectations:
+    """A gradient's expectations, in which the parts that are zero are as large as the whole gradient, of which their terms are.
+
+    A part is zero where float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is, since
+    softmax does not change with it.
+    """
+    doubtful = [name for name, expectation in found.items() if np.isfinite(expectation.bound) and expectation.incomparable]
+    if not doubtful:
+        return found
+    wide = case.at("float64")
+    exact = found if case.dtype == "float64" else _in_orders(wide, answer, reference, _orders(wide))
+    whole = max(expectation.largest for expectation in found.values())
+    zeros = {name: dataclasses.replace(found[name], whole=whole) for name in doubtful if found[name].largest <= exact[name].bound}
+    return found | zeros
+
+
 def searched(
     case: Case, chooser: Chooser, answer: Answer = truth.answer, rounded: bool = False
-) -> tuple[dict[str, Expectation], list[dict[Key, np.ndarray]]]:
+) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
     """The expectation of a search whose choices the chooser makes; and the scores that each order chooses by, when it makes the same."""
     reference = answer(case if rounded else case.at("float64"), chosen_by(chooser))
     runs, scores = [], []
@@ -98,10 +149,11 @@ def searched(
 
 
 def _orders(case: Case) -> list[dict[str, Callable]]:
-    return list((ORDERS | TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else ORDERS).values())
+    tf32 = TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else {}
+    return list((ORDERS | tf32 | (GRADIENT_ORDERS if truth.forward_of(case.component) else {})).values())
 
 
-def _of_draws(case: Case, answer: Answer) -> dict[str, Expectation]:
+def _of_draws(case: Case, answer: Answer) -> Expectations:
     """What is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
     draws = [answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed})) for seed in range(DRAWS)]
     result = {}
@@ -109,7 +161,10 @@ def _of_draws(case: Case, answer: Answer) -> dict[str, Expectation]:
         runs = [draw[name] for draw in draws]
         mean = first if first.dtype.kind in "iu" else np.mean([run.astype(np.float64) for run in runs], axis=0)
         result[name] = expectation(np.asarray(mean), runs)
-    return result
+    arrays: dict[str, float] = {}  # the largest statistic of each array, of which a mean or a correlation of zero is one
+    for name, one in result.items():
+        arrays[name.rpartition(".")[0]] = max(arrays.get(name.rpartition(".")[0], 0.0), one.largest if one.dtype.kind not in "biu" else 0.0)
+    return {name: dataclasses.replace(one, whole=arrays[name.rpartition(".")[0]]) for name, one in result.items()}
 
 
 def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
@@ -124,8 +179,8 @@ def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
     return Expectation(
         reference=reference,
         dtype=dtype,
-        noise=max(float(error.max()) for error in errors),
-        noise_rmse=max(float(np.sqrt(np.mean(error**2))) for error in errors),
+        noise=float(np.max([error.max() for error in errors])),
+        noise_rmse=float(np.max([np.sqrt(np.mean(error**2)) for error in errors])),
         unit=ulp(float(np.abs(reference_or_0).max()), dtype),
     )
 

@@ -109,7 +109,7 @@ def _judge_file(directory: Path, case: Case) -> Result:
     row = {"case": case.id, "component": case.component, "port": str(directory), "dtype": case.dtype, "device": "cpu", "mode": "",
            "since": case.since}  # fmt: skip
     try:
-        kind, answer = read_answer(directory / answer_path(case)) or ("not covered", "there is no file of outputs")
+        kind, answer = read_answer(directory / answer_path(case)) or ("not given", "there is no file of outputs")
     except (ValueError, OSError) as error:
         kind, answer = "error", str(error)
     if kind == "outputs" and not isinstance(answer, str):

@@ -14,6 +14,7 @@ from ..runner import FAILURES, Result
 __all__ = ["Cell", "Summary"]
 
 ACCEPTED = ("deviation", "new")
+SHOWING_NOTHING = ("not comparable", "empty")
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,17 @@ class Cell:
     accepted: int  # failures that are declared, or newer than the version asked for
     ratio: float
     other: str  # why nothing was compared: unsupported by OP, not covered, skipped
-    left: int  # how many were not compared
+    left: int = 0  # how many cases were not compared
 
 
 class Summary:
     """The results of a run, ordered for a report.
 
     min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform.
+    incomplete: conforms although outputs are not given, or nothing of a component can be compared.
     """
 
-    def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION) -> None:
+    def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
         self.results = list(results)
         self.min_version = min_version
         self.stale = [result for result in results if result.status == "stale"]
@@ -42,6 +44,8 @@ class Summary:
         self.passed = [result for result in results if result.status == "pass"]
         self.accepted = [result for result in results if result.status in ACCEPTED]
         self._min_cases = max(1, min_cases)
+        self._incomplete = incomplete
+        self._counts = Counter(result.status for result in results)
 
     @property
     def compared(self) -> int:
@@ -50,27 +54,62 @@ class Summary:
 
     @property
     def shortage(self) -> str:
-        """What is wrong when too little was compared; empty where enough was."""
-        if self.compared >= self._min_cases:
-            return ""
-        return f"at least {self._min_cases} cases must be compared; got {self.compared}" if self.compared else "nothing was compared"
+        """What is wrong when too little was shown; empty where enough was."""
+        if not self.compared:
+            return "nothing was compared"
+        problems = []
+        if self.compared < self._min_cases:
+            problems.append(f"at least {self._min_cases} cases must be compared; got {self.compared}")
+        if self.accepted and not (self.passed or self.failed):
+            problems.append("nothing conforms")
+        if not self._incomplete:
+            if missing := self._counts["not given"]:
+                problems.append(f"{len(self.results) - len(self.stale) - missing} of {len(self.results) - len(self.stale)} given")
+            if self.unshown:
+                problems.append(f"nothing of {', '.join(self.unshown)} can be compared")
+        return "; ".join(problems)
+
+    @property
+    def unshown(self) -> list[str]:
+        """The components of which a port was asked comparable outputs, and showed none; with the ports where there are several."""
+        asked: dict[tuple[str, str], set[str]] = {}
+        for result in self.results:
+            asked.setdefault((result.port, result.component), set()).add(result.status)
+        several = len({port for port, _ in asked}) > 1
+        found = [
+            pair for pair, statuses in asked.items() if statuses & set(SHOWING_NOTHING) and not statuses & {"pass", *FAILURES, *ACCEPTED}
+        ]
+        return [f"{component} in {port}" if several else component for port, component in found]
 
     @property
     def conforms(self) -> bool:
-        """True where enough was compared and nothing failed that is neither declared nor new."""
+        """True where enough was shown and nothing failed that is neither declared nor new."""
         return not (self.shortage or self.failed)
 
     @property
     def verdict(self) -> str:
         """The run in a few words."""
-        return "all conform" if self.conforms else self.shortage or "differs"
+        if not self.conforms:
+            return "; ".join(filter(None, ("differs" if self.failed else "", self.shortage)))
+        words = ("declared", "new", "not comparable", "not given")
+        counts = [self._counts["deviation"], *(self._counts[status] for status in words[1:])]
+        parts = [f"{count} {word}" for count, word in zip(counts, words, strict=True) if count]
+        if self.incomparable_parts:
+            parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
+        return f"conforms except {', '.join(parts)}" if parts else "all conform"
+
+    @property
+    def incomparable_parts(self) -> int:
+        """How many outputs of cases that pass are not comparable although the others of the case are."""
+        return sum(len(result.incomparable) for result in self.passed)
 
     @property
     def totals(self) -> str:
         """How many were compared, failed, are accepted as they are, and were not compared."""
-        counts = Counter(result.status for result in self.accepted)
         parts = [f"{self.compared} compared", f"{len(self.failed)} failed"]
-        parts += [f"{counts[status]} {words}" for status, words in (("deviation", "declared"), ("new", "new")) if counts[status]]
+        parts += [
+            f"{self._counts[status]} {words}" for status, words in (("deviation", "declared"), ("new", "new")) if self._counts[status]
+        ]
         return ", ".join([*parts, f"{sum(self.not_compared.values())} not compared"])
 
     @property
@@ -125,6 +164,7 @@ class Summary:
             "passed": len(self.passed),
             "failed": len(self.failed),
             "accepted": len(self.accepted),
+            "incomparable_parts": self.incomparable_parts,
             "not_compared": [
                 {"port": port, "status": status, "reason": reason, "count": count}
                 for (port, status, reason), count in self.not_compared.items()
