@@ -8,7 +8,8 @@ __all__ = ["LONGEST_NAME", "known", "nearest", "refuse_unknown", "unknown"]
 
 COMPARED = 4000  # so many candidates are compared letter by letter, which is slow
 LONGEST = 200  # and words up to so many characters
-SHOWN, LONGEST_NAME = 20, 100  # unknown names that a message lists, and characters of a name or a value
+LONGEST_NAME = 100  # characters of a name or a value that a message shows
+SHOWN = 20  # so many unknown names are listed
 SHORTEST = 3  # a name of so many characters is looked for within candidates
 
 
