@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from ..cli import MISSING
+from ..cli import MISSING, MISTAKE
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
@@ -52,7 +52,11 @@ def _option(name: str, help_text: str) -> Callable[[Any], Any]:
 @click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
-    "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
+    "--limit",
+    type=click.FloatRange(min=0.1),
+    default=180.0,
+    show_default=True,
+    help="Seconds for one case, or for the start, before it counts as a hang.",
 )
 @click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML).")
 @click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared.")
@@ -91,6 +95,8 @@ def check(
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
+    if absent := [port for port in ports if port.endswith(".py") and not Path(port).is_file()]:
+        raise ValueError(f"there is no file {', '.join(absent)}")
     _refuse_unknown("port", [port for port in ports if not _findable(port)], [*PORTS, KINDS])
     core = not results and all(port in PORTS for port in named)
     cases = _cases(core, **{name: selection[name] for name in ("components", "full", "checkpoint", "grad")})
@@ -101,7 +107,10 @@ def check(
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
         matrix.render(Console(), summary)
-    missing = any(result.status == "missing" for result in summary.results)
+    statuses = {result.status for result in summary.results}
+    if runner.NOT_STARTED in statuses:
+        sys.exit(MISTAKE)
+    missing = "missing" in statuses
     sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 

@@ -9,10 +9,11 @@ from .compare import compare
 from .heat import heat_map, relative_error
 from .tolerance import Expectation
 
-__all__ = ["FAILURES", "Expected", "Result", "judge"]
+__all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
+NOT_STARTED = "not started"  # the status of a port that no case could be put to
 FEW = 6  # so many names of outputs are listed
 
 
@@ -21,8 +22,9 @@ class Result:
     """One row: what became of a case with a port.
 
     status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
-    unsupported (the framework has no kernel); not covered; missing (the framework is not installed); skipped (the port had crashed too
-    often); deviation (fails as declared); stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
+    unsupported (the framework has no kernel); not covered; missing (the framework is not installed or broken); not started (what is named
+    is no port); left over (processes outlived the port); skipped (the port had crashed too often); deviation (fails as declared);
+    stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
     |error| / allowed around the worst place. since: the version of the suite in which the case appeared.

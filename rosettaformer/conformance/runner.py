@@ -5,21 +5,21 @@ The truth's expectations are computed here, meanwhile, in one thread, since the 
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ..processes import cores
 from . import following, tolerance
 from .case import Case
 from .cases import fitted
-from .child import cores
 from .command import PREFIX, Command
 from .process import Process, Worker
-from .result import FAILURES, Expected, Result, judge
+from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 from .truth import SEARCHES
 
-__all__ = ["FAILURES", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
+__all__ = ["FAILURES", "NOT_STARTED", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
 
 def run(
@@ -33,8 +33,8 @@ def run(
 ) -> list[Result]:
     """Puts every case in every dtype, on every device and in every mode to every port, the ports in parallel.
 
-    modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case. progress is called with each
-    result as it comes, from one thread at a time.
+    modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case, and for the start.
+    progress is called with each result as it comes, from one thread at a time.
     """
     threads = max(1, cores() // max(1, len(ports)))
     lock = threading.Lock()
@@ -44,10 +44,23 @@ def run(
             progress(result)
         return result
 
-    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool:
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, truth, pool):
         plan = _Plan(cases, dtypes, devices, modes, truth)
-        jobs = [pool.submit(_run_port, port, plan, limit, threads, report) for port in ports]
+        jobs = [pool.submit(_run_port, port, plan, limit, threads, report, stopped) for port in ports]
         return [result for job in jobs for result in job.result()]
+
+
+@contextlib.contextmanager
+def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[None]:
+    """Where the block is left by an exception, such as Ctrl-C, whoever waits for a port waits no more, and what is not begun is dropped."""
+    try:
+        yield
+    except BaseException:
+        stopped.set()
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 @dataclass(frozen=True)
@@ -116,34 +129,48 @@ class _Plan:
             return self._fitted[key]
 
 
-def _run_port(port: str, plan: _Plan, limit: float, threads: int, report: Callable[[Result], Result]) -> list[Result]:
-    with contextlib.closing(open_worker(port, threads)) as worker:
-        kind, about = worker.greeting
-        if kind != "ready":
-            return [report(Result("", "", port, "", "", "", kind, about))]
-        try:
-            questions = plan.questions(about)
-        except ValueError as error:
-            return [report(Result("", "", port, "", "", "", "error", f"the port's config does not fit: {error}"))]
-        asked = [question for question in questions if not question.status]
-        expectations = [plan.expected(question) for question in asked]
-        answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
-        answered = zip(expectations, answers, strict=True)
-        results = []
-        for question in questions:
-            row = {"port": port} | question.row
-            if question.status:
-                results.append(report(Result(**row, status=question.status, message=question.reason)))
-            else:
-                expectation, (kind, answer) = next(answered)
-                expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
-                results.append(report(judge(row, kind, answer, expected)))
-        return results
+def _run_port(
+    port: str, plan: _Plan, limit: float, threads: int, report: Callable[[Result], Result], stopped: threading.Event
+) -> list[Result]:
+    with contextlib.closing(open_worker(port, threads, limit, stopped)) as worker:
+        results = _judged(worker, plan, limit, report)
+    if worker.left:
+        note = f"the port left {worker.left} processes running, which were ended"
+        results.append(report(Result("", "", port, "", "", "", "left over", note)))
+    return results
 
 
-def open_worker(port: str, threads: int) -> Worker:
-    """What answers for a port: its process, or the command that its name holds."""
-    return Command(port, threads) if port.startswith(PREFIX) else Process(port, threads)
+def _judged(worker: Worker, plan: _Plan, limit: float, report: Callable[[Result], Result]) -> list[Result]:
+    """The results of the cases, or the one that says why the port cannot be asked."""
+    kind, about = worker.greeting
+    if kind != "ready":
+        return [report(Result("", "", worker.port, "", "", "", kind, about))]
+    try:
+        questions = plan.questions(about)
+    except ValueError as error:
+        return [report(Result("", "", worker.port, "", "", "", NOT_STARTED, f"the port's config does not fit: {error}"))]
+    asked = [question for question in questions if not question.status]
+    expectations = [plan.expected(question) for question in asked]
+    answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
+    answered = zip(expectations, answers, strict=True)
+    results: list[Result] = []
+    for question in questions:
+        row = {"port": worker.port} | question.row
+        if question.status:
+            results.append(report(Result(**row, status=question.status, message=question.reason)))
+        else:
+            expectation, (kind, answer) = next(answered)
+            expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
+            results.append(report(judge(row, kind, answer, expected)))
+    return results
+
+
+def open_worker(port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None) -> Worker:
+    """What answers for a port: its process, or the command that its name holds.
+
+    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`.
+    """
+    return (Command if port.startswith(PREFIX) else Process)(port, threads, start_limit, stopped)
 
 
 def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
@@ -168,11 +195,12 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """What every port says of itself: ("ready", versions, devices, precision, modes), or ("missing", how to install it)."""
+    """What every port says of itself: ("ready", versions, devices, precision, modes), or the kind and the reason of `Worker.greeting`."""
+    stopped = threading.Event()
 
     def describe(port: str) -> tuple[str, Any]:
-        with contextlib.closing(open_worker(port, 1)) as worker:
+        with contextlib.closing(open_worker(port, 1, stopped=stopped)) as worker:
             return worker.greeting
 
-    with ThreadPoolExecutor(max(1, len(ports))) as pool:
+    with ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, pool):
         return dict(zip(ports, pool.map(describe, ports), strict=True))
