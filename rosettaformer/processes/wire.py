@@ -25,7 +25,7 @@ __all__ = ["DTYPES", "Malformed", "answer_limit", "base", "is_array", "named", "
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name, name))
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-                 "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+                 "float16", "bfloat16", "float32", "float64")
 }  # fmt: skip
 MAGIC = b"rsf1"
 HEADER = struct.Struct("<4sI")
