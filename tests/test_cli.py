@@ -136,7 +136,7 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path) -> No
             ("torch", "pytroch"),
             "port must be one of torch, tf, jax, an installed port, a Python file, an importable module; got 'pytroch' (nearest: torch)",
         ),
-        (("no_such_file.py",), "got 'no_such_file.py'"),
+        (("no_such_file.py",), "there is no file no_such_file.py"),
         (("torch", "--results", "."), "--results judges outputs that exist; it takes no port, got torch"),
         (("--results", ".", "--mode", "eager"), "--results judges outputs that exist; it takes no --mode"),
         (("--min-version", "0"), "--min-version"),

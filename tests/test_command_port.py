@@ -145,17 +145,17 @@ def test_a_command_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
         ("'open", 'a command must be words as a shell takes them; got "\'open"'),
     ],
 )
-def test_a_command_that_cannot_be_run_is_one_error_row(line: str, message: str) -> None:
+def test_a_command_that_cannot_be_run_is_one_row(line: str, message: str) -> None:
     results = runner.run(_cases("good", "last"), [f"command:{line}"], ["float64", "float32"])
-    assert [result.status for result in results] == ["error"]
+    assert [result.status for result in results] == ["not started"]
     assert message in results[0].message
 
 
-def test_a_file_that_the_system_cannot_start_is_one_error_row(tmp_path: Path) -> None:
+def test_a_file_that_the_system_cannot_start_is_one_row(tmp_path: Path) -> None:
     (tmp_path / "program").write_bytes(b"\x00\x01garbage")
     (tmp_path / "program").chmod(0o755)
     results = runner.run(_cases("good"), [f"command:{tmp_path / 'program'}"], ["float64"])
-    assert [result.status for result in results] == ["error"]
+    assert [result.status for result in results] == ["not started"]
     assert "Exec format error" in results[0].message
 
 
@@ -166,9 +166,9 @@ def test_a_file_that_the_system_cannot_start_is_one_error_row(tmp_path: Path) ->
         ("no JSON", "pass", ""),
         ('{"dtypes": ["float32"]}', "not covered", "the port does not support float64"),
         ('{"components": ["softmax"]}', "not covered", "the port does not define layer_norm"),
-        ('{"dtypes": "float32"}', "error", "dtypes of --describe must be a list; got 'float32'"),
-        ('{"components": ["layernorm"]}', "error", "got 'layernorm' (nearest: layer_norm)"),
-        ('{"config": {"width": 12}}', "error", "the port's config does not fit: unknown config field 'width'"),
+        ('{"dtypes": "float32"}', "not started", "dtypes of --describe must be a list; got 'float32'"),
+        ('{"components": ["layernorm"]}', "not started", "got 'layernorm' (nearest: layer_norm)"),
+        ('{"config": {"width": 12}}', "not started", "the port's config does not fit: unknown config field 'width'"),
     ],
 )
 def test_what_a_command_says_of_itself_is_heeded(tmp_path: Path, said: str, status: str, message: str) -> None:

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..conformance.child import cores
+from ..processes import cores
 
 __all__ = ["environment"]
 

@@ -1,11 +1,12 @@
 """The processes of the rows: which there are, and how one is asked."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..conformance.child import Child
+from ..processes import Child
 from .rows import Result
 from .workloads import Task
 
@@ -44,8 +45,8 @@ class Family:
                 raise ValueError(self.described)
 
     def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
-        with contextlib.suppress(OSError):  # the process has ended, which the answer says
-            self._child.ask(method, *arguments)
+        plain = (dataclasses.asdict(argument) if isinstance(argument, Task) else argument for argument in arguments)
+        self._child.ask(method, *plain, limit=LIMIT)
         return self._child.answer(LIMIT)
 
     def answer(self, method: str, *arguments: Any) -> Any:

@@ -1,7 +1,7 @@
 """The process of one family of rows: it builds, checks and times one row when it is asked to, and idles meanwhile.
 
-`python -m rosettaformer.benchmarks.worker FAMILY` takes tuples (method, *arguments) on its standard input and gives pairs (kind, answer) on
-its standard output, as the process of a port does. FAMILY is a module of `peers`.
+`python -m rosettaformer.benchmarks.worker FAMILY` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
+FAMILY is a module of `peers`.
 """
 
 import ctypes
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.port import PORTS
-from ..conformance.worker import Answer, receive, send
+from ..conformance.port import PORTS, unavailable
+from ..processes import Answer, message, serve, words
 from . import problem
 from .rows import Call, Row
 from .workloads import Task
@@ -131,9 +131,11 @@ def reply(action: Callable[[], Any]) -> Answer:
         installs = INSTALLS | {module: install for _, module, install in PORTS.values()}
         return "missing", (package, installs.get(package, INSTALL))
     except ValueError as error:
-        return "refused", str(error)
+        return "refused", message(error)
     except Exception as error:
-        return "error", f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        if reason := unavailable(error):
+            return "missing", ("its framework", reason)
+        return "error", words(error).strip().partition("\n")[0]
 
 
 def _limit(threads: int) -> None:
@@ -144,20 +146,18 @@ def _limit(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-def main() -> None:
-    """Serves one family until standard input ends; what it prints goes to standard error."""
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    _limit(int(os.environ["OMP_NUM_THREADS"]))
-    server: list[Server] = []
-    send(replies, reply(lambda: server.append(Server(importlib.import_module(f"{__package__}.peers.{sys.argv[1]}")))))
-    while server:
-        try:
-            method, *arguments = receive(requests)
-        except EOFError:
-            return
-        send(replies, reply(lambda: getattr(server[0], method)(*arguments)))  # noqa: B023 - called at once
+def _start(name: str) -> tuple[Answer, Callable[..., Answer]]:
+    """Loads the family: the greeting, and what answers the questions."""
+    servers: list[Server] = []
+    greeting = reply(lambda: servers.append(Server(importlib.import_module(f"{__package__}.peers.{name}"))))
+
+    def answer(method: str, *arguments: Any) -> Answer:
+        made = [Task(**argument) if isinstance(argument, Mapping) else argument for argument in arguments]
+        return reply(lambda: getattr(servers[0], method)(*made))
+
+    return greeting, answer
 
 
 if __name__ == "__main__":
-    main()
+    _limit(int(os.environ["OMP_NUM_THREADS"]))
+    serve(lambda: _start(sys.argv[1]))

@@ -20,8 +20,8 @@ from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
 from ..checkpoints.replacing import replacing
 from ..cli import MISSING
-from ..conformance.child import cores
 from ..conformance.report import files
+from ..processes import cores
 
 __all__ = ["bench"]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-from ..cli import MISSING
+from ..cli import MISSING, MISTAKE
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
@@ -47,7 +47,11 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
 @click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
-    "--limit", type=click.FloatRange(min=0.1), default=180.0, show_default=True, help="Seconds for one case before it counts as a hang."
+    "--limit",
+    type=click.FloatRange(min=0.1),
+    default=180.0,
+    show_default=True,
+    help="Seconds for one case, or for the start, before it counts as a hang.",
 )
 @click.option("-x", "first", is_flag=True, help="Stop at the first failure; what is left is not run.")
 @click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML).")
@@ -111,7 +115,10 @@ def check(
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds)
-    missing = any(result.status == "missing" for result in summary.results)
+    statuses = {result.status for result in summary.results}
+    if runner.NOT_STARTED in statuses:
+        sys.exit(MISTAKE)
+    missing = "missing" in statuses
     sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 

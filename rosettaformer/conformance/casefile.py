@@ -8,6 +8,7 @@ slashes.
 """
 
 import json
+import stat
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
+from ..processes import Answer, printable
 from .case import SUITE_VERSION, Case
-from .worker import Answer
 
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
 
 MANIFEST = "manifest.json"
+MOST_REASON = 1 << 20  # bytes of a reason, and of the header of outputs
 REASONS = ("not covered", "unsupported", "error")
 
 
@@ -67,24 +69,38 @@ def answer_path(case: Case) -> str:
     return f"{case.dtype}/{case.id}.safetensors"
 
 
-def read_answer(path: Path) -> Answer | None:
+def read_answer(path: Path, most: int | None = None) -> Answer | None:
     """The answer in that file, or the reason in JSON beside it; None where there is neither.
 
-    Raises ValueError and OSError on a file that is neither.
+    Raises ValueError and OSError on a file that is neither, and on one of more than `most` bytes and its header.
     """
     reason = path.with_suffix(".json")
     if reason.exists():
+        _require_file(reason, MOST_REASON)
         return _read_reason(reason)
     if not path.exists():
         return None
+    _require_file(path, most and most + MOST_REASON)
     found = container.read(path)
     if found.problems:
         raise ValueError(f"the answer {path.name} {found.problems[0]}")
-    return "outputs", found.tensors
+    return "outputs", {printable(name): array for name, array in found.tensors.items()}
+
+
+def _require_file(path: Path, most: int | None) -> None:
+    """Raises ValueError where it is no regular file (a pipe, a device), or is larger."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"the answer {path.name} must be a regular file; it is {stat.filemode(found.st_mode)}")
+    if most is not None and found.st_size > most:
+        raise ValueError(f"the answer {path.name} must have at most {most} bytes; it has {found.st_size}")
 
 
 def _read_reason(path: Path) -> Answer:
-    said = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        said = "what is nested too deep"
     if isinstance(said, dict) and len(said) == 1 and (kind := next(iter(said))) in REASONS:
-        return kind, str(said[kind])
+        return kind, printable(str(said[kind]))
     raise ValueError(f"{path.name} must give the reason under one of {', '.join(REASONS)}; got {said!r}")

@@ -5,30 +5,32 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from reference_numpy.suggestions import known
 
+from ..processes import Answer, Program, limited_threads, printable
+from ..processes.wire import answer_limit
 from . import statistics
 from .case import DTYPES, Case
 from .casefile import answer_path, read_answer, write_cases
-from .child import ended, limited_threads
 from .process import RESTARTS
+from .result import NOT_STARTED
 from .truth import COMPONENTS
-from .worker import UNEQUAL, Answer, equal
+from .worker import UNEQUAL, equal
 
 __all__ = ["PREFIX", "Command"]
 
 PREFIX = "command:"  # of the names of such ports
 BATCH_BYTES = 1 << 28  # the cases of one call of the command take at most about so much of the disk
+MOST_SAID = 1 << 20  # bytes of what a command says of itself
 POLL = 0.05  # seconds between two looks at what the command has written
 
 
@@ -38,22 +40,24 @@ class Command:
     name: `command:` and the command line, which is split as a shell splits it but not run by one.
     """
 
-    def __init__(self, name: str, threads: int, start_limit: float = 60.0) -> None:
-        self.port = name
+    def __init__(self, name: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
+        self.port, self.left, self._stopped = name, 0, stopped
         self._environment = limited_threads(threads)
         try:
             self._arguments = _arguments(name.removeprefix(PREFIX))
             self.greeting: Answer = "ready", _about(self._describe(start_limit))
         except (ValueError, OSError) as error:
-            self.greeting = "error", str(error)
+            self.greeting = NOT_STARTED, printable(str(error))
 
     def _describe(self, limit: float) -> Any:
         """What the command says of itself with `--describe`; a command need not know the option."""
-        with tempfile.TemporaryFile() as log, self._running("--describe", output=subprocess.PIPE, log=log) as process:
+        with self._running("--describe", talks=True) as program:
             try:
-                text, _ = process.communicate(timeout=limit)
-                return json.loads(text) if process.returncode == 0 else None
-            except (subprocess.TimeoutExpired, ValueError):
+                deadline = time.monotonic() + limit
+                text = program.output(MOST_SAID, deadline)
+                program.wait(deadline)
+                return json.loads(text) if program.code == 0 else None
+            except (TimeoutError, ValueError, RecursionError):
                 return None
 
     def ask(self, case: Case, limit: float) -> Answer:
@@ -91,34 +95,29 @@ class Command:
 
     def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
         """The answers of one call, by path; and how it ended, where it ended badly."""
-        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             questions, outputs = Path(folder, "cases"), Path(folder, "outputs")
             questions.mkdir()
             for path in cases:
                 (outputs / path).parent.mkdir(parents=True, exist_ok=True)
             write_cases(questions, cases)
-            with self._running(str(questions), str(outputs), log=log) as process:
-                hung = _hangs(process, outputs, limit)
-            log.seek(0)
+            with self._running(str(questions), str(outputs)) as program:
+                hung = _hangs(program, [outputs / path for path in cases], limit)
             end: Answer | None = None
             if hung:
                 end = "hang", f"no answer within {limit:g} s"
-            elif process.returncode:
-                end = "crash", f"the command ended with {ended(process.returncode, log.read()[-4000:])}"
+            elif program.code:
+                end = "crash", f"the command ended with {program.end}"
             return _collect(outputs, cases, died=end is not None), end
 
     @contextlib.contextmanager
-    def _running(self, *arguments: str, log: IO[bytes], output: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen]:
-        """The command in a group of processes of its own, of which nothing is left afterwards."""
-        with subprocess.Popen(
-            [*self._arguments, *arguments],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=self._environment, start_new_session=True,
-        ) as process:  # fmt: skip
-            try:
-                yield process
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+    def _running(self, *arguments: str, talks: bool = False) -> Iterator[Program]:
+        """The command, of which nothing is left afterwards."""
+        program = Program([*self._arguments, *arguments], self._environment, talks, stopped=self._stopped)
+        try:
+            yield program
+        finally:
+            self.left += program.close()
 
     def close(self) -> None:
         """Nothing is left of a command between two calls."""
@@ -164,7 +163,7 @@ def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
     paths: set[str] = set()
     size = 0
     for case in cases:
-        weight = sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if isinstance(value, np.ndarray))
+        weight = _weight(case)
         if batch and (size + weight > BATCH_BYTES or paths & {*_paths(case)}):
             yield batch
             batch, paths, size = [], set(), 0
@@ -175,15 +174,20 @@ def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
         yield batch
 
 
-def _hangs(process: subprocess.Popen, outputs: Path, limit: float) -> bool:
-    """Waits until the process ends, or until it has written no other file for so many seconds, which is True."""
+def _weight(case: Case) -> int:
+    """The bytes of its arrays."""
+    return sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if isinstance(value, np.ndarray))
+
+
+def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
+    """Waits until the process ends, or until none of the outputs has appeared for so many seconds, which is True."""
     written, since = 0, time.monotonic()
     while time.monotonic() - since <= limit:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(POLL)
+        with contextlib.suppress(TimeoutError):
+            program.wait(time.monotonic() + POLL)
             return False
-        now = sum(len(files) for _, _, files in os.walk(outputs))
-        if now != written:
+        now = sum(path.exists() or path.with_suffix(".json").exists() for path in outputs)
+        if now > written:
             written, since = now, time.monotonic()
     return True
 
@@ -195,15 +199,15 @@ def _unanswered(cases: dict[str, Case], answers: Mapping[str, Answer]) -> dict[s
     return {path: cases[path] for path in paths[reached:] + paths[:reached] if path not in answers}
 
 
-def _collect(outputs: Path, paths: Iterable[str], died: bool) -> dict[str, Answer]:
+def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
     """The answers that are there; where the command died, a last one that cannot be read is what it was writing then, and no answer."""
     found: dict[str, Answer] = {}
     torn = ""
-    for path in paths:
+    for path, case in cases.items():
         try:
-            answer = read_answer(outputs / path)
+            answer = read_answer(outputs / path, answer_limit(_weight(case)))
         except (ValueError, OSError) as error:
-            answer, torn = ("error", str(error)), path
+            answer, torn = ("error", printable(str(error))), path
         else:
             torn = torn if answer is None else ""
         if answer is not None:

@@ -4,7 +4,8 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +14,11 @@ from typing import Any
 from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
+from ..processes import printable, words
 from .case import DTYPES, Case
 from .truth import COMPONENTS, forward_of
 
-__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported"]
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "unavailable"]
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -26,7 +28,9 @@ PORTS = {
 }
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
-COMPANIONS = {"keras": "tf", "flax": "jax"}  # packages that come with a framework
+# packages -> the port that they come with
+PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
+OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
 
 
 class Unsupported(Exception):
@@ -38,7 +42,7 @@ class NotCovered(Exception):
 
 
 class MissingBackend(Exception):
-    """The framework that the port needs is not installed; the message says how to install it."""
+    """The framework that the port needs is not installed or cannot be imported; the message says how to install it, or why."""
 
 
 class Port:
@@ -49,7 +53,7 @@ class Port:
     its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
     axes; gradients (`layer_norm_vjp`) are then the framework's own. Optional are `modes`, `config` (the config fields that the port
     fixes), `dtypes` (those that it supports) and `taps`.
-    Raises MissingBackend where a framework is not installed, and ValueError where the port is none.
+    Raises MissingBackend where a framework is not installed or cannot be imported, and ValueError where the port is none.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,13 +61,13 @@ class Port:
         try:
             self.module = _load(name)
             self.adapter = _adapter(self.module)
-        except ModuleNotFoundError as error:
-            if install := _how_to_install(error.name or ""):
-                raise MissingBackend(install) from None
+        except Exception as error:
+            if reason := unavailable(error):
+                raise MissingBackend(reason) from None
             raise
         self.components = _components(self.module)
-        self.modes = _names(getattr(self.module, "modes", ("eager",)))
-        self.dtypes = known("dtype", _names(getattr(self.module, "dtypes", DTYPES)), DTYPES)
+        self.modes = _names("modes", getattr(self.module, "modes", ("eager",)))
+        self.dtypes = known("dtype", _names("dtypes", getattr(self.module, "dtypes", DTYPES)), DTYPES)
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
@@ -149,11 +153,25 @@ def _components(module: Any) -> tuple[str, ...]:
     return found
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _names(what: str, value: Any) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{what} must be a name or several; got {value!r}")
+    return names
 
 
-def _how_to_install(module: str) -> str:
-    """The install line of the framework that a missing module belongs to, or nothing."""
-    package = module.partition(".")[0]
-    return next((line for port, (_, needs, line) in PORTS.items() if needs == package or COMPANIONS.get(package) == port), "")
+def unavailable(error: BaseException) -> str:
+    """Why a framework cannot be used, where that is the reason of the error: how to install it, or why its import fails."""
+    name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
+        return PORTS[PACKAGES[name]][2]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # what we import is not where it should be
+        importing.append(_package(name))
+    broken = next((package for package in importing if package in PACKAGES), "")
+    return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""
+
+
+def _package(module: Any) -> str:
+    return str(module).partition(".")[0]

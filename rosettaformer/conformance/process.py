@@ -1,12 +1,14 @@
 """The process of a port, from the judge's side."""
 
-import contextlib
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from ..processes import Answer, Child
+from . import answers, questions
 from .case import Case
-from .child import Child
-from .worker import Answer
+from .port import PORTS
+from .result import NOT_STARTED
 
 __all__ = ["RESTARTS", "Process", "Worker"]
 
@@ -16,11 +18,13 @@ RESTARTS = 3
 class Worker(Protocol):
     """Whatever answers the judge's questions for a port.
 
-    greeting: ("ready", what the port says of itself), ("missing", how to install it), or ("error", why there is no port).
+    greeting: ("ready", what the port says of itself), ("missing", why its framework cannot be used and how to install it), or
+    ("not started", why there is no port). left: how many processes it has left that outlived it, which are ended, once it is closed.
     """
 
     port: str
     greeting: Answer
+    left: int
 
     def ask(self, case: Case, limit: float) -> Answer:
         """The kind of the port's answer to the case, and the answer, within so many seconds."""
@@ -38,16 +42,21 @@ class Worker(Protocol):
 class Process:
     """A worker that is a process which has loaded the port.
 
-    A question that ends the process is answered with ("crash", how) or ("hang", how); the next one is put to a new process.
+    A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
+    ("error", what came); the next one is put to a new process.
     """
 
-    def __init__(self, port: str, threads: int, start_limit: float = 120.0) -> None:
-        self.port, self._threads, self._start_limit = port, threads, start_limit
+    def __init__(self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
+        self.port, self._threads, self._start_limit, self._stopped = port, threads, start_limit, stopped
+        self.left = 0
         self.greeting = self._start()
 
     def _start(self) -> Answer:
-        self._child = Child(f"{__package__}.worker", self.port, self._threads, "the port")
-        return self._child.answer(self._start_limit)
+        self._child = Child(f"{__package__}.worker", self.port, self._threads, "the port", self._stopped)
+        kind, answer = self._answer(answers.START, (), self._start_limit)
+        if kind in ("crash", "hang") and self.port in PORTS:  # our own file is not what ends a process
+            return "missing", f"{PORTS[self.port][1]} cannot be imported: {answer}"
+        return (kind, answer) if kind in ("ready", "missing") else (NOT_STARTED, answer)
 
     def ask(self, case: Case, limit: float) -> Answer:
         return self.call("answer", case, limit=limit)
@@ -58,17 +67,25 @@ class Process:
             if deaths > RESTARTS:
                 yield "skipped", f"the port's process had ended {deaths} times"
                 continue
-            kind, answer = self.ask(case, limit)
-            deaths += kind in ("crash", "hang")
-            yield kind, answer
+            answer = self.ask(case, limit)
+            deaths += self._child.ended
+            yield answer
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
         if not self._child.running:
-            self._child.close()
-            self._start()
-        with contextlib.suppress(OSError):  # the process has ended, which its answer says
-            self._child.ask(method, *arguments)
-        return self._child.answer(limit)
+            self.left += self._child.close()
+            kind, why = self._start()
+            if kind != "ready":
+                self.left += self._child.close()
+                return "crash", f"the port's process did not start again: {why}"
+        self._child.ask(method, *questions.plain(arguments), limit=limit)
+        return self._answer(method, arguments, limit)
+
+    def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
+        """The next answer, which must be one to the question."""
+        answer = self._child.answer(limit)
+        why = answers.problem(method, arguments, answer)
+        return self._child.refuse(why) if why else answer
 
     def close(self) -> None:
-        self._child.close()
+        self.left += self._child.close()

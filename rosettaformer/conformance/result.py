@@ -10,10 +10,11 @@ from .compare import compare
 from .heat import heat_map, relative_error
 from .tolerance import Expectation
 
-__all__ = ["FAILURES", "Expected", "Result", "judge"]
+__all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
+NOT_STARTED = "not started"  # the status of a port that no case could be put to
 FEW = 6  # so many names of outputs are listed
 
 
@@ -24,8 +25,9 @@ class Result:
     status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
     not comparable (no output shows anything, since zeros would pass too); empty (outputs without elements, of the right shape and dtype);
     unsupported (the framework has no kernel); not covered; not given (there is no file of outputs); missing (the framework is not
-    installed); skipped (the port had crashed too often); not run (the run had been stopped at a failure); deviation (fails as declared);
-    stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
+    installed or broken); not started (what is named is no port); left over (processes outlived the port); skipped (the port had crashed
+    too often); not run (the run had been stopped at a failure); deviation (fails as declared); stale (declared, but fails no longer); new
+    (fails, but is newer than what was asked for).
     incomparable: the outputs that show nothing, with the reasons; where others do, the status is about those.
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows

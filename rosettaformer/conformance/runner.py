@@ -7,21 +7,21 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ..processes import cores
 from . import following, tolerance
 from .case import Case
 from .cases import fitted
-from .child import cores
 from .command import PREFIX, Command
 from .process import Process, Worker
-from .result import FAILURES, Expected, Result, judge
+from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 from .truth import SEARCHES
 
-__all__ = ["FAILURES", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
+__all__ = ["FAILURES", "NOT_STARTED", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
 
 def run(
@@ -37,15 +37,16 @@ def run(
 ) -> list[Result]:
     """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
 
-    modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case. progress is called with each
-    result as it comes, begin with each port that has started and how many cases it is asked in each mode, from one thread at a time.
-    After a result that `last` is true of nothing more is asked: what is left is "not run".
+    modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case, and for the start. progress
+    is called with each result as it comes, begin with each port that has started and how many cases it is asked in each mode, from one
+    thread at a time. After a result that `last` is true of nothing more is asked: what is left is "not run".
     """
     threads = max(1, cores() // max(1, len(ports)))
     observer = _Observer(progress, begin, last)
-    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool:
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, truth, pool):
         plan = _Plan(cases, dtypes, devices, modes, truth)
-        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer) for port in ports]
+        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped) for port in ports]
         results = [result for job in jobs for result in job.result()]
         truth.shutdown(cancel_futures=True)  # what a stopped run no longer needs
         return results
@@ -72,6 +73,18 @@ class _Observer:
             self._progress(result)
             self.over = self.over or self._last(result)
         return result
+
+
+@contextlib.contextmanager
+def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[None]:
+    """Where the block is left by an exception, such as Ctrl-C, whoever waits for a port waits no more, and what is not begun is dropped."""
+    try:
+        yield
+    except BaseException:
+        stopped.set()
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 @dataclass(frozen=True)
@@ -140,40 +153,52 @@ class _Plan:
             return self._fitted[key]
 
 
-def _run_port(port: str, plan: _Plan, limit: float, threads: int, observer: _Observer) -> list[Result]:
-    with contextlib.closing(open_worker(port, threads)) as worker:
-        kind, about = worker.greeting
-        if kind != "ready":
-            return [observer.report(Result("", "", port, "", "", "", kind, about))]
-        try:
-            questions = plan.questions(about)
-        except ValueError as error:
-            return [observer.report(Result("", "", port, "", "", "", "error", f"the port's config does not fit: {error}"))]
-        asked = [question for question in questions if not question.status]
-        observer.begin(port, Counter(question.mode for question in asked))
-        expectations = [plan.expected(question) for question in asked]
-        answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
-        answered = zip(expectations, answers, strict=True)
-        results = []
-        for question in questions:
-            row = {"port": port} | question.row
-            if question.status:
-                result = Result(**row, status=question.status, message=question.reason)
-            elif observer.over:
-                result = Result(**row, status="not run", message="after the first failure")
-            else:
-                started = time.monotonic()
-                expectation, (kind, answer) = next(answered)
-                row["seconds"] = time.monotonic() - started
-                expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
-                result = judge(row, kind, answer, expected)
-            results.append(observer.report(result))
-        return results
+def _run_port(port: str, plan: _Plan, limit: float, threads: int, observer: _Observer, stopped: threading.Event) -> list[Result]:
+    with contextlib.closing(open_worker(port, threads, limit, stopped)) as worker:
+        results = _judged(worker, plan, limit, observer)
+    if worker.left:
+        note = f"the port left {worker.left} processes running, which were ended"
+        results.append(observer.report(Result("", "", port, "", "", "", "left over", note)))
+    return results
 
 
-def open_worker(port: str, threads: int) -> Worker:
-    """What answers for a port: its process, or the command that its name holds."""
-    return Command(port, threads) if port.startswith(PREFIX) else Process(port, threads)
+def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
+    """The results of the cases, or the one that says why the port cannot be asked."""
+    kind, about = worker.greeting
+    if kind != "ready":
+        return [observer.report(Result("", "", worker.port, "", "", "", kind, about))]
+    try:
+        questions = plan.questions(about)
+    except ValueError as error:
+        return [observer.report(Result("", "", worker.port, "", "", "", NOT_STARTED, f"the port's config does not fit: {error}"))]
+    asked = [question for question in questions if not question.status]
+    observer.begin(worker.port, Counter(question.mode for question in asked))
+    expectations = [plan.expected(question) for question in asked]
+    answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
+    answered = zip(expectations, answers, strict=True)
+    results = []
+    for question in questions:
+        row = {"port": worker.port} | question.row
+        if question.status:
+            result = Result(**row, status=question.status, message=question.reason)
+        elif observer.over:
+            result = Result(**row, status="not run", message="after the first failure")
+        else:
+            started = time.monotonic()
+            expectation, (kind, answer) = next(answered)
+            row["seconds"] = time.monotonic() - started
+            expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
+            result = judge(row, kind, answer, expected)
+        results.append(observer.report(result))
+    return results
+
+
+def open_worker(port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None) -> Worker:
+    """What answers for a port: its process, or the command that its name holds.
+
+    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`.
+    """
+    return (Command if port.startswith(PREFIX) else Process)(port, threads, start_limit, stopped)
 
 
 def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
@@ -198,11 +223,12 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """What every port says of itself: ("ready", versions, devices, precision, modes), or ("missing", how to install it)."""
+    """What every port says of itself: ("ready", versions, devices, precision, modes), or the kind and the reason of `Worker.greeting`."""
+    stopped = threading.Event()
 
     def describe(port: str) -> tuple[str, Any]:
-        with contextlib.closing(open_worker(port, 1)) as worker:
+        with contextlib.closing(open_worker(port, 1, stopped=stopped)) as worker:
             return worker.greeting
 
-    with ThreadPoolExecutor(max(1, len(ports))) as pool:
+    with ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, pool):
         return dict(zip(ports, pool.map(describe, ports), strict=True))

@@ -4,6 +4,7 @@ import re
 import traceback
 from typing import Any
 
+from ..processes.text import message
 from .case import Case
 from .truth import forward_of
 
@@ -15,7 +16,7 @@ _NO_FIT = re.compile(
 _CASE = re.compile(r"'Case'")
 
 
-def hint(error: Exception, module: Any, case: Any) -> str:
+def hint(error: BaseException, module: Any, case: Any) -> str:
     """What a component is called with, as an addition to the message of an error which says that its arguments do not fit.
 
     module: what defines the port. case: what it was asked. Empty where the error says something else.
@@ -23,16 +24,16 @@ def hint(error: Exception, module: Any, case: Any) -> str:
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
     if not hasattr(module, "framework"):
-        return _of_function(case) if _CASE.search(str(error)) or _not_within(error, module) else ""
+        return _of_function(case) if _CASE.search(message(error)) or _not_within(error, module) else ""
     if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
         return "; components must map each name to what is called as build(config, dtype) and gives the module"
     return _of_module(case) if _not_within(error, module) else ""
 
 
-def _not_within(error: Exception, module: Any) -> bool:
+def _not_within(error: BaseException, module: Any) -> bool:
     """Whether arguments do not fit the port's own call, not one that stands in its file."""
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-    return bool(_NO_FIT.search(str(error))) and getattr(module, "__file__", None) not in files
+    return bool(_NO_FIT.search(message(error))) and getattr(module, "__file__", None) not in files
 
 
 def _of_function(case: Case) -> str:

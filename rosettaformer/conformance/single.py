@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
+from ..processes import cores
 from . import following
 from .cases import all_cases
-from .child import cores
 from .result import Result, judge
 from .runner import open_worker, unable
 

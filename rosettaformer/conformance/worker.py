@@ -1,68 +1,50 @@
-"""The process of one port: takes questions on its standard input, gives answers on its standard output.
+"""The process of one port: `python -m rosettaformer.conformance.worker PORT`, asked by `process.Process`.
 
-`python -m rosettaformer.conformance.worker PORT`. Messages are pickled and preceded by their length; whatever the port itself prints
-goes to standard error, so that it cannot disturb them. A question is a tuple (method of `Port`, *arguments); an answer is a pair of its
-kind (outputs, differs, error, not covered, unsupported) and what belongs to it.
+A question is the name of a method of `Port` and its arguments (`questions`), and the answer a pair of its kind (outputs, differs, error,
+not covered, unsupported) and what belongs to it (`answers`).
 """
 
 import os
-import pickle
-import struct
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
+from ..processes import Answer, serve, wire
+from ..processes.server import Reply
+from ..processes.text import message, plain, words
 from . import statistics
 from .case import Case
 from .port import MissingBackend, NotCovered, Port, Unsupported
+from .questions import asked
 from .signature import hint
 from .truth import named_outputs
 from .watch import Watch
 
-__all__ = ["UNEQUAL", "Answer", "equal", "receive", "send"]
+__all__ = ["UNEQUAL", "equal"]
 
-Answer = tuple[str, Any]
 UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
 
 
-def send(stream: BinaryIO, message: Any) -> None:
-    """Writes one message."""
-    data = pickle.dumps(message, protocol=5)
-    stream.write(struct.pack("<Q", len(data)))
-    stream.write(data)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> Any:
-    """Reads one message; raises EOFError where the stream ends."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    size = struct.unpack("<Q", header)[0]
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return pickle.loads(data)
-
-
-class _Malformed(Exception):
+class _Wrong(Exception):
     """The port returned no arrays; the message says what is required and what came."""
 
 
-def _reply(port: Port, watch: Watch, method: str, *arguments: Any) -> Answer:
+def _reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
     """The port's answer, or why there is none."""
+    arguments: list[Any] = []
     try:
+        arguments = asked(sent)
         return _answer(port, watch, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
     except NotCovered as error:
-        return "not covered", str(error)
+        return "not covered", message(error)
     except Unsupported as error:
-        return "unsupported", str(error)
-    except _Malformed as error:
-        return "differs", str(error)
-    except Exception as error:
+        return "unsupported", message(error)
+    except _Wrong as error:
+        return "differs", message(error)
+    except BaseException as error:  # SystemExit and what foreign code derives besides
         return "error", _in_words(error, getattr(port.module, "__file__", None) or "") + hint(error, port.module, *arguments[:1])
 
 
@@ -82,50 +64,48 @@ def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> 
 
 
 def _evaluate(port: Port, watch: Watch, case: Case) -> dict[str, np.ndarray]:
-    """Copies of the arrays that the port returns, or their statistics; raises _Malformed where it returns something else."""
+    """Copies of the arrays that the port returns, or their statistics; raises _Wrong where it returns something else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
-        raise _Malformed(f"must return an array, a mapping of arrays, or the pair output and weights; got a tuple of {len(result)}")
-    outputs = named_outputs(result)
+        raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got a tuple of {len(result)}")
+    outputs = {_name(name): value for name, value in named_outputs(result).items()}
     for name, value in outputs.items():
-        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
-            came = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise _Malformed(f"{name}: must be a NumPy array of numbers; got {came}")
-    watch.returned(case, outputs)
-    return statistics.measured(case.component, case.inputs, {name: np.array(value) for name, value in outputs.items()})
+        if not wire.is_array(value):
+            raise _Wrong(f"{name}: must be a NumPy array of numbers; got {wire.named(value)}")
+    arrays = {name: wire.base(value) for name, value in outputs.items()}
+    size = sum(array.nbytes for array in arrays.values())
+    most = wire.answer_limit(sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if wire.is_array(value)))
+    if size > most:
+        raise _Wrong(f"must return arrays of at most {most} bytes; got {size}")
+    watch.returned(case, arrays)
+    return statistics.measured(case.component, case.inputs, {name: np.array(array) for name, array in arrays.items()})
 
 
-def _in_words(error: Exception, file: str) -> str:
+def _name(name: Any) -> str:
+    if not issubclass(type(name), str):
+        raise _Wrong(f"must name its outputs by text; got a name of the class {type(name).__name__}")
+    return plain(name)
+
+
+def _in_words(error: BaseException, file: str) -> str:
     """The error, and the last line in the folder of the port's file that led to it."""
     folder = os.path.join(os.path.dirname(os.path.realpath(file)), "")
-    own = [line for line in traceback.extract_tb(error.__traceback__) if file and os.path.realpath(line.filename).startswith(folder)]
-    return f"{type(error).__name__}: {error}" + (f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else "")
+    lines = traceback.extract_tb(sys.exc_info()[2])
+    own = [line for line in lines if file and os.path.realpath(line.filename).startswith(folder)]
+    return words(error) + (f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else "")
 
 
-def _ready(name: str) -> tuple[Port | None, Answer]:
+def _start(name: str) -> tuple[Answer, Reply | None]:
+    """Loads the port: the greeting, and what answers the questions."""
     try:
         port = Port(name)
-        return port, ("ready", port.describe())
+        watch = Watch()
+        return ("ready", port.describe()), lambda *question: _reply(port, watch, *question)
     except MissingBackend as error:
-        return None, ("missing", str(error))
-    except Exception as error:
-        return None, ("error", _in_words(error, name if name.endswith(".py") else ""))
-
-
-def main() -> None:
-    """Serves one port until standard input ends."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    port, message = _ready(sys.argv[1])
-    send(answers, message)
-    watch = Watch()
-    while port is not None:
-        try:
-            method, *arguments = receive(requests)
-        except EOFError:
-            return
-        send(answers, _reply(port, watch, method, *arguments))
+        return ("missing", message(error)), None
+    except BaseException as error:
+        return ("error", _in_words(error, name if name.endswith(".py") else "")), None
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda: _start(sys.argv[1]))

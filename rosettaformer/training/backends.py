@@ -12,7 +12,7 @@ import numpy as np
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
-from ..conformance.port import PORTS, MissingBackend
+from ..conformance.port import PORTS, MissingBackend, unavailable
 
 __all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]
 
@@ -39,7 +39,7 @@ class Trainer(Protocol):
 
 
 def trainer(backend: str) -> Callable[..., Trainer]:
-    """The Trainer of a backend. Raises MissingBackend with the line that installs its framework, where that is missing."""
+    """The Trainer of a backend. Raises MissingBackend where its framework is missing, with the line that installs it, or broken."""
     known("backend", [backend], BACKENDS)
     # What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -50,6 +50,10 @@ def trainer(backend: str) -> Callable[..., Trainer]:
         if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy")):
             raise
         raise MissingBackend(f"the backend {backend} needs {error.name}: {PORTS[backend][2]}") from None
+    except Exception as error:
+        if reason := unavailable(error):
+            raise MissingBackend(f"the backend {backend} cannot be used: {reason}") from None
+        raise
 
 
 def require(*packages: str) -> None:

@@ -1,46 +1,64 @@
 """A backend's Trainer in a process of its own: it is asked step by step, and its end is an answer.
 
-`python -m rosettaformer.training.remote BACKEND` takes tuples (method, *arguments) on its standard input and gives pairs (kind, answer), as
-the process of a port does. The methods are `build`, which makes the Trainer, and `step`, whose answer is the loss and the parameters.
+`python -m rosettaformer.training.remote BACKEND` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
+The methods are `build`, which makes the Trainer, and `step`, whose answer is the loss and the parameters.
 """
 
-import contextlib
-import os
+import dataclasses
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..conformance.child import Child
-from ..conformance.worker import Answer, receive, send
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy.recipe import Recipe
+
+from ..processes import Answer, Child, message, serve, words
 from . import backends
 
 __all__ = ["Remote"]
+
+LIMIT = 600.0  # seconds in which a backend must take a question
 
 
 class Remote:
     """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same face.
 
-    Answers are ("ready", None); ("missing", how to install it); ("step", (loss, parameters)); ("error", what the backend raised); ("crash"
-    or "hang", how its process ended).
+    Answers are ("ready", None); ("missing", why, or how to install it); ("step", (loss, parameters)); ("error", what the backend raised);
+    ("crash" or "hang", how its process ended).
     """
 
     def __init__(self, backend: str, threads: int) -> None:
         self._child = Child(__name__, backend, threads, "the backend")
 
-    def ask(self, method: str, *arguments: Any) -> None:
-        """Puts a question and does not wait for the answer."""
-        with contextlib.suppress(OSError):  # the process has ended, which `answer` says
-            self._child.ask(method, *arguments)
+    def build(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray], *others: Any) -> None:
+        """Asks for the Trainer and does not wait for it. others: seed, device, and whether steps are compiled."""
+        self._child.ask("build", config.to_dict(), dataclasses.asdict(recipe), dict(values), *others, limit=LIMIT)
+
+    def step(self, source: np.ndarray, target: np.ndarray, keep: Mapping) -> None:
+        """Asks for a step and does not wait for it."""
+        self._child.ask("step", source, target, keep, limit=LIMIT)
 
     def answer(self, limit: float) -> Answer:
         """The answer to the oldest question, or to the start, that has none yet, within so many seconds."""
-        return self._child.answer(limit)
+        answer = self._child.answer(limit)
+        return answer if _is_answer(*answer) else self._child.refuse(f"the kind {answer[0]}, with {type(answer[1]).__name__}")
 
     def close(self) -> None:
         """Ends the process, whatever it does."""
         self._child.close()
+
+
+def _is_answer(kind: str, value: Any) -> bool:
+    if kind == "ready":
+        return value is None
+    if kind == "step":
+        numbers = type(value) is tuple and len(value) == 2 and type(value[0]) is float and type(value[1]) is dict
+        return numbers and all(type(name) is str and type(array) is np.ndarray for name, array in value[1].items())
+    return kind in ("missing", "error", "crash", "hang") and type(value) is str
 
 
 def _load(backend: str) -> Callable[..., backends.Trainer]:
@@ -59,8 +77,8 @@ class _Server:
     def __init__(self, backend: str) -> None:
         self._make = _load(backend)
 
-    def build(self, *arguments: Any) -> Answer:
-        self._trainer = self._make(*arguments)
+    def build(self, config: Mapping[str, Any], recipe: Mapping[str, Any], *others: Any) -> Answer:
+        self._trainer = self._make(TransformerConfig.from_dict(config), Recipe(**recipe), *others)
         return "ready", None
 
     def step(self, *arguments: Any) -> Answer:
@@ -74,29 +92,21 @@ def _reply(action: Callable[[], Answer]) -> Answer:
     try:
         return action()
     except backends.MissingBackend as error:
-        return "missing", str(error)
-    except Exception as error:
-        return "error", f"{type(error).__name__}: {error}"
+        return "missing", message(error)
+    except BaseException as error:  # SystemExit and what foreign code derives besides
+        return "error", words(error)
 
 
-def main() -> None:
-    """Serves one backend until standard input ends; what the backend prints goes to standard error."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    server: list[_Server] = []
+def _start(backend: str) -> tuple[Answer, Callable[..., Answer]]:
+    """Loads the backend: the greeting, and what answers the questions."""
+    servers: list[_Server] = []
 
-    def start() -> Answer:
-        server.append(_Server(sys.argv[1]))
+    def load() -> Answer:
+        servers.append(_Server(backend))
         return "ready", None
 
-    send(answers, _reply(start))
-    while server:
-        try:
-            method, *arguments = receive(requests)
-        except EOFError:
-            return
-        send(answers, _reply(lambda: getattr(server[0], method)(*arguments)))  # noqa: B023 - called at once
+    return _reply(load), lambda method, *arguments: _reply(lambda: getattr(servers[0], method)(*arguments))
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda: _start(sys.argv[1]))

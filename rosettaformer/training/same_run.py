@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, sites
 from reference_numpy.recipe import PAPER, Recipe
 
-from ..conformance.child import cores
+from ..processes import cores
 from .envelope import LOSS, Allowed, Envelope
 from .remote import Remote
 
@@ -127,7 +127,7 @@ def compare(
             active = [pair for pair in active if pair[0].status == "together"]
             batch = experiment.batch(number)
             for _, remote in active:
-                remote.ask("step", *batch)
+                remote.step(*batch)
             allowed = envelope.step(*batch)
             losses.append(float(allowed[LOSS].reference))
             for run, remote in active:
@@ -141,7 +141,7 @@ def compare(
 
 def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compiled: bool, limit: float) -> None:
     """Every backend is loaded and builds its trainer."""
-    arguments = experiment.config, experiment.recipe, dict(experiment.values), experiment.seed, "cpu", compiled
+    arguments = experiment.config, experiment.recipe, experiment.values, experiment.seed, "cpu", compiled
     for seconds, question in ((START_LIMIT, True), (limit, False)):
         for run, remote in active:
             if run.status == "together":
@@ -149,7 +149,7 @@ def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compile
                 if kind != "ready":
                     run.status, run.message = kind, reason
                 elif question:
-                    remote.ask("build", *arguments)
+                    remote.build(*arguments)
 
 
 def _record(run: Run, answer: tuple, number: int, allowed: Mapping[str, Allowed], dtype: str) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,20 +12,10 @@ from reference_numpy import layout, parameters
 
 from ..case import Case
 from ..port import NotCovered, Unsupported
+from ..questions import Force
 from . import matching
 
 __all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "intercepted", "native_variables"]
-
-
-class Force(NamedTuple):
-    """One component, by its canonical path, that is given these inputs instead of its own.
-
-    cotangent: where it is given, the gradient of the sum of cotangent * output is asked for, too.
-    """
-
-    path: str
-    inputs: list[np.ndarray]
-    cotangent: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

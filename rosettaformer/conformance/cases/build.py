@@ -1,6 +1,7 @@
 """What cases are made of: the sizes, the random values, the masks."""
 
 import math
+import os
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +47,7 @@ class Builder:
 
     def __init__(self, fixed: Mapping[str, Any]) -> None:
         self.fixed = dict(fixed)
+        self._taken = 0  # bytes of the cases so far
 
     def config(self, dialect: str = "semillero", **changes: Any) -> TransformerConfig:
         """A dialect at sizes that are all different, so that no two axes can be confused."""
@@ -59,7 +61,16 @@ class Builder:
         for name in ("encoder_layers", "decoder_layers"):
             if name not in soft and name not in self.fixed:
                 merged[name] = min(merged[name], getattr(preset(dialect), name))
-        return TransformerConfig.from_dict(merged)
+        config = TransformerConfig.from_dict(merged)
+        if self.fixed:  # before anything is made of it
+            self._require_room(8 * _parameter_count(config))
+        return config
+
+    def _require_room(self, size: int) -> None:
+        """Raises ValueError where so many bytes more than the cases have so far are more than this machine may hold."""
+        most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        if self.fixed and self._taken + size > most:
+            raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
 
     def make(
         self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, since: int = 1, **inputs: Any
@@ -76,16 +87,26 @@ class Builder:
             if isinstance(value, str)
         }
         shapes |= {key: value for key, value in inputs.items() if isinstance(value, tuple)}
+        self._require_room(8 * sum(map(math.prod, shapes.values())))
         drawn = {key: generator.standard_normal(shapes[key]) if key in shapes else value for key, value in inputs.items()}
         try:
             values = parameters_of(config, component, generator)
         except ValueError:  # a component without parameters
             values = {}
+        self._taken += sum(value.nbytes for value in (*drawn.values(), *values.values()) if isinstance(value, np.ndarray))
         active_dropout = component != "dropout" and config.dropout_rate > 0
         return Case(
             name, component, config, drawn, values | (fixed or {}), tuple(catches.split()),
             core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since,
         )  # fmt: skip
+
+
+def _parameter_count(config: TransformerConfig) -> int:
+    """How many scalars the whole model has, without a list of its layers, of which there may be too many."""
+    one = {"encoder_layers": 1, "decoder_layers": min(1, config.decoder_layers)}
+    first = parameters.count(config.replace(**one))
+    more = ((name, getattr(config, name) - layers) for name, layers in one.items())
+    return first + sum(count * (parameters.count(config.replace(**one | {name: one[name] + 1})) - first) for name, count in more if count)
 
 
 def rng(case_id: str) -> np.random.Generator:

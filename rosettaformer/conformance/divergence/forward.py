@@ -8,10 +8,10 @@ and what it is made of runs free, so that wrong wiring inside it (a query taken 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ...processes import Answer
 from ..adapters.tapping import Force
 from ..case import Case
 from ..process import RESTARTS, Worker
-from ..worker import Answer
 from .findings import Divergence, Failure, Findings, Row, Taps
 from .teacher import Teacher
 

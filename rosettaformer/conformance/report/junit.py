@@ -17,7 +17,8 @@ from .summary import Summary
 
 __all__ = ["render"]
 
-KINDS = {"pass": "", "differs": "failure", "stale": "failure", "error": "error", "crash": "error", "hang": "error"}  # else skipped
+KINDS = {"pass": "", "differs": "failure", "stale": "failure", "error": "error", "crash": "error", "hang": "error",
+         "not started": "error"}  # fmt: skip  # else skipped
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML 1.0 cannot hold, escaped or not
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..case import SUITE_VERSION
-from ..runner import FAILURES, Result
+from ..runner import FAILURES, NOT_STARTED, Result
 
 __all__ = ["Cell", "Summary"]
 
@@ -55,6 +55,8 @@ class Summary:
     @property
     def shortage(self) -> str:
         """What is wrong when too little was shown; empty where enough was."""
+        if unstarted := dict.fromkeys(result.port for result in self.results if result.status == NOT_STARTED):
+            return f"{', '.join(unstarted)} did not start"
         if not self.compared:
             return "nothing was compared"
         problems = []

@@ -1,0 +1,12 @@
+"""Processes that answer questions: of ports, of training backends and of benchmark rows.
+
+`Child` is the asking side and `serve` the answering one. What passes between them is plain data (`wire`), so that no answer can run code
+in the process that asks. A `Program` is a process of which nothing is left when it is closed.
+"""
+
+from .child import Answer, Child
+from .program import Program, cores, limited_threads, terminable
+from .server import serve
+from .text import message, printable, words
+
+__all__ = ["Answer", "Child", "Program", "cores", "limited_threads", "message", "printable", "serve", "terminable", "words"]

@@ -1,0 +1,207 @@
+"""A process in a session of its own: read and written against a deadline, and ended with everything that it has started."""
+
+import contextlib
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+
+from . import relatives
+from .text import printable
+
+__all__ = ["Program", "Stopped", "cores", "limited_threads", "terminable"]
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+TICK = 0.05  # seconds between two looks at whether it still runs
+TAIL = 4000  # bytes of standard error that are kept
+SETTLED = 0.5  # seconds in which what it has started ends by itself
+CHUNK = 1 << 16
+
+
+class Stopped(Exception):
+    """Another thread has said that nobody waits any more."""
+
+
+class Program:
+    """A running command. Of its standard error the end is kept; its input and output are pipes only where they are asked for.
+
+    Nothing is written or read for longer than the caller waits, whatever it does and whoever else holds its pipes.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        talks: bool = False,
+        listens: bool = False,
+        stopped: threading.Event | None = None,
+    ) -> None:
+        """talks: its standard output is read; listens: its standard input is written. stopped: once it is set, waiting raises Stopped.
+
+        Raises OSError where the command cannot be started.
+        """
+        self._stopped = stopped
+        self._mark = secrets.token_hex(8)
+        self._tail = bytearray()
+        self._said_all = self._closing = False
+        self._process = subprocess.Popen(
+            arguments,
+            bufsize=0,
+            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if talks else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**environment, relatives.MARK: self._mark},
+            start_new_session=True,
+        )
+        for stream in filter(None, (self._process.stdin, self._process.stdout, self._process.stderr)):
+            os.set_blocking(stream.fileno(), False)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative where a signal ended it; None while it runs."""
+        return self._process.poll()
+
+    def write(self, data: bytes, deadline: float) -> None:
+        """Writes all of the data. Raises EOFError where nobody reads it any more, TimeoutError at the deadline of `time.monotonic`."""
+        left = memoryview(data)
+        while left:
+            try:
+                written = self._process.stdin.write(left)  # type: ignore[union-attr]
+            except (BrokenPipeError, ValueError):  # it has closed it, or we have
+                raise EOFError from None
+            if written:
+                left = left[written:]
+            else:
+                self._await(self._process.stdin, select.POLLOUT, deadline)
+
+    def read(self, size: int, deadline: float) -> bytearray:
+        """Exactly so many bytes of its output. Raises EOFError where it ends before, TimeoutError at the deadline."""
+        data = bytearray(size)
+        left = memoryview(data)
+        while left:
+            count = self._process.stdout.readinto(left)  # type: ignore[union-attr]
+            if count == 0:
+                raise EOFError
+            if count:
+                left = left[count:]
+            else:
+                self._await(self._process.stdout, select.POLLIN, deadline)
+        return data
+
+    def output(self, most: int, deadline: float) -> bytes:
+        """Its output until it ends, or so many bytes of it; raises TimeoutError at the deadline."""
+        data = b""
+        while len(data) < most and (said := self._process.stdout.read(CHUNK)) != b"":  # type: ignore[union-attr]
+            data += said or b""
+            try:
+                if said is None:
+                    self._await(self._process.stdout, select.POLLIN, deadline)
+            except EOFError:
+                break
+        return data
+
+    def wait(self, deadline: float) -> None:
+        """Waits until it ends; raises TimeoutError at the deadline."""
+        with contextlib.suppress(EOFError):
+            while True:
+                self._await(None, 0, deadline)
+
+    def _await(self, stream: object, event: int, deadline: float) -> None:
+        """Waits until the stream is ready. Raises EOFError where the process has ended and the stream is not."""
+        while True:
+            ended = not self.running  # before the look: what it wrote until then is there
+            left = deadline - time.monotonic()
+            poller = select.poll()
+            if not self._said_all:
+                poller.register(self._process.stderr, select.POLLIN)  # type: ignore[arg-type]
+            if stream is not None:
+                poller.register(stream, event)  # type: ignore[arg-type]
+            ready = [number for number, _ in poller.poll(1000 * max(0.0, min(left, 0 if ended else TICK)))]
+            if not self._said_all and self._process.stderr.fileno() in ready:  # type: ignore[union-attr]
+                self._listen()
+            if stream is not None and stream.fileno() in ready:  # type: ignore[attr-defined]
+                return
+            if ended:
+                raise EOFError
+            if self._stopped and self._stopped.is_set() and not self._closing:
+                raise Stopped
+            if left <= 0:
+                raise TimeoutError
+
+    def _listen(self) -> bool:
+        """Reads some of standard error, where there is some, and forgets all but its end."""
+        said = None if self._said_all else self._process.stderr.read(CHUNK)  # type: ignore[union-attr]
+        self._said_all = self._said_all or said == b""
+        self._tail += said or b""
+        del self._tail[:-TAIL]
+        return bool(said)
+
+    def close(self, grace: float = 0.0) -> int:
+        """Ends the process and all that it has started; without standard input it is given so many seconds to end by itself.
+
+        Where it did, or had ended before: how many others outlived it. What its helpers would have become is not known otherwise.
+        """
+        self._closing = True
+        with contextlib.suppress(OSError):
+            if self._process.stdin:
+                self._process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            self.wait(time.monotonic() + grace)
+        ended = not self.running
+        others = relatives.outliving(self._process.pid, self._mark, SETTLED) if ended else []
+        relatives.end(self._process.pid, self._mark)
+        self._process.wait()
+        for _ in range(CHUNK):  # what is left in the pipe, unless others go on writing
+            if not self._listen():
+                break
+        for stream in filter(None, (self._process.stdout, self._process.stderr)):
+            stream.close()
+        self._said_all = True
+        return len(others)
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words, with the last line of what it wrote on standard error."""
+        code = self._process.returncode
+        lines = self._tail.decode(errors="replace").strip().splitlines()
+        return (f"signal {-code}" if code < 0 else f"exit code {code}") + (f": {printable(lines[-1])}" if lines else "")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limited_threads(threads: int) -> dict[str, str]:
+    """The environment in which frameworks compute with so many threads."""
+    return os.environ | dict.fromkeys(THREADS, str(threads))
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP end this process as an exception does, so that what it has started is ended too."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in numbers:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

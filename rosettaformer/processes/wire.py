@@ -1,0 +1,172 @@
+"""Messages between processes as plain data: a header in JSON, then the bytes of the arrays. Nothing that is read constructs anything else.
+
+A message holds None, bools, integers of 64 bits, floats, strings, lists, tuples, mappings with such scalars as keys, arrays of `DTYPES`.
+
+    MAGIC, u32 length of the header | header: {"value": tree, "arrays": [[dtype, shape], ...]} | the arrays' bytes, row by row, in order
+
+In the tree a scalar is itself, and anything else is a pair: ["list", items], ["tuple", items], ["map", [[key, value], ...]] or
+["array", index].
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .text import plain
+
+__all__ = ["DTYPES", "Malformed", "answer_limit", "base", "is_array", "named", "pack", "receive"]
+
+DTYPES = {
+    name: np.dtype(getattr(ml_dtypes, name, name))
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+                 "float16", "bfloat16", "float32", "float64")
+}  # fmt: skip
+MAGIC = b"rsf1"
+HEADER = struct.Struct("<4sI")
+MOST_HEADER = 16 << 20  # bytes
+MOST_DEPTH = 32
+MOST_NODES = 1_000_000
+MOST_AXES = 32
+ANSWER, TIMES = 1 << 30, 4  # an answer may take so many bytes, and so many times what was sent
+
+Read = Callable[[int], bytes | bytearray]
+
+
+class Malformed(ValueError):
+    """What was to be sent, or what came, is no message; the text says why."""
+
+
+def answer_limit(sent: int) -> int:
+    """The most bytes of arrays in an answer, where the largest question so far had so many."""
+    return ANSWER + TIMES * sent
+
+
+def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
+    """The parts of a message in the order in which they are written, and the bytes of its arrays.
+
+    Classes derived from those above are reduced to them (a str Enum to its str). Raises Malformed on anything else, and where the arrays
+    have more than `most` bytes.
+    """
+    packer = _Packer()
+    tree = packer.tree(message, 0)
+    size = sum(array.nbytes for array in packer.arrays)
+    _check_size(size, most)
+    header = json.dumps({"value": tree, "arrays": [[array.dtype.name, array.shape] for array in packer.arrays]}).encode("ascii")
+    if len(header) > MOST_HEADER:
+        raise Malformed(f"the values beside the arrays must take at most {MOST_HEADER} bytes; they take {len(header)}")
+    bodies = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in packer.arrays)
+    return [HEADER.pack(MAGIC, len(header)) + header, *(body for body in bodies if body.size)], size
+
+
+def receive(read: Read, most: int | None = None, text: Callable[[str], str] = str) -> tuple[Any, int]:
+    """One message, and the bytes of its arrays. read: gives exactly so many bytes, or raises. text: what is made of every string.
+
+    Raises Malformed on what is none; of arrays that together have more than `most` bytes none is read.
+    """
+    magic, length = HEADER.unpack(read(HEADER.size))
+    if magic != MAGIC or length > MOST_HEADER:
+        raise Malformed("it does not begin as a message does")
+    try:
+        header = json.loads(bytes(read(length)))
+        specs = [_spec(*spec) for spec in header["arrays"]]
+        size = sum(count for *_, count in specs)
+        _check_size(size, most)
+        arrays = [np.frombuffer(read(count) if count else bytearray(), dtype).reshape(shape) for dtype, shape, count in specs]
+        return _value(header["value"], arrays, text), size
+    except Malformed:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        raise Malformed("its header is none") from None
+
+
+def _check_size(size: int, most: int | None) -> None:
+    """Raises Malformed where arrays of that many bytes are more than may be sent."""
+    if most is not None and size > most:
+        raise Malformed(f"its arrays must have at most {most} bytes; they have {size}")
+
+
+def is_array(value: Any) -> bool:
+    """Whether the value is an array of `DTYPES`, whatever it says of itself."""
+    return issubclass(type(value), np.ndarray) and DTYPES.get(base(value).dtype.name) == base(value).dtype
+
+
+def base(array: np.ndarray) -> np.ndarray:
+    """The array without what a class derived from ndarray makes of it; the memory is the same."""
+    return np.asarray(array)
+
+
+class _Packer:
+    """Makes a tree of a message, and collects its arrays."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self._nodes = 0
+
+    def tree(self, value: Any, depth: int) -> Any:
+        self._nodes += 1
+        if depth > MOST_DEPTH or self._nodes > MOST_NODES:
+            raise Malformed(f"values must be nested at most {MOST_DEPTH} deep and be at most {MOST_NODES}; these are more")
+        kind = type(value)
+        if is_array(value):
+            self.arrays.append(base(value))
+            return ["array", len(self.arrays) - 1]
+        if issubclass(kind, list | tuple):
+            name = "tuple" if issubclass(kind, tuple) else "list"
+            return [name, [self.tree(item, depth + 1) for item in value]]
+        if issubclass(kind, Mapping):
+            return ["map", [[_scalar(key), self.tree(item, depth + 1)] for key, item in value.items()]]
+        return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    """The value as one of JSON's own. Raises Malformed where it is none."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if issubclass(kind, np.generic):
+        value = np.generic.item(value)
+        kind = type(value)
+    if issubclass(kind, str):
+        return plain(value)
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if kind is bool or (issubclass(kind, int) and -(1 << 63) <= int.__int__(value) < 1 << 64):
+        return value if kind is bool else int.__int__(value)
+    raise Malformed(f"only numbers of 64 bits, text, None, lists, mappings and arrays of numbers can be sent; got {named(value)}")
+
+
+def named(value: Any) -> str:
+    """What the value is: of an array its dtype, and otherwise its class."""
+    kind = type(value)
+    return f"an array of {base(value).dtype}" if issubclass(kind, np.ndarray) else plain(kind.__name__)
+
+
+def _spec(name: str, shape: Iterable[int]) -> tuple[np.dtype, tuple[int, ...], int]:
+    """The dtype, the shape and the bytes of an array."""
+    shape = tuple(shape)
+    if len(shape) > MOST_AXES or any(type(size) is not int or not 0 <= size < 1 << 48 for size in shape):
+        raise Malformed("it has an array of no possible shape")
+    return DTYPES[name], shape, DTYPES[name].itemsize * math.prod(shape)
+
+
+def _value(tree: Any, arrays: Sequence[np.ndarray], text: Callable[[str], str]) -> Any:
+    """The value of a tree that JSON could hold."""
+    if type(tree) is str:
+        return text(tree)
+    if type(tree) in (bool, float, NoneType) or (type(tree) is int and -(1 << 63) <= tree < 1 << 64):
+        return tree
+    kind, items = tree if type(tree) is list else ("", ())
+    if kind == "array" and type(items) is int and 0 <= items < len(arrays):
+        return arrays[items]
+    if kind == "map":
+        return {_value(key, (), text): _value(item, arrays, text) for key, item in items}
+    if kind in ("list", "tuple"):
+        values = [_value(item, arrays, text) for item in items]
+        return values if kind == "list" else tuple(values)
+    raise Malformed("it has a value of no known kind")

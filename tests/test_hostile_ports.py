@@ -1,0 +1,98 @@
+"""Ports that compute nothing, and do anything else: each is rows that do not pass, soon, and leaves nothing behind."""
+
+import dataclasses
+import io
+import json
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hostile_ports
+import pytest
+from rich.console import Console
+
+from rosettaformer.conformance import compare, result, runner
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.report import junit, matrix
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.processes import wire
+
+LIMIT = 3.0
+LATER = 2.0  # seconds after the limit at which a run must have ended
+MARK = "HOSTILE_PORTS"
+AT_ONCE = 3
+COUNT = 500
+
+
+def _case(component: str):
+    """A case of the component that no constant answers, evaluated twice."""
+    cases = [case for case in all_cases() if case.component == component and case.core and "float64" in case.dtypes]
+    return dataclasses.replace(cases[0], twice=True)
+
+
+CASES = {component: _case(component) for component in hostile_ports.COMPONENTS}
+
+
+def _processes(mark: str) -> list[int]:
+    """The processes of this system that inherited the mark, but this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes() and state != b"Z" and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+def _state() -> list[object]:
+    """What of this process no port may change."""
+    functions = [compare.compare, result.judge, runner.run, wire.receive, len, isinstance, os._exit]
+    return [*functions, os.getcwd(), dict(os.environ)]
+
+
+def _faults(folder: Path, port: tuple[str, str, str, str]) -> list[str]:
+    """What is wrong with the run of one port, in words."""
+    kind, name, moment, component = port
+    canary = folder / "canary"
+    folder.mkdir()
+    (folder / "port.py").write_text(hostile_ports.source(kind, name, moment, component, str(canary)))
+    start = time.monotonic()
+    rows = runner.run([CASES[component]], [str(folder / "port.py")], ["float64"], limit=LIMIT)
+    seconds = time.monotonic() - start
+    summary = Summary(rows)
+    faults = [f"{row.status}: {row.message}" for row in rows if row.status == "pass" or not row.message.isprintable()]
+    faults += [] if rows and not summary.conforms else ["it conforms"]
+    faults += [f"it took {seconds:.1f} s"] if seconds > LIMIT + LATER else []
+    faults += ["its answer ran code here"] if canary.exists() else []
+    shown = io.StringIO()
+    matrix.render(Console(file=shown, width=120), summary)
+    written = junit.render(summary) + json.dumps(summary.to_dict())
+    faults += ["what is shown is not printable"] if not (shown.getvalue() + written).replace("\n", "").isprintable() else []
+    return [f"{'/'.join(port)}: {fault} {[(row.status, row.message[:200]) for row in rows]}" for fault in faults]
+
+
+def _run(folder: Path, ports: Sequence[tuple[str, str, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    before = _state()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        faults = [fault for found in pool.map(lambda pair: _faults(folder / str(pair[0]), pair[1]), enumerate(ports)) for fault in found]
+    assert not faults, "\n".join(faults)
+    assert _state() == before
+    assert not _processes(mark)
+
+
+def test_a_sample_of_hostile_ports_passes_nothing_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(tmp_path, hostile_ports.SAMPLE, monkeypatch)
+
+
+@pytest.mark.exhaustive
+def test_500_hostile_ports_pass_nothing_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = hostile_ports.generated(COUNT)
+    assert len(set(ports)) == COUNT
+    _run(tmp_path, ports, monkeypatch)
