@@ -19,11 +19,12 @@ from rosettaformer.conformance import tolerance, truth
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.diagnosis.altered import Combination
+from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
+from rosettaformer.conformance.diagnosis.crashes import alike
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.settings import all_settings
-from rosettaformer.conformance.diagnosis.stability import random_defects
+from rosettaformer.conformance.diagnosis.stability import DRAWS, random_defects
 from rosettaformer.conformance.truth import DECODING, TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
@@ -102,7 +103,10 @@ def nothing_wrong(component: str, dtype: str) -> Hypotheses:
 @functools.cache
 def hypotheses(component: str, dtype: str) -> Hypotheses:
     """The whole catalogue and every setting, on the component's cases."""
-    probes = nothing_wrong(component, dtype).probes
+    return _hypotheses(nothing_wrong(component, dtype).probes)
+
+
+def _hypotheses(probes: Sequence[Case]) -> Hypotheses:
     return Hypotheses(probes, candidates(probes, observable()), candidates(probes, all_settings().values()))
 
 
@@ -114,21 +118,29 @@ def observable() -> list[Defect]:
 def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
     """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
     for dtype in DTYPES:
-        answers = as_port(combination, nothing_wrong(component, dtype).probes)
-        if not Search(nothing_wrong(component, dtype), answers).failing:
+        probes = nothing_wrong(component, dtype).probes
+        answers = as_port(combination, probes)
+        failed = [probe for probe, answer in zip(probes, answers, strict=True) if answer is None]
+        if not failed and not Search(nothing_wrong(component, dtype), answers).failing:
             continue
-        known = hypotheses(component, dtype)
-        again = as_port(combination, known.probes)
-        search = Search(known, answers)
-        if unstable := {index for index in search.failing if _differ(answers[index], again[index])}:
-            return Naming(combination, random_defects(known, unstable), dtype)
-        named = (search.explain() or search.imprecise()) if search.answered else []
-        return Naming(combination, named or (search.pairs() if pairs and search.answered else []), dtype)
+        if random := _draws(combination, component, dtype):
+            return Naming(combination, random_defects(hypotheses(component, dtype), random), dtype)
+        answered = [probe for probe, answer in zip(probes, answers, strict=True) if answer is not None]
+        search = Search(_hypotheses(answered) if failed else hypotheses(component, dtype), [answer for answer in answers if answer])
+        named = alike(candidates(failed, observable()), failed, search) if failed else []
+        if search.failing:
+            named = named or search.explain() or search.imprecise() or (search.pairs() if pairs else [])
+        return Naming(combination, named, dtype)
     return Naming(combination, [], "")
 
 
-def _differ(first: dict[str, Any] | None, second: dict[str, Any] | None) -> bool:
-    return first is not None and second is not None and any(first[name].tobytes() != second[name].tobytes() for name in first)
+def _draws(combination: Combination, component: str, dtype: str) -> dict[int, list[dict[str, Any]]]:
+    """Some answers to every probe to which two answers differ."""
+    if not draws(combination):
+        return {}
+    given = [as_port(combination, nothing_wrong(component, dtype).probes) for _ in range(DRAWS)]
+    answers = enumerate([answer for answer in each if answer is not None] for each in zip(*given, strict=True))
+    return {index: each for index, each in answers if any(differ(each[0], other) for other in each[1:])}
 
 
 def random_pairs(count: int) -> Iterator[Combination]:

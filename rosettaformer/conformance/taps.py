@@ -69,9 +69,12 @@ class _Frame:
     component: str
 
 
-def record(case: Case) -> dict[str, Tap]:
-    """The taps of the truth's run on the case, in the case's dtype, by path in the order in which the components finish."""
-    recorder = _Recorder(case)
+def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None) -> dict[str, Tap]:
+    """The taps of the truth's run on the case, in the case's dtype, by path in the order in which the components finish.
+
+    changed: functions by path; what the component gives is changed by its function before anything takes it.
+    """
+    recorder = _Recorder(case, changed or {})
     with contextlib.ExitStack() as stack:
         for component, (module_name, _) in truth.FORWARD.items():
             recorder.watch(stack, module_name, component, recorder.component)
@@ -82,9 +85,9 @@ def record(case: Case) -> dict[str, Tap]:
 
 
 class _Recorder:
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> None:
         self.taps: dict[str, Tap] = {}
-        self._case = case
+        self._case, self._changed = case, changed
         self._frames: list[_Frame] = []  # the calls that have not finished, the scopes among them
         self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
         self._taken: set[str] = set()
@@ -114,6 +117,8 @@ class _Recorder:
         parent = next((frame.path for frame in reversed(self._frames) if frame.component not in _SCOPES), None)
         with self._frame(_Frame(path, component)):
             result = function(*bound.args, **bound.kwargs)
+        if path in self._changed:
+            result = (self._changed[path](result[0]), *result[1:]) if isinstance(result, tuple) else self._changed[path](result)
         self.taps[path] = self._tap(path, component, parent, bound, result)
         return result
 

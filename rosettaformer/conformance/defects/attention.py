@@ -82,9 +82,11 @@ def _always_dropped(
     return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
 
 
-def _defect(id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable) -> Defect:
+def _defect(
+    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable, random: bool = False
+) -> Defect:  # fmt: skip
     component = "scaled_dot_product_attention"
-    return Defect(id_, title, component, what, shows, fix, evidence, {f"attention.{component}": function})
+    return Defect(id_, title, component, what, shows, fix, evidence, {f"attention.{component}": function}, random=random)
 
 
 _SCALE = {
@@ -198,5 +200,6 @@ DEFECTS = (
             "jax": "nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
         },
         _always_dropped,
+        random=True,
     ),
 )

@@ -13,7 +13,8 @@ class Defect:
     what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. fix: by framework (torch, tf, jax).
     evidence: where it was made. replaces: `module.function` of reference_numpy (a name of more parts is a whole one) -> the altered
     function, which takes the function that it replaces first, then that function's arguments under the same names. dtypes: where it
-    shows. rounding: it alters how these dtypes round, and nothing in float64.
+    shows. rounding: it alters how these dtypes round, and nothing in float64. random: it draws at random, so that two evaluations of one
+    input differ.
     unobservable: why no output can reveal it; empty for a defect that the cases must catch.
     """
 
@@ -27,4 +28,5 @@ class Defect:
     replaces: Mapping[str, Callable]
     dtypes: tuple[str, ...] = ("float32",)
     rounding: bool = False
+    random: bool = False
     unobservable: str = ""

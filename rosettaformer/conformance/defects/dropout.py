@@ -41,6 +41,7 @@ DEFECTS = (
         },
         evidence="semillero, pytorch#26338",
         replaces={"dropout.dropout": _always_active},
+        random=True,
     ),
     Defect(
         id="DRP3",

@@ -11,10 +11,11 @@ from ..case import Case
 from ..compare import compare
 from ..defects import Defect, injected
 
-__all__ = ["Combination", "Outputs", "answer", "differ", "equal", "expected", "rounds", "separates"]
+__all__ = ["Combination", "Outputs", "answer", "differ", "draws", "equal", "expected", "rounds", "separates", "supports"]
 
 Combination = tuple[Defect, ...]
 Outputs = Mapping[str, Any]
+Expectations = Mapping[str, tolerance.Expectation]
 
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
@@ -22,13 +23,15 @@ def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None
     return _attempt(lambda: _answer(combination, case))
 
 
-def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> dict[str, tolerance.Expectation] | None:
-    """What the altered truth lets a port answer that gave these outputs; None where it fails."""
+def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> Expectations | None:
+    """What the altered truth lets a port answer that gave these outputs; None where it fails, or draws at random: that equals nothing."""
+    if draws(combination):
+        return None
 
     def ask(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
         return _answer(combination, case, around)
 
-    def expect() -> dict[str, tolerance.Expectation]:
+    def expect() -> Expectations:
         low = rounds(combination, case)
         return following.followed(case, tolerance.expect(case, ask, low), outputs, ask, low)
 
@@ -44,15 +47,29 @@ def separates(case: Case, first: Combination, second: Combination) -> bool:
 
 
 def rounds(combination: Combination, case: Case) -> bool:
-    """True where an alteration changes nothing but the rounding, and the case is in a dtype that rounds."""
-    return case.dtype != "float64" and any(one.rounding for one in combination)
+    """True where an alteration changes nothing but the rounding, and the case is in a dtype in which it does."""
+    return any(one.rounding and case.dtype in one.dtypes for one in combination)
 
 
-def equal(expectations: Mapping[str, tolerance.Expectation] | None, outputs: Outputs | None) -> bool:
-    """True where every output is within what is expected, or both fail."""
+def draws(combination: Combination) -> bool:
+    """True where an alteration draws at random, so that two answers of the altered truth differ."""
+    return any(one.random for one in combination)
+
+
+def equal(expectations: Expectations | None, outputs: Outputs | None) -> bool:
+    """True where every output is within what is expected; a failure equals nothing, another failure neither."""
     if expectations is None or outputs is None:
-        return expectations is outputs
+        return False
     return expectations.keys() == outputs.keys() and all(compare(expectations[name], outputs[name]).excess <= 1 for name in expectations)
+
+
+def supports(clean: Expectations, expectations: Expectations, outputs: Outputs) -> bool:
+    """True where some output that the truth refuses is further from the truth than the altered truth lets it be from its own answer.
+
+    Where it is not, the altered truth rounds so much that whatever lies near the truth is within its tolerance: that says nothing.
+    """
+    compared = {name: compare(clean[name], outputs[name]) for name in expectations}
+    return any(one.excess > 1 and one.error > expectations[name].bound for name, one in compared.items())
 
 
 def differ(first: Outputs | None, second: Outputs | None) -> bool:

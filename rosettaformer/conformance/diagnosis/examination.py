@@ -7,23 +7,19 @@ modules can be tapped, the parts that fail on the truth's inputs are searched on
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
 
-from reference_numpy.suggestions import known
-
-from ..case import DTYPES, Case
-from ..cases import all_cases
+from ..case import Case
 from ..defects import all_defects
 from ..divergence import Backward, Divergence, Failure, backward, divergence
-from ..port import MissingBackend
-from ..runner import open_worker
 from ..truth import COMPONENTS, FORWARD, forward_of
-from . import explanation, stability
+from . import crashes, explanation, stability
 from .altered import Combination
+from .crashes import Failed
 from .findings import Diagnosis, Finding
 from .hypotheses import Hypotheses, candidates
 from .search import Search
 from .settings import all_settings
+from .subject import Subject
 
 __all__ = ["diagnose"]
 
@@ -51,11 +47,12 @@ def diagnose(
     and the share of it that is done.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
-    with contextlib.closing(_Examiner(port, mode, limit, declared)) as examiner:
+    with contextlib.closing(Subject(port, mode, limit, declared)) as subject:
+        examiner = _Examiner(subject)
         for component in COMPONENTS:
             forward = forward_of(component)
             wanted = not components or component in components or (gradients and forward in components)
-            if component in examiner.covered and wanted and (not forward or (gradients and examiner.right(forward))):
+            if component in subject.covered and wanted and (not forward or (gradients and examiner.right(forward))):
                 examiner.examine(component, pairs, progress)
         if gradients:
             examiner.examine_gradients(components or FORWARD, progress)
@@ -63,34 +60,17 @@ def diagnose(
 
 
 class _Examiner:
-    """A port under examination, and what has been found so far."""
+    """What has been found so far in a port, and what is yet to be settled: findings on parts of a whole that has not been examined."""
 
-    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]]) -> None:
+    def __init__(self, subject: Subject) -> None:
         self.findings: list[Finding] = []
         self.divergences: list[Divergence] = []
         self.gradients: list[Backward] = []
-        self._mode, self._limit, self._declared = mode, limit, declared
-        self._worker = open_worker(port, threads=2)
-        kind, about = self._worker.greeting
-        if kind != "ready":
-            self.close()
-            if kind == "missing":
-                raise MissingBackend(about)
-            raise ValueError(f"the port {port} must start; got {kind}: {about}")
-        if mode not in ("", *about["modes"]):
-            self.close()
-            known("the mode of this port", [mode], about["modes"])
-        self.covered: Sequence[str] = about["components"]
-        self._framework: str = about.get("framework", "")
-        self._dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
-        self._cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
+        self._subject = subject
         self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
         self._settings = list(all_settings().values())
         self._known: Combination = ()
-
-    def close(self) -> None:
-        """Ends the port's process."""
-        self._worker.close()
+        self._open: list[tuple[Finding, Search]] = []
 
     def right(self, component: str) -> bool:
         """Whether nothing was found in the component."""
@@ -98,58 +78,69 @@ class _Examiner:
 
     def examine(self, component: str, pairs: bool, progress: Progress) -> None:
         """Adds the findings on a component, in the first dtype in which it fails."""
-        for count, dtype in enumerate(self._dtypes):
+        for dtype in self._subject.dtypes:
             progress(f"{component} {dtype}", 0.0)
-            cases = [case.at(dtype, mode=self._mode) for case in self._cases if case.component == component and self._asks(case, dtype)]
-            if count:  # what fails in the first dtype was seen there
-                cases = [case for case in cases if case.core or self._claims(case, dtype)]
-            replies = self._ask(stability.twice(cases, TWICE))
-            search = Search(
-                self._hypotheses([case for case, *_ in replies]), [answer if kind == "outputs" else None for _, kind, answer in replies]
-            )
-            if search.failing:
-                self._examine(component, dtype, search, [answer for _, kind, answer in replies if kind != "outputs"], pairs, progress)
+            replies = self._subject.ask(stability.twice(self._subject.cases(component, dtype), TWICE))
+            failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
+            answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
+            search = Search(self._hypotheses([case for case, _ in answered]), [answer for _, answer in answered], len(failed))
+            if failed or search.failing:
+                self._examine(component, dtype, search, failed, pairs, progress)
                 return
 
     def examine_gradients(self, components: Iterable[str], progress: Progress) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""
-        right = set(components) & set(self.covered) & {component for component in FORWARD if self.right(component)}
-        cases = [case for case in self._cases if case.component in right and not self._declares(case)]
-        if not cases or not self._dtypes:
+        right = set(components) & set(self._subject.covered) & {component for component in FORWARD if self.right(component)}
+        cases = self._subject.undeclared(right)
+        if not cases or not self._subject.dtypes:
             return
-        dtype = self._dtypes[0]
+        dtype, worker, limit = self._subject.dtypes[0], self._subject.worker, self._subject.limit
         case = max(cases, key=lambda case: (list(FORWARD).index(case.component), case.core))
-        forward = divergence(self._worker, case, dtype, limit=self._limit)
+        forward = divergence(worker, case, dtype, limit=limit)
         if not forward.rows:
             return
-        found = backward(self._worker, forward, case, limit=self._limit, progress=lambda share: progress(f"{case.id}, gradients", share))
+        found = backward(worker, forward, case, limit=limit, progress=lambda share: progress(f"{case.id}, gradients", share))
         self.gradients.append(found)
         if found.first:
             name = found.first.name
             self._add(found.first.component, dtype, "gradient", found.sentence.removeprefix(f"{name}: "), paths=[name])
 
-    def _examine(self, component: str, dtype: str, search: Search, errors: list[str], pairs: bool, progress: Progress) -> None:
-        if any(stability.RANDOM in error for error in errors):
-            self._unstable(component, dtype, search)
-        elif not search.answered:
-            self._add(component, dtype, "error", f"fails on every case: {errors[0]}")
-        elif found := self._found(component, dtype, search, pairs, progress):
+    def _examine(self, component: str, dtype: str, search: Search, failed: Failed, pairs: bool, progress: Progress) -> None:
+        random = [case for case, error in failed if stability.RANDOM in error]
+        if crashed := [(case, error) for case, error in failed if stability.RANDOM not in error]:
+            self._crashed(component, dtype, crashed, random, search)
+        touched = stability.made_random(search.hypotheses) & set(search.failing)
+        if random or self._subject.random(search.hypotheses.probes[index] for index in sorted(touched)):
+            self._unstable(component, dtype, [*random, *search.hypotheses.probes])
+        elif search.failing:
+            self._search(component, dtype, search, pairs, progress)
+
+    def _crashed(self, component: str, dtype: str, crashed: Failed, random: Sequence[Case], search: Search) -> None:
+        """Adds the finding that the port has no answer to some cases."""
+        cases = [case for case, _ in crashed]
+        found = [] if random else crashes.alike(candidates(cases, self._defects), cases, search)
+        text = crashes.sentence(crashed, [*random, *search.hypotheses.probes])
+        self._add(component, dtype, "error", explanation.crashed(text, found, self._subject.framework), found)
+
+    def _unstable(self, component: str, dtype: str, cases: Sequence[Case]) -> None:
+        """Adds the finding that two answers to the same case differ, with the defects that make the same cases random to the same extent."""
+        answers = {index: self._subject.draws(cases[index]) for index in self._subject.random(cases)}
+        found = stability.random_defects(self._hypotheses(cases), answers)
+        self._add(component, dtype, "unstable", explanation.unstable(found, self._subject.framework), found)
+
+    def _search(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> None:
+        if found := self._found(component, dtype, search, pairs, progress):
             self._explained(component, dtype, search, found)
+            self._settle(found)
         elif imprecise := search.imprecise():
-            self._add(component, dtype, "imprecise", explanation.imprecise(imprecise[0], self._framework), imprecise)
+            self._add(component, dtype, "imprecise", explanation.imprecise(imprecise[0], dtype, self._subject.framework), imprecise)
         else:
             base = self._cover(search)
             if rest := search.remaining(base) or [base] * bool(base):
-                self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._framework), rest)
+                self._add(component, dtype, "partly", explanation.partly(base, rest, search, self._subject.framework), rest)
             else:
-                symptoms = [*stability.symptoms(search, self._ask), *(f"some cases fail: {error}" for error in errors[:1])]
-                self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms))
-
-    def _unstable(self, component: str, dtype: str, search: Search) -> None:
-        again = self._ask(stability.twice(search.hypotheses.probes))
-        random = {index for index, (*_, answer) in enumerate(again) if isinstance(answer, str) and stability.RANDOM in answer}
-        found = stability.random_defects(search.hypotheses, random)
-        self._add(component, dtype, "unstable", explanation.unstable(found, self._framework), found)
+                symptoms = stability.symptoms(search, self._subject.ask)
+                self._open.append((self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms)), search))
 
     def _found(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> list[Combination]:
         """The simplest explanations: one name, what the parts of the model come to, two names, more that each explain something."""
@@ -161,36 +152,60 @@ class _Examiner:
         if not found and pairs and not search.imprecise():
             found = search.pairs(lambda share: progress(f"{component} {dtype}, pairs", share))
         cover = () if found or not pairs else self._cover(search)
-        return [cover] if cover and search.explains(cover) else found
+        return [cover] if cover and search.explains(cover, self._known) else found
 
     def _cover(self, search: Search) -> Combination:
         """What explains the most answers, from nothing or from what is known."""
         return max((search.cover(base) for base in ((), self._known)), key=lambda cover: len(search.explained(cover)))
 
-    def _explained(self, component: str, dtype: str, search: Search, found: list[Combination], paths: Sequence[str] = ()) -> None:
+    def _explained(self, component: str, dtype: str, search: Search, found: list[Combination], paths: Sequence[str] = ()) -> Finding:
         if found == [self._known]:
-            self._add(component, dtype, "follows", explanation.follows(self._known), found, paths)
-            return
-        others = [case.at(dtype) for case in self._cases if dtype in case.dtypes]
-        text = explanation.explained(found, len(search.answers), others, self._framework)
-        self._add(component, dtype, "explained" if len(found) == 1 else "indistinguishable", text, found, paths)
+            return self._add(component, dtype, "follows", explanation.follows(self._known), found, paths)
+        others = [case.at(dtype) for case in self._subject.all_cases if dtype in case.dtypes]
+        text = explanation.explained(found, explanation.where(search, found[0]), others, self._subject.framework)
         self._known += tuple(one for one in found[0] if one not in self._known)
+        return self._add(component, dtype, "explained" if len(found) == 1 else "indistinguishable", text, found, paths)
+
+    def _settle(self, whole: Sequence[Combination]) -> None:
+        """Brings what was said of parts into line with what explains the whole: a part is explained by that, too, or the port divides the
+        work otherwise there, and the part is no finding."""
+        for finding, search in self._open:
+            if any(set(ids) <= {one.id for one in combination} for ids in finding.explanations for combination in whole):
+                continue
+            place = self.findings.index(finding)
+            after = self.findings[place + 1 :]
+            del self.findings[place:]
+            shown = tuple(one for one in whole[0] if one in (*search.hypotheses.defects, *search.hypotheses.settings))
+            if search.explains(shown, shown):
+                self._explained(finding.component, finding.dtype, search, [shown], finding.paths)
+            elif len(search.explained(shown)) > len(search.explained(())):
+                text = explanation.partly(shown, [shown], search, self._subject.framework)
+                self._add(finding.component, finding.dtype, "partly", text, [shown], finding.paths)
+            elif not finding.paths:
+                self.findings.append(finding)
+            self.findings += after
+        self._open = []
+        named = {id_ for finding in self.findings for ids in finding.explanations for id_ in ids}
+        self._known = tuple(one for one in self._known if one.id in named)
 
     def _add(
         self, component: str, dtype: str, verdict: str, text: str, found: Iterable[Combination] = (), paths: Sequence[str] = ()
-    ) -> None:
+    ) -> Finding:
         ids = tuple(tuple(one.id for one in combination) for combination in found)
         place = ", ".join([*paths[:SHOWN], *([f"and {len(paths) - SHOWN} more places"] if len(paths) > SHOWN else [])]) or component
         self.findings.append(Finding(component, dtype, verdict, ids, f"{place}: {text}", tuple(paths)))
+        return self.findings[-1]
 
     def _tap(self, dtype: str, search: Search, count: int, progress: Progress) -> list[Failure]:
         """The parts that fail on the truth's inputs, in the count-th case that fails; none where the port shows no parts."""
         if len(search.failing) < count:
             return []
-        case = search.hypotheses.probes[search.failing[count - 1]]
+        case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
         if case.component not in FORWARD:
             return []
-        found = divergence(self._worker, case, dtype, limit=self._limit, progress=lambda share: progress(f"{case.id}, its parts", share))
+        found = divergence(
+            subject.worker, case, dtype, limit=subject.limit, progress=lambda share: progress(f"{case.id}, its parts", share)
+        )
         if len(found.rows) < 2:
             return []
         if count == 1:
@@ -206,28 +221,13 @@ class _Examiner:
             part = Search(self._hypotheses([failure.case for failure in own]), [{"output": failure.output} for failure in own])
             paths = sorted({failure.path for failure in own})
             if found := part.explain(self._known) or part.pairs():
-                self._explained(component, dtype, part, found, paths)
+                finding = self._explained(component, dtype, part, found, paths)
             else:
-                self._add(component, dtype, "unexplained", explanation.unexplained(part, True, ()), paths=paths)
+                finding = self._add(component, dtype, "unexplained", explanation.unexplained(part, True, ()), paths=paths)
+            self._open.append((finding, part))
 
     def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
         return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)))
-
-    def _declares(self, case: Case) -> bool:
-        return any((case.id, dtype) in self._declared for dtype in DTYPES)
-
-    def _asks(self, case: Case, dtype: str) -> bool:
-        return dtype in case.dtypes and (case.id, dtype) not in self._declared
-
-    def _claims(self, case: Case, dtype: str) -> bool:
-        """True where the case catches a defect that shows in this dtype and not in every one."""
-        return any(dtype in one.dtypes and len(one.dtypes) < len(DTYPES) for one in self._defects if one.id in case.catches)
-
-    def _ask(self, cases: Iterable[Case]) -> list[tuple[Case, str, Any]]:
-        """The cases that the port covers, the kind of its answer to each, and the answer."""
-        cases = list(cases)
-        replies = zip(cases, self._worker.answers(cases, self._limit), strict=True)
-        return [(case, kind, answer) for case, (kind, answer) in replies if kind not in ("not covered", "unsupported")]
 
 
 def _parts(failures: Iterable[Failure]) -> Iterator[Failure]:

@@ -7,17 +7,37 @@ from ..defects import Defect
 from .altered import Combination, separates
 from .search import Search
 
-__all__ = ["explained", "follows", "imprecise", "partly", "unexplained", "unstable"]
+__all__ = ["crashed", "explained", "follows", "imprecise", "partly", "unexplained", "unstable", "where"]
 
 SHOWN = 4
 
 
-def explained(found: Sequence[Combination], probes: int, cases: Iterable[Case], framework: str) -> str:
+def crashed(sentence: str, found: Sequence[Combination], framework: str) -> str:
+    """The port has no answer to some cases, and the defects with which the truth has none to the same ones."""
+    if not found:
+        return sentence
+    names = " or ".join(map(_named, found))
+    return (
+        f"{sentence}\n  the truth with {names} fails on the same cases and equals your output on the others\n{_fixes(found[0], framework)}"
+    )
+
+
+def where(search: Search, combination: Combination) -> str:
+    """On which cases the altered truth was seen to equal the port's answers."""
+    silent = [search.hypotheses.probes[index].id for index in search.silent(combination)]
+    if not silent:
+        return f"all {len(search.answers)} {_cases(search)}"
+    rest = ", ".join(silent[:SHOWN]) + (f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else "")
+    return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; it rounds more than you err on {rest}"
+
+
+def explained(found: Sequence[Combination], place: str, cases: Iterable[Case], framework: str) -> str:
     """The combinations whose altered truth equals the port's answers, what would tell them apart, and how to mend the first.
 
-    cases: among which a separating one is sought. framework: whose fix is shown; another name shows every framework's.
+    place: the cases, as `where` says it. cases: among which a separating one is sought. framework: whose fix is shown; another name shows
+    every framework's.
     """
-    text = f"your output equals the truth with {_named(found[0])}, on all {probes} cases"
+    text = f"your output equals the truth with {_named(found[0])}, on {place}"
     if len(found) == 1:
         return f"{text}\n{_fixes(found[0], framework)}"
     lines = [f"{text}. So does the truth with"]
@@ -34,16 +54,16 @@ def partly(base: Combination, rest: Sequence[Combination], search: Search, frame
     probes = search.hypotheses.probes
     explained = search.explained(base)
     others = [probes[index].id for index in range(len(probes)) if index not in explained]
-    lines = [f"your output equals the truth{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} cases"]
+    lines = [f"your output equals the truth{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} {_cases(search)}"]
     lines += [f"  on {', '.join(others)} it equals the truth with {_named(combination)}" for combination in rest[:SHOWN]]
     if rest == [base]:
         lines[1:] = [f"  unexplained remain {', '.join(others)}"]
     return "\n".join([*lines, _fixes(rest[0], framework)])
 
 
-def imprecise(combination: Combination, framework: str) -> str:
-    """No error is larger than a lower precision makes, which is no equality."""
-    return f"every error is within what {_named(combination)} makes, and beyond float32's\n{_fixes(combination, framework)}"
+def imprecise(combination: Combination, dtype: str, framework: str) -> str:
+    """No error is larger than a loss of digits makes, which is no equality."""
+    return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s\n{_fixes(combination, framework)}"
 
 
 def follows(known: Combination) -> str:
@@ -58,16 +78,24 @@ def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
     if not count:
         text = "unexplained: the catalogue has no defect and no setting that shows here"
     if nearest := search.nearest():
-        text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {share:.0%} of the error" for one, share in nearest)
+        text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {_share(share)} of the error" for one, share in nearest)
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
 
 def unstable(found: Sequence[Combination], framework: str) -> str:
     """The port answers the same input differently."""
-    text = "two evaluations of the same input differ: something random is active in evaluation mode"
+    text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
     if not found:
         return f"{text}; no defect of the catalogue makes exactly these cases random"
     return f"{text}, as with {' or '.join(map(_named, found))}\n{_fixes(found[0], framework)}"
+
+
+def _cases(search: Search) -> str:
+    return "cases that have an answer" if search.failed else "cases"
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "less than 1%"
 
 
 def _named(combination: Combination) -> str:

@@ -29,14 +29,17 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[De
 class Hypotheses:
     """Defects and settings, and what the truth altered by them answers to some probes; each answer is computed once and kept.
 
-    probes: cases in the dtype in which a port answered them. What alters no probe is left out.
+    probes: cases in the dtype in which a port answered them. What alters no probe is left out. What draws at random equals no answer and is
+    in `random` alone.
     """
 
     def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
         self.probes = list(probes)
         self.clean = [tolerance.expect(case) for case in self.probes]
         self._answers: dict[tuple[tuple[str, ...], int], dict[str, np.ndarray] | None] = {}
-        self.defects = [defect for defect in defects if self._alters(defect)]
+        altering = [defect for defect in defects if self._alters(defect)]
+        self.defects = [defect for defect in altering if not defect.random]
+        self.random = [defect for defect in altering if defect.random]
         self.settings = [setting for setting in settings if self._alters(setting)]
 
     def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
@@ -45,11 +48,6 @@ class Hypotheses:
         if key not in self._answers:
             self._answers[key] = altered.answer(combination, self.probes[index].at("float64"))
         return self._answers[key]
-
-    def unstable(self, one: Defect) -> set[int]:
-        """The probes to which the truth with this defect gives another answer each time."""
-        answers = [[altered.answer((one,), probe) for probe in self.probes] for _ in range(2)]
-        return {index for index in range(len(self.probes)) if altered.differ(answers[0][index], answers[1][index])}
 
     def _alters(self, one: Defect) -> bool:
         for index, probe in enumerate(self.probes):

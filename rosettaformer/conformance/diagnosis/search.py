@@ -1,7 +1,8 @@
 """Which alterations of the truth give a port's outputs.
 
 An alteration is a defect of the catalogue or a setting. It explains a port where the altered truth equals the port's answers within the
-tolerance, derived from the altered truth itself, on every probe: those that the port fails and those that it passes.
+tolerance, derived from the altered truth itself, on every probe: those that the port fails and those that it passes. Of those that it
+fails some must support it: there the tolerance is narrower than the port's error. What lies within a wider one is equal, and says nothing.
 """
 
 import dataclasses
@@ -26,45 +27,52 @@ __all__ = ["Answers", "Search"]
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
 FAR = {8: 1000.0, 4: 1000.0, 2: 30.0}
+ALL = 0.995  # of the error: what is left of it and reads 100 %
+EQUAL, SUPPORT = "equal", "support"
 
-Answers = Sequence[Outputs | None]  # a port's outputs, probe by probe; None where it ended with an error
+Answers = Sequence[Outputs]  # a port's outputs, probe by probe; what ended with an error is no probe
 
 
 class Search:
-    """The alterations that explain a port's answers, which are in the order of `hypotheses.probes`."""
+    """The alterations that explain a port's answers, which are in the order of `hypotheses.probes`.
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers) -> None:
-        self.hypotheses, self.answers = hypotheses, answers
+    failed: the number of further cases, to which the port has no answer.
+    """
+
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
+        self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
         self._clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self._clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
         self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
-
-    @property
-    def answered(self) -> bool:
-        """Whether there is any output; what fails everywhere says nothing of why."""
-        return any(answer is not None for answer in self.answers)
 
     def explain(self, known: Combination = ()) -> list[Combination]:
         """The simplest alterations that explain the answers: the known ones, one defect, one setting, the known ones and another.
 
         Several are those that the probes cannot tell apart; none means that nothing of this kind explains them.
         """
-        if known and self.explains(known):
+        if known and self.explains(known, known):
             return [known]
         for before in ((), known) if known else ((),):
             for tier in (self.hypotheses.defects, self.hypotheses.settings):
-                if found := [(*before, one) for one in tier if one not in before and self.explains((*before, one))]:
+                if found := [(*before, one) for one in tier if one not in before and self.explains((*before, one), before)]:
                     return found
         return []
 
     def imprecise(self) -> list[Combination]:
-        """The defect of rounded operands, where no error is larger than it makes: which bits it changes depends on the order of additions,
-        so that equality can not be asked."""
+        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the order of
+        additions, so that equality can not be asked."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
-        if len(low) < len(self.answers) or not all(map(altered.equal, map(tolerance.expect, low), self.answers)):
-            return []
-        return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
+        if len(low) == len(self.answers) and all(map(altered.equal, map(tolerance.expect, low), self.answers)):
+            return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
+        return [(defect,) for defect in self.hypotheses.defects if self._loses_digits((defect,))]
+
+    def _loses_digits(self, combination: Combination) -> bool:
+        """True where the altered truth equals every answer, no answer supports it, and by itself it fails the very probes that fail."""
+        if not self.equals(combination) or self.silent(combination) != self.failing:
+            return False
+        answers = [altered.answer(combination, probe) for probe in self.hypotheses.probes]
+        return self.failing == [index for index, answer in enumerate(answers) if not altered.equal(self._clean[index], answer)]
 
     def pairs(self, progress: Callable[[float], None] = lambda share: None) -> list[Combination]:
         """Every two alterations that together explain the answers, those with the fewest settings.
@@ -96,37 +104,63 @@ class Search:
         return [candidate for candidate in candidates if left <= set(self.explained(candidate))]
 
     def explained(self, combination: Combination) -> list[int]:
-        """The probes on which the altered truth equals the answer."""
-        return [index for index in self._order if self._near(combination, index) and self._equals(combination, index)]
+        """The probes on which the altered truth equals the answer; of those that fail, the ones that support it."""
+        relations = {index: self._relation(combination, index) for index in self._order if self._near(combination, index)}
+        return [index for index, relation in relations.items() if relation == SUPPORT or (relation == EQUAL and index not in self.failing)]
 
-    def explains(self, combination: Combination) -> bool:
+    def silent(self, combination: Combination) -> list[int]:
+        """The probes that fail, and are equal to the altered truth in a tolerance so wide that they do not support it."""
+        return [index for index in self.failing if self._relation(combination, index) == EQUAL]
+
+    def equals(self, combination: Combination) -> bool:
         """True where the altered truth equals every answer."""
+        return all(self._near(combination, index) for index in self._order) and all(
+            self._relation(combination, index) for index in self._order
+        )
+
+    def explains(self, combination: Combination, known: Combination = ()) -> bool:
+        """True where the altered truth equals every answer, some that fail support it, and each alteration that is not known is needed for
+        these."""
         if not all(self._near(combination, index) for index in self._order):
             return False
-        return all(self._equals(combination, index) for index in self._order)
+        supporting = []
+        for index in self._order:
+            relation = self._relation(combination, index)
+            if not relation:
+                return False
+            supporting += [index] * (relation == SUPPORT)
+        others = (tuple(other for other in combination if other is not one) for one in combination if one not in known)
+        return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
 
-    def _equals(self, combination: Combination, index: int) -> bool:
-        return altered.equal(altered.expected(combination, self.hypotheses.probes[index], self.answers[index]), self.answers[index])
+    def _relation(self, combination: Combination, index: int) -> str:
+        """What the answer to a probe is to the altered truth: equal, where it fails perhaps a support, or nothing."""
+        answer = self.answers[index]
+        expectations = altered.expected(combination, self.hypotheses.probes[index], answer)
+        if expectations is None or not altered.equal(expectations, answer):
+            return ""
+        return SUPPORT if altered.supports(self._clean[index], expectations, answer) else EQUAL
 
     def complaint(self) -> str:
         """What is wrong with the first answer that fails, in words."""
         index = self.failing[0]
         clean, answer = self._clean[index], self.answers[index]
-        problems = ["an error"] if answer is None else [compare(clean[name], answer.get(name)).message for name in clean]
+        problems = [compare(clean[name], answer.get(name)).message for name in clean]
         return f"{self.hypotheses.probes[index].id}: {next(filter(None, problems), 'other outputs')}"
 
     def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
-        """The hypotheses that leave the least of the error, and the share of it that they leave."""
+        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents."""
         before = self._distance(())
-        shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings) if before > 0]
-        return sorted((share for share in shares if share[1] < 1), key=lambda share: share[1])[:count]
+        if not 0 < before < np.inf:
+            return []
+        shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
+        return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
 
     def _distance(self, combination: Combination) -> float:
         """The root mean square, over the probes, of the largest error in units of the truth's largest value; infinite without outputs."""
         distances = []
         for index, answer in enumerate(self.answers):
             predicted = self.hypotheses.answer(combination, index)
-            if answer is None or predicted is None or not _same_shapes(predicted, answer):
+            if predicted is None or not _same_shapes(predicted, answer):
                 return np.inf
             for name, value in predicted.items():
                 reference, got = self.hypotheses.clean[index][name].reference, np.asarray(answer[name], dtype=np.float64)
@@ -142,8 +176,8 @@ class Search:
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
         predicted = self.hypotheses.answer(combination, index)
-        if predicted is None or answer is None:
-            return predicted is answer
+        if predicted is None:
+            return False
         clean = self.hypotheses.clean[index]
         return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
 

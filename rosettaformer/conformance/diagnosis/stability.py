@@ -1,20 +1,25 @@
 """Whether a port gives the same answer to the same question: evaluated again, in another batch, with longer padding."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..case import Case
-from .altered import Combination
+from ..defects import Defect
+from ..tolerance import MAX_FACTOR, Expectation
+from . import altered
+from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["RANDOM", "random_defects", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 LONGER = 2  # by so many columns is padding made longer
+DRAWS = 4  # so many answers say how far random ones lie apart
 
 Ask = Callable[[Iterable[Case]], list[tuple[Case, str, Any]]]
 
@@ -24,31 +29,76 @@ def twice(cases: Iterable[Case], count: int | None = None) -> list[Case]:
     return [dataclasses.replace(case, twice=case.twice or count is None or index < count) for index, case in enumerate(cases)]
 
 
-def random_defects(hypotheses: Hypotheses, unstable: set[int]) -> list[Combination]:
-    """The defects that make exactly these probes random."""
-    return [(one,) for one in hypotheses.defects if hypotheses.unstable(one) == unstable]
+def made_random(hypotheses: Hypotheses) -> set[int]:
+    """The probes to which the truth gives another answer each time with some defect that draws at random."""
+    return {index for defect in hypotheses.random for index in _spreads(defect, hypotheses)}
+
+
+def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> list[Combination]:
+    """The defects that make exactly these probes random, and their answers differ by as much as the port's, within MAX_FACTOR.
+
+    answers: of the port, DRAWS to every probe to which two of its answers were seen to differ.
+    """
+    found: list[Combination] = []
+    for defect in hypotheses.random:
+        spreads = _spreads(defect, hypotheses)
+        if spreads.keys() == answers.keys() and all(_alike(spreads[index], _spread(answers[index])) for index in answers):
+            found.append((defect,))
+    return found
+
+
+def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
+    """By how much the answers of the truth with this defect differ, for every probe to which they do."""
+    draws = [[altered.answer((defect,), probe) for _ in range(DRAWS)] for probe in hypotheses.probes]
+    spreads = {index: _spread([answer for answer in answers if answer]) for index, answers in enumerate(draws)}
+    return {index: spread for index, spread in spreads.items() if spread > 0}
+
+
+def _spread(answers: Sequence[Outputs]) -> float:
+    """The largest difference between two of the answers."""
+    pairs = itertools.combinations(answers, 2)
+    return max((_distance(first[name], second[name]) for first, second in pairs for name in first.keys() & second.keys()), default=0.0)
+
+
+def _alike(first: float, second: float) -> bool:
+    return first <= MAX_FACTOR * second and second <= MAX_FACTOR * first
 
 
 def symptoms(search: Search, ask: Ask) -> list[str]:
     """What the port's answers depend on and should not, in words. ask: puts further cases to the port."""
     found = {}
     for index in search.failing:
-        case, answer = search.hypotheses.probes[index], search.answers[index]
+        case, output = search.hypotheses.probes[index], search.answers[index].get("output")
+        clean = search.hypotheses.clean[index].get("output")
+        if clean is None or not isinstance(output, np.ndarray) or output.shape != clean.reference.shape or not output.ndim:
+            continue
         for symptom, changed, part in _variants(case):
-            if answer is None or "output" not in answer or symptom in found:
-                continue
-            other = [outputs for _, kind, outputs in ask([changed]) if kind == "outputs"]
-            bound = 2 * search.hypotheses.clean[index]["output"].bound
-            if other and _distance(part(answer["output"]), part(other[0]["output"])) > bound:
+            if symptom not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed)):
                 found[symptom] = f"{symptom} ({case.id})"
     return list(found.values())
 
 
+def _others(ask: Ask, case: Case, changed: Case) -> list[np.ndarray]:
+    """The output for the changed case, of a port that answers the case itself twice alike."""
+    replies = ask([dataclasses.replace(case, twice=True), changed])
+    return [replies[1][2]["output"]] if [kind for _, kind, _ in replies] == ["outputs", "outputs"] else []
+
+
+def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two outputs differ by more than the rounding of both, in proportion to their size; places of NaN say nothing of why."""
+    if first.shape != second.shape:
+        return False
+    largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in (clean.reference, first, second))
+    size = float(np.abs(clean.reference[np.isfinite(clean.reference)]).max(initial=0.0))
+    return _distance(first, second) > 2 * clean.bound * (largest / size if size else 1.0)
+
+
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest difference of numbers that are finite in both."""
     if first.shape != second.shape:
         return np.inf
-    difference = np.abs(first.astype(np.float64) - second.astype(np.float64))
-    return float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0))
+    finite = np.isfinite(first) & np.isfinite(second)
+    return float(np.abs(first[finite].astype(np.float64) - second[finite].astype(np.float64)).max(initial=0.0))
 
 
 def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np.ndarray]]]:

@@ -62,8 +62,8 @@ class Divergence:
 
     rows: the tree, every component before its parts and in the order of execution. sentence: what it comes to. heat: |error| / allowed
     of the first diverging output, positions x features. failures: every component that fails on the truth's inputs and gave an output,
-    in the order in which they finish. untapped: the components with parameters that the port has no module for.
-    problem: why the rows are missing or are not all there.
+    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untapped: the components with
+    parameters that the port has no module for. problem: why the rows are missing or are not all there.
     """
 
     port: str
@@ -92,6 +92,7 @@ class Findings:
     messages: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     within: dict[str, Taps] = field(default_factory=dict)  # the taps of the run in which the component was forced
+    undone: set[str] = field(default_factory=set)  # what fails, and is right again in what takes its output
     deaths: int = 0
     problem: str = ""
 
@@ -133,13 +134,24 @@ class Findings:
         self.within[path] = run
 
     def _guilty(self) -> set[str]:
-        """Those that fail, and all around them that was forced too."""
+        """Those that fail, and all around them that was forced too, and that nothing undoes."""
         guilty: set[str] = set()
         for path in reversed(self.tapped):
             above = self.truth.parent(path, self.forced)
-            if path in self.forced and self.forced[path].excess > 1 and (above is None or above in guilty):
-                guilty.add(path)
+            if self._fails(path) and (above is None or above in guilty):
+                (self.undone if above is not None and self._is_undone(path, self.within.get(above, {})) else guilty).add(path)
         return guilty
+
+    def _fails(self, path: str) -> bool:
+        return path in self.forced and self.forced[path].excess > 1
+
+    def _is_undone(self, path: str, run: Taps) -> bool:
+        """Whether in this run, of what is around it on the truth's inputs, the component is given the truth's inputs, and so is the first
+        component that takes its output: the port does after it what the truth does in it."""
+        if path not in run or not self.truth.inputs_agree(path, run[path]["inputs"]):
+            return False
+        consumer = self.truth.consumer(path, run)
+        return consumer is not None and self.truth.inputs_agree(consumer[0], run[consumer[0]]["inputs"], consumer[1]) is True
 
     def result(self, port: str, case: str, dtype: str) -> Divergence:
         """Everything, put together."""
@@ -152,9 +164,9 @@ class Findings:
             case=case,
             dtype=dtype,
             sentence=self._sentence(first),
-            rows=tuple(replace(row, first=row.path == first, message=_explained(row, guilty)) for row in rows),
+            rows=tuple(replace(row, first=row.path == first, message=_explained(row, guilty, self.undone)) for row in rows),
             heat=self._heat(first),
-            failures=tuple(self.failures[path] for path in self.tapped if path in self.failures),
+            failures=tuple(self.failures[path] for path in self.tapped if path in self.failures and path in guilty),
             untapped=tuple(path for path in known if path not in self.free),
             problem=self.problem,
         )
@@ -204,8 +216,9 @@ class Findings:
         """Of a component whose parts are right: where within it something goes wrong."""
         run, before = self.within[path], "its inputs"
         children = self._children(path)
-        compared = [child for child in children if child in self.forced]
-        parts = "its parts are right" if compared == children else "its parts that could be compared are right"
+        compared = [child for child in children if child in self.forced and not self._fails(child)]
+        subject = "its other parts" if any(map(self._fails, children)) else "its parts"
+        parts = f"{subject} are right" if all(child in self.forced for child in children) else f"{subject} that could be compared are right"
         for child in compared:
             if child in run and self.truth.inputs_agree(child, run[child]["inputs"]) is False:
                 return f"; {parts}, but {child} is given something else than the truth gives it, after {before}"
@@ -213,11 +226,12 @@ class Findings:
         return f"; {parts} and given what the truth gives them: it fails after {before}" if compared else ""
 
 
-def _explained(row: Row, guilty: set[str]) -> str:
-    """The message of a row; of one that fails within one that agrees, with the reason."""
+def _explained(row: Row, guilty: set[str], undone: set[str]) -> str:
+    """The message of a row; of one that fails and is not wrong, with the reason."""
     if not row.fails or row.path in guilty:
         return row.message
-    return f"{row.message}; but what is around it agrees: the port divides the work otherwise"
+    reason = "what follows undoes it" if row.path in undone else "what is around it agrees"
+    return f"{row.message}; but {reason}: the port divides the work otherwise"
 
 
 def _failed(message: str) -> Comparison:

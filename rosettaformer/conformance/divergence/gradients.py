@@ -68,7 +68,7 @@ def backward(
 ) -> Backward:  # fmt: skip
     """Walks the components that agree forward, as `forward` found them for the same case, from the last to the first.
 
-    Named is the first whose gradient is wrong while that of none of its parts is.
+    Named is the first whose gradient is wrong while that of none of its parts is, and wrong is that of all around it.
     """
     cast = case.at(forward.dtype, device)
     reference = taps.record(cast.at("float64"))
@@ -87,7 +87,9 @@ def backward(
 
 
 def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
-    failing = [row.path for row in rows if row.fails]
+    wrong = {row.path for row in rows if row.fails}
+    around = {path: [row.path for row in rows if row.gradients and within(path, row.path)] for path in wrong}
+    failing = [row.path for row in rows if row.fails and wrong.issuperset(around[row.path])]
     first = next((path for path in failing if not any(within(other, path) for other in failing)), None)
     rows = [dataclasses.replace(row, first=row.path == first) for row in rows]
     named = next((row for row in rows if row.first), None)

@@ -41,15 +41,31 @@ class Teacher:
         """What is allowed when everything before it was computed in the dtype, too."""
         return tolerance.expectation(self.taps[path].output, [run[path].output for run in self._runs])
 
-    def inputs_agree(self, path: str, got: list[np.ndarray]) -> bool | None:
-        """Whether a port's inputs are the truth's; None where they have no counterpart."""
+    def consumer(self, path: str, among: Collection[str]) -> tuple[str, set[int]] | None:
+        """Of these, the first component in the order of execution that takes the output of the one at the path, and which of its inputs
+        depend on it; None where none of them does."""
+        output = self.taps[path].output
+        if output.dtype.kind != "f":
+            return None
+        noise = np.random.default_rng(0).standard_normal(output.shape)
+        other = taps.record(self.case.at("float64", self.case.device, self.case.mode), {path: lambda output: output + noise})
+        changed = {name: _different(taps.arrays(tap.inputs), taps.arrays(other[name].inputs)) for name, tap in self.taps.items()}
+        consumers = {name: inputs for name, inputs in changed.items() if inputs and name in among}
+        first = next(iter(consumers), None)
+        while first is not None and (around := self.parent(first, consumers)) is not None:
+            first = around  # what finishes first began within what began first
+        return None if first is None else (first, consumers[first])
+
+    def inputs_agree(self, path: str, got: list[np.ndarray], among: Collection[int] | None = None) -> bool | None:
+        """Whether a port's inputs, or those among these indices, are the truth's; None where they have no counterpart."""
         wanted = taps.arrays(self.taps[path].inputs)
         runs = [taps.arrays(run[path].inputs) for run in self._runs]
         chosen = assign(got, wanted) if wanted else None
         if chosen is None:
             return None
         expectations = [tolerance.expectation(array, [run[index] for run in runs]) for index, array in enumerate(wanted)]
-        pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None]
+        meant = set(range(len(wanted))) if among is None else among
+        pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None and index in meant]
         return all(compare(expectation, turned(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
 
     def parent(self, path: str, among: Collection[str]) -> str | None:
@@ -58,3 +74,8 @@ class Teacher:
         while above is not None and above not in among:
             above = self.taps[above].parent
         return above
+
+
+def _different(first: list[np.ndarray], second: list[np.ndarray]) -> set[int]:
+    """The indices of the arrays that differ."""
+    return {index for index, pair in enumerate(zip(first, second, strict=True)) if not np.array_equal(*pair)}

@@ -1,0 +1,93 @@
+"""What the cases that a port fails have in common, and no case that it answers has: a size, a setting, an input."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import parameters
+
+from ..case import Case
+from ..truth import forward_of, model_of
+
+__all__ = ["condition"]
+
+AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
+        "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary"}  # fmt: skip
+TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # their axes: b, and this one
+
+
+def condition(failed: Sequence[Case], answered: Sequence[Case]) -> str:
+    """Where a port fails, `only where batch is 1` or `not where batch is 2`: a property that all the cases on one side have and none on
+    the other. Empty where there is none, or a side has no cases.
+
+    Of several the simplest is said: a size or a setting that is one value, then an input that is given, an odd size, equal sizes, a bound.
+    """
+    if not failed or not answered:
+        return ""
+    sizes = [_sizes(case) for case in (*failed, *answered)]
+    described = [_properties(case, sizes) for case in (*failed, *answered)]
+    inside, outside = described[: len(failed)], described[len(failed) :]
+    found = [(rank, f"only where {words}") for words, rank in inside[0].items() if _separates(words, inside, outside)]
+    found += [(rank, f"not where {words}") for words, rank in outside[0].items() if _separates(words, outside, inside)]
+    return min(found, key=lambda one: one[0], default=(0, ""))[1]
+
+
+def _separates(words: str, inside: Sequence[dict[str, int]], outside: Sequence[dict[str, int]]) -> bool:
+    return all(words in one for one in inside) and not any(words in one for one in outside)
+
+
+def _properties(case: Case, all_sizes: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Everything that can be said of a case, in words, and how simple each is."""
+    sizes = _sizes(case)
+    return {words: rank for rank, kind in enumerate((
+        [f"{name} is {value}" for name, value in (sizes | _settings(case)).items()],
+        [f"{name} is given" for name in _given(case)],
+        [f"{name} is odd" for name, size in sizes.items() if size % 2],
+        [f"{one} equals {other}" for one, other in itertools.combinations(sorted(sizes), 2) if sizes[one] == sizes[other]],
+        [f"{name} is at least {bound}" for name in sizes for bound in _bounds(name, all_sizes) if sizes[name] >= bound],
+    )) for words in kind}  # fmt: skip
+
+
+def _bounds(name: str, all_sizes: Sequence[dict[str, int]]) -> Iterator[int]:
+    yield from sorted({sizes[name] for sizes in all_sizes if name in sizes})
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    """The arguments that are no arrays, and the choices of the config."""
+    arguments = {name: value for name, value in case.inputs.items() if isinstance(value, bool | int | float | str)}
+    return arguments | {name: value for name, value in dataclasses.asdict(case.config).items() if isinstance(value, bool | float | str)}
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    """The lengths of the axes of inputs and parameters, and the numbers of layers."""
+    sizes: dict[str, int] = {}
+    for name, value in case.inputs.items():
+        letters = name.rpartition("_")[2]
+        if not isinstance(value, np.ndarray) or value.dtype.kind == "b":  # an axis of a mask may be 1 and broadcast
+            continue
+        if name in TOKENS:
+            sizes |= {"batch": value.shape[0], TOKENS[name]: value.shape[1]}
+        elif len(letters) == value.ndim:
+            sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
+        else:
+            sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
+    return sizes | _config_sizes(case)
+
+
+def _config_sizes(case: Case) -> dict[str, int]:
+    """The sizes in the config that the component's parameters have."""
+    if not case.parameters:
+        return {}
+    names = parameters.axes(case.config, model_of(forward_of(case.component) or case.component))
+    letters = {letter for axes in names.values() for letter in axes.split()}
+    sizes = {AXES[letter]: size for letter, size in case.config.sizes.items() if letter in letters}
+    stacks = (stack for stack in ("encoder", "decoder") if any(f"{stack}.layers." in f"{case.component}.{name}" for name in names))
+    return sizes | {f"{stack}_layers": getattr(case.config, f"{stack}_layers") for stack in stacks}
+
+
+def _given(case: Case) -> list[str]:
+    """The inputs that are given; masks of dropout are one."""
+    return ["keep" if name.startswith("keep.") else name for name, value in case.inputs.items() if value is not None]

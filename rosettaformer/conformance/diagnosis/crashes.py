@@ -1,0 +1,52 @@
+"""Where a port fails without an answer: on which cases, with what words, and which defects of the catalogue fail on the same ones.
+
+A failure equals nothing, another failure neither. It is said before what is found in the answers, and these alone are searched.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ..case import Case
+from ..defects import Defect
+from . import altered
+from .altered import Combination
+from .conditions import condition
+from .search import Search
+
+__all__ = ["Failed", "alike", "sentence"]
+
+SHOWN = 3  # so many different errors are listed
+
+Failed = Sequence[tuple[Case, str]]  # the cases that have no answer, and the error of each
+
+
+def sentence(failed: Failed, answered: Sequence[Case]) -> str:
+    """On how many cases the port fails, with which errors, and where."""
+    if not answered:
+        return f"fails on every case: {_errors(failed)}"
+    where = condition([case for case, _ in failed], answered)
+    return f"fails on {len(failed)} of {len(failed) + len(answered)} cases: {_errors(failed)}" + (f"; {where}" if where else "")
+
+
+def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search) -> list[Combination]:
+    """The defects with which the truth fails on exactly these cases, too, and equals the answers to all others.
+
+    search: of the cases that have answers; there must be one.
+    """
+    if not search.answers:
+        return []
+    raising = [(one,) for one in defects if all(altered.answer((one,), case) is None for case in failed)]
+    return [one for one in raising if (search.explains(one) if search.failing else search.equals(one))]
+
+
+def _errors(failed: Failed) -> str:
+    """The errors, the commonest first; those that differ in their numbers alone are one."""
+    kinds = Counter(_kind(error) for _, error in failed)
+    first = {_kind(error): error for _, error in reversed(failed)}
+    listed = [first[kind] if len(kinds) == 1 else f"{first[kind]} (on {count})" for kind, count in kinds.most_common(SHOWN)]
+    return ", ".join(listed) + (f", and {len(kinds) - SHOWN} other errors" if len(kinds) > SHOWN else "")
+
+
+def _kind(error: str) -> str:
+    return re.sub(r"\d+(?!\d*\)$)", "0", error)  # but for that of the line

@@ -1,0 +1,84 @@
+"""The port that is examined: its process, the cases that it is asked, and its answers."""
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from reference_numpy.suggestions import known
+
+from ..case import DTYPES, Case
+from ..cases import all_cases
+from ..defects import all_defects
+from ..port import MissingBackend
+from ..runner import open_worker
+from . import stability
+from .altered import Outputs
+
+__all__ = ["Reply", "Subject"]
+
+Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, and the answer
+
+
+class Subject:
+    """A port in its process.
+
+    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out.
+    Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
+    """
+
+    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]]) -> None:
+        self.limit, self._mode, self._declared = limit, mode, declared
+        self.worker = open_worker(port, threads=2)
+        kind, about = self.worker.greeting
+        if kind != "ready":
+            self.close()
+            if kind == "missing":
+                raise MissingBackend(about)
+            raise ValueError(f"the port {port} must start; got {kind}: {about}")
+        if mode not in ("", *about["modes"]):
+            self.close()
+            known("the mode of this port", [mode], about["modes"])
+        self.covered: Collection[str] = about["components"]
+        self.framework: str = about.get("framework", "")
+        self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
+        self.all_cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
+
+    def close(self) -> None:
+        """Ends the port's process."""
+        self.worker.close()
+
+    def cases(self, component: str, dtype: str) -> list[Case]:
+        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype."""
+        cases = [case for case in self.all_cases if case.component == component and self._asks(case, dtype)]
+        if dtype != self.dtypes[0]:  # what fails in the first dtype was seen there
+            cases = [case for case in cases if case.core or _claims(case, dtype)]
+        return [case.at(dtype, mode=self._mode) for case in cases]
+
+    def undeclared(self, components: Collection[str]) -> list[Case]:
+        """The cases of these components, in float64, of which no dtype is declared."""
+        declared = {case for case, _ in self._declared}
+        return [case for case in self.all_cases if case.component in components and case.id not in declared]
+
+    def ask(self, cases: Iterable[Case]) -> list[Reply]:
+        """The replies to the cases that the port covers."""
+        cases = list(cases)
+        replies = zip(cases, self.worker.answers(cases, self.limit), strict=True)
+        return [(case, kind, answer) for case, (kind, answer) in replies if kind not in ("not covered", "unsupported")]
+
+    def random(self, cases: Iterable[Case]) -> list[int]:
+        """The indices of the cases to which two answers of the port differ."""
+        return [index for index, (*_, answer) in enumerate(self.ask(stability.twice(cases))) if stability.RANDOM in str(answer)]
+
+    def draws(self, case: Case) -> list[Outputs]:
+        """Some answers to the same case."""
+        replies = self.ask([dataclasses.replace(case, twice=False)] * stability.DRAWS)
+        return [answer for _, kind, answer in replies if kind == "outputs"]
+
+    def _asks(self, case: Case, dtype: str) -> bool:
+        return dtype in case.dtypes and (case.id, dtype) not in self._declared
+
+
+def _claims(case: Case, dtype: str) -> bool:
+    """True where the case catches a defect that shows in this dtype and not in every one."""
+    defects = [defect for defect in all_defects().values() if defect.id in case.catches and not defect.unobservable]
+    return any(dtype in defect.dtypes and len(defect.dtypes) < len(DTYPES) for defect in defects)
