@@ -15,6 +15,7 @@ from .config import TransformerConfig
 
 __all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nearest", "nest", "shapes", "ties", "training_dtype"]
 
+LONGEST, DEEPEST = 200, 20  # characters and parts of a name that others are compared with
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
 
@@ -129,12 +130,13 @@ def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]
     missing = [name for name in expected if name not in arrays]
     unexpected = [name for name in arrays if name not in expected]
     few = len(missing) * len(unexpected) <= 2500
+    like_missing, like_unexpected = _Nearest(missing, few), _Nearest(unexpected, few)
     for name in missing:
-        yield f"missing {name} of shape {tuple(expected[name])}{nearest(name, unexpected, few)}"
+        yield f"missing {name} of shape {tuple(expected[name])}{like_unexpected.to(name)}"
     for name, array in arrays.items():
         shape, wanted = tuple(array.shape), tuple(expected.get(name, ()))
         if name not in expected:
-            yield f"unexpected {name}{nearest(name, missing, few)}"
+            yield f"unexpected {name}{like_missing.to(name)}"
         elif shape != wanted:
             transposed = f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
             yield transposed if shape == wanted[::-1] else f"{name} must have shape {wanted}; got {shape}"
@@ -142,13 +144,33 @@ def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]
             yield f"{name} must be {dtype}; got {array.dtype}"
 
 
-def nearest(name: str, candidates: Iterable[str], few: bool = True) -> str:
-    """The most similar candidate, as an addition to a message; of many, only one that differs by a prefix, which is found fast."""
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """The most similar of few candidates, as an addition to a message; of many, only one that differs by a prefix."""
     candidates = list(candidates)
-    found = [other for other in candidates if f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")][:1]
-    if few and not found:
-        found = difflib.get_close_matches(name, candidates, n=1)
-    return f" (nearest: {found[0]})" if found else ""
+    return _Nearest(candidates, len(candidates) <= 2500).to(name)
+
+
+class _Nearest:
+    """Candidates, among which the nearest to many names is found: first by their ends, then, where they are few, letter by letter."""
+
+    def __init__(self, candidates: Iterable[str], few: bool) -> None:
+        self._names = dict.fromkeys(candidates)
+        self._few = few and all(len(name) <= LONGEST for name in self._names)
+        self._by_end = {end: name for name in reversed(self._names) for end in _ends(name)}
+
+    def to(self, name: str) -> str:
+        if not self._names:
+            return ""
+        found = [self._by_end[name]] if name in self._by_end else [end for end in _ends(name) if end in self._names][:1]
+        if not found and self._few and len(name) <= LONGEST:
+            found = difflib.get_close_matches(name, self._names, n=1)
+        return f" (nearest: {found[0]})" if found else ""
+
+
+def _ends(name: str) -> Iterator[str]:
+    """`a.b.c`, `b.c` and `c` of `a.b.c`; of a name that no model has, only itself."""
+    parts = name.split(".", DEEPEST)
+    yield from (".".join(parts[start:]) for start in range(len(parts) if len(parts) <= DEEPEST else 1))
 
 
 def _within(prefix: str, names: Names) -> Names:

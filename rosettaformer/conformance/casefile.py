@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
+from ..checkpoints.reading import read_bytes, read_json
 from .case import SUITE_VERSION, Case
 from .worker import Answer
 
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
 
 MANIFEST = "manifest.json"
+LARGEST = 1 << 30  # bytes of an answer
 REASONS = ("not covered", "unsupported", "error")
 
 
@@ -77,14 +79,14 @@ def read_answer(path: Path) -> Answer | None:
         return _read_reason(reason)
     if not path.exists():
         return None
-    found = container.read(path)
+    found = container.parse(read_bytes(path, LARGEST))
     if found.problems:
         raise ValueError(f"the answer {path.name} {found.problems[0]}")
     return "outputs", found.tensors
 
 
 def _read_reason(path: Path) -> Answer:
-    said = json.loads(path.read_text(encoding="utf-8"))
+    said = read_json(path)
     if isinstance(said, dict) and len(said) == 1 and (kind := next(iter(said))) in REASONS:
         return kind, str(said[kind])
     raise ValueError(f"{path.name} must give the reason under one of {', '.join(REASONS)}; got {said!r}")

@@ -1,7 +1,6 @@
 """A port that is a command, in another environment or language: it reads case files and writes its outputs (docs/command-port.md)."""
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..checkpoints.reading import parse_json
 from . import statistics
 from .case import DTYPES, Case
 from .casefile import answer_path, read_answer, write_cases
@@ -51,7 +51,7 @@ class Command:
         with tempfile.TemporaryFile() as log, self._running("--describe", output=subprocess.PIPE, log=log) as process:
             try:
                 text, _ = process.communicate(timeout=limit)
-                return json.loads(text) if process.returncode == 0 else None
+                return parse_json(text) if process.returncode == 0 else None
             except (subprocess.TimeoutExpired, ValueError):
                 return None
 

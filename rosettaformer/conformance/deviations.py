@@ -3,12 +3,12 @@
 import dataclasses
 import difflib
 import fnmatch
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.reading import read_toml
 from .case import DTYPES, Case
 from .runner import FAILURES, Result
 
@@ -35,10 +35,7 @@ def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
 
     cases: what an entry may name. Raises ValueError that lists everything that is wrong with the file.
     """
-    try:
-        document = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be a TOML file: {error}") from None
+    document = read_toml(path)
     known = {case.id: case.dtypes for case in cases}
     problems = [_unknown("", name, ["deviation"]) for name in document if name != "deviation"]
     entries = document.get("deviation", [])
