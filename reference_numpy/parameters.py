@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .config import TransformerConfig
-from .suggestions import known, nearest
+from .suggestions import Nearest, known
 
 __all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nest", "shapes", "ties", "training_dtype"]
 
@@ -128,12 +128,13 @@ def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]
     missing = [name for name in expected if name not in arrays]
     unexpected = [name for name in arrays if name not in expected]
     few = len(missing) * len(unexpected) <= 2500
+    like_missing, like_unexpected = Nearest(missing, few), Nearest(unexpected, few)
     for name in missing:
-        yield f"missing {name} of shape {tuple(expected[name])}{nearest(name, unexpected, few)}"
+        yield f"missing {name} of shape {tuple(expected[name])}{like_unexpected.to(name)}"
     for name, array in arrays.items():
         shape, wanted = tuple(array.shape), tuple(expected.get(name, ()))
         if name not in expected:
-            yield f"unexpected {name}{nearest(name, missing, few)}"
+            yield f"unexpected {name}{like_missing.to(name)}"
         elif shape != wanted:
             transposed = f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
             yield transposed if shape == wanted[::-1] else f"{name} must have shape {wanted}; got {shape}"

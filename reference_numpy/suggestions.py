@@ -1,13 +1,14 @@
 """Unknown words: the message that refuses one names the nearest that is known."""
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-__all__ = ["LONGEST_NAME", "known", "nearest", "refuse_unknown", "unknown"]
+__all__ = ["LONGEST_NAME", "Nearest", "known", "nearest", "refuse_unknown", "unknown"]
 
 COMPARED = 4000  # so many candidates are compared letter by letter, which is slow
 LONGEST = 200  # and words up to so many characters
+DEEPEST = 20  # parts of a name
 LONGEST_NAME = 100  # characters of a name or a value that a message shows
 SHOWN = 20  # so many unknown names are listed
 SHORTEST = 3  # a name of so many characters is looked for within candidates
@@ -29,7 +30,8 @@ def known(what: str, names: Iterable[str], words: Iterable[str], others: str = "
 def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str]:
     """One problem for each of the first names that are none of the words, and how many more there are."""
     wrong = [name for name in names if name not in words]
-    problems = [f"unknown {what} {name!r:.{LONGEST_NAME}}{nearest(str(name), words)}" for name in wrong[:SHOWN]]
+    like = Nearest(words)
+    problems = [f"unknown {what} {name!r:.{LONGEST_NAME}}{like.to(str(name))}" for name in wrong[:SHOWN]]
     return problems + [f"and {len(wrong) - SHOWN} more"] * (len(wrong) > SHOWN)
 
 
@@ -39,17 +41,36 @@ def refuse_unknown(what: str, names: Iterable[str], words: Collection[str]) -> N
         raise ValueError("; ".join(problems))
 
 
-def nearest(name: str, candidates: Iterable[str], few: bool = True) -> str:
-    """The most similar candidate, as an addition to a message; nothing where none is similar.
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """The most similar candidate, as an addition to a message; nothing where none is similar."""
+    return Nearest(candidates).to(name)
 
-    That is one which differs by a prefix that ends in a dot, which is found fast; otherwise the one whose letters are most alike, or the
-    first that contains the name. few: whether letters are compared at all; of many candidates only the first `COMPARED` are.
+
+class Nearest:
+    """Candidates, of which the most similar to each of many names is found.
+
+    That is one which differs by a prefix that ends in a dot; otherwise the one whose letters are most alike, or the first that contains
+    the name. few: whether letters are compared at all, which is slow; of many candidates only the first `COMPARED` are.
     """
-    candidates = list(candidates)
-    found = [other for other in candidates if f".{other}".endswith(f".{name}") or f".{name}".endswith(f".{other}")][:1]
-    if few and not found and len(name) <= LONGEST:
-        letters = {other.lower(): other for other in islice(candidates, COMPARED) if len(other) <= LONGEST}
-        alike = difflib.get_close_matches(name.lower(), letters, n=1)
-        within = [other for other in letters if len(name) >= SHORTEST and name.lower() in other]
-        found = [letters[match] for match in (alike + within)[:1]]
-    return f" (nearest: {found[0]})" if found else ""
+
+    def __init__(self, candidates: Iterable[str], few: bool = True) -> None:
+        self._names = dict.fromkeys(candidates)
+        self._by_end = {end: name for name in reversed(self._names) for end in _ends(name)}
+        compared = (name for name in islice(self._names, COMPARED) if len(name) <= LONGEST)
+        self._letters = {name.lower(): name for name in compared} if few else {}
+
+    def to(self, name: str) -> str:
+        """The one nearest to the name, as an addition to a message."""
+        found = [self._by_end[name]] if name in self._by_end else [end for end in _ends(name) if end in self._names][:1]
+        if not found and len(name) <= LONGEST:
+            letters = name.lower()
+            alike = difflib.get_close_matches(letters, self._letters, n=1)
+            within = (other for other in self._letters if len(name) >= SHORTEST and letters in other)
+            found = [self._letters[match] for match in (*alike, *within)][:1]
+        return f" (nearest: {found[0]})" if found else ""
+
+
+def _ends(name: str) -> Iterator[str]:
+    """`a.b.c`, `b.c` and `c` of `a.b.c`; of a name with more than `DEEPEST` parts only itself."""
+    parts = name.split(".", DEEPEST)
+    yield from (".".join(parts[start:]) for start in range(len(parts) if len(parts) <= DEEPEST else 1))

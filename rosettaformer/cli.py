@@ -1,7 +1,10 @@
 """The command `rosettaformer`."""
 
+import contextlib
 import importlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -25,7 +28,23 @@ COMMANDS = {
     "compare-training": "Train every backend beside the truth, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
-MISTAKE, MISSING = 2, 3
+MISTAKE, MISSING, INTERRUPTED, GONE = 2, 3, 130, 141
+LONGEST = 10_000  # characters of a message
+
+
+class _Gone(Exception):
+    """Nobody reads the output any more."""
+
+
+@contextlib.contextmanager
+def _read() -> Iterator[None]:
+    """Raises _Gone for BrokenPipeError, which click takes for exit code 1, a difference; what is still to be written goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise _Gone from error
 
 
 class _LazyGroup(Group):
@@ -39,6 +58,14 @@ class _LazyGroup(Group):
             return None
         name = cmd_name.replace("-", "_")
         return getattr(importlib.import_module(f"rosettaformer.commands.{name}"), name)
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _read():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _read():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -55,9 +82,41 @@ def cli() -> None:
 
 
 def main(arguments: Any = None) -> None:
-    """Runs the command; a user's mistake is one message on standard error and exit code 2."""
+    """Runs the command; a user's mistake is one message on standard error and exit code 2.
+
+    Mistakes are ValueError, which everything raises that reads what a user gave, and OSError and MemoryError, which the system raises.
+    Ctrl-C ends with 130, and a reader of the output that has gone with 141, as the shell says of a command that a signal ended.
+    """
     try:
-        cli.main(arguments, prog_name="rosettaformer")
-    except (ValueError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(MISTAKE)
+        code = _run(arguments)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (ValueError, OSError, MemoryError) as error:
+        click.echo(f"Error: {_shown(str(error)) or 'there is not enough memory'}", err=True)
+        code = MISTAKE
+    sys.exit(code)
+
+
+def _run(arguments: Any) -> int:
+    """The exit code of the command, with all of its output written."""
+    try:
+        with _read():
+            try:
+                code = cli.main(arguments, prog_name="rosettaformer", standalone_mode=False)
+            except SystemExit as ended:
+                if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to one
+                    raise ended.__context__ from None
+                code = ended.code
+            sys.stdout.flush()
+    except click.Abort:
+        return INTERRUPTED
+    except _Gone:
+        return GONE
+    return code if isinstance(code, int) else 0
+
+
+def _shown(text: str) -> str:
+    """A message without control characters, which a terminal would obey, and of a bounded length."""
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text[:LONGEST])
+    return shown + (f"... ({len(text)} characters)" if len(text) > LONGEST else "")

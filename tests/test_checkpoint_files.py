@@ -18,14 +18,17 @@ from checkpoint_models import CONFIG, DAMAGES, QUERY, SIZES, TIED, assert_same_b
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import CheckpointError, canonical, container
+from rosettaformer.checkpoints.checkpoint import SHOWN
 from rosettaformer.checkpoints.strict import DTYPES
 
 
 def problems_of(path: Path) -> list[str]:
     with pytest.raises(CheckpointError) as caught:
         canonical.load(path)
-    assert str(path) in str(caught.value) and all(problem in str(caught.value) for problem in caught.value.problems)
-    return caught.value.problems
+    found, text = caught.value.problems, str(caught.value)
+    assert str(path) in text and all(problem in text for problem in found[:SHOWN])
+    assert text.endswith(f"\n  and {len(found) - SHOWN} more") == (len(found) > SHOWN)
+    return found
 
 
 # --- the canonical file

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rosettaformer.cli import main
+from rosettaformer.commands import explain as explain_command
 from rosettaformer.conformance.case import SUITE_VERSION
 
 HERE = Path(__file__).parent
@@ -189,3 +191,51 @@ def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_pa
     assert check.returncode == 3
     assert "torch: missing pip install 'rosettaformer[torch]'" in check.stdout
     assert run("check").returncode == 3
+
+
+def _ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
+    """The exit code and the messages where a command raises."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(explain_command.explain, "callback", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "ATT1"])
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("wrong"), 2, "Error: wrong\n"),
+        (ValueError("a\x1b[31mb\x00c\ud800\nd"), 2, "Error: a\\x1b[31mb\\x00c\\ud800\nd\n"),
+        (ValueError("x" * 50_000), 2, "Error: " + "x" * 10_000 + "... (50000 characters)\n"),
+        (FileNotFoundError(2, "No such file", "a"), 2, "Error: [Errno 2] No such file: 'a'\n"),
+        (MemoryError(), 2, "Error: there is not enough memory\n"),
+        (MemoryError("Unable to allocate 40 GiB"), 2, "Error: Unable to allocate 40 GiB\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+    ],
+)
+def test_what_a_user_or_the_system_does_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
+) -> None:
+    assert _ended(monkeypatch, capsys, error) == (code, message)
+
+
+@pytest.mark.parametrize("error", [TypeError("a mistake of ours"), RecursionError(), OverflowError(), KeyError("a")])
+def test_a_mistake_of_ours_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    with pytest.raises(type(error)):
+        _ended(monkeypatch, capsys, error)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("explain", "ATT1"), ("explain", "--help")])
+def test_a_reader_that_goes_is_no_difference(arguments: tuple[str, ...]) -> None:
+    line = [sys.executable, "-m", "rosettaformer", *arguments]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

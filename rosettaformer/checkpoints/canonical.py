@@ -13,6 +13,7 @@ from reference_numpy import parameters as declaration
 from . import container, evidence, strict
 from .checkpoint import Checkpoint, CheckpointError
 from .container import Container
+from .reading import parse_json
 from .replacing import replacing
 
 __all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "save", "validate"]
@@ -58,10 +59,10 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
     if source.tensors or not problems:  # otherwise there is nothing to judge
         config, metadata_problems = _read_metadata(source.metadata)
         problems += metadata_problems
-        problems += _tensor_problems(config, source.tensors) if config else strict.value_problems(source.tensors)
+        problems += _tensor_problems(config, source.tensors) if config else strict.content_problems(source.tensors, {})
     if problems or config is None:
         raise CheckpointError(name, problems)
-    return Checkpoint(config, {name: source.tensors[name] for name in declaration.axes(config)})
+    return Checkpoint(config, {name: np.array(source.tensors[name]) for name in declaration.axes(config)})
 
 
 def is_canonical(source: Container) -> bool:
@@ -110,6 +111,6 @@ def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray
 def _json(fields: Mapping[str, str], name: str) -> Any:
     """What a field of the metadata holds as JSON; None where it is none."""
     try:
-        return json.loads(fields.get(name, ""))
-    except (ValueError, RecursionError):
+        return parse_json(fields.get(name, ""))
+    except ValueError:
         return None

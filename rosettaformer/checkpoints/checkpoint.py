@@ -10,6 +10,8 @@ from reference_numpy import TransformerConfig
 
 __all__ = ["Checkpoint", "CheckpointError"]
 
+SHOWN = 20  # problems that a message lists
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -20,8 +22,9 @@ class Checkpoint:
 
 
 class CheckpointError(ValueError):
-    """All problems of a checkpoint at once; `problems` holds them one by one."""
+    """The first problems of a checkpoint and how many there are; `problems` holds all, one by one."""
 
     def __init__(self, name: str | Path, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        super().__init__(f"{name} is not a valid checkpoint:\n  " + "\n  ".join(self.problems))
+        more = [f"and {len(self.problems) - SHOWN} more"] if len(self.problems) > SHOWN else []
+        super().__init__(f"{name} is not a valid checkpoint:\n  " + "\n  ".join(self.problems[:SHOWN] + more))

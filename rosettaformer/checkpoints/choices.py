@@ -1,12 +1,13 @@
 """The config of a foreign checkpoint: sizes as its tensors' shapes show them, choices that no shape shows as the user tells them."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.suggestions import nearest
+
+from .reading import parse_json
 
 __all__ = ["parse_settings", "resolve"]
 
@@ -80,7 +81,7 @@ def _split_heads(shown: Mapping[str, Any], claims: Mapping[str, Any]) -> tuple[d
 def _value(text: str) -> Any:
     word = {"true": "true", "false": "false", "none": "null", "null": "null"}.get(text.lower(), text)
     try:
-        value = json.loads(word)
+        value = parse_json(word)
     except ValueError:
         return text
     return value if value is None or isinstance(value, (bool, int, float)) else text

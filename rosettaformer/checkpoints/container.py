@@ -4,23 +4,37 @@ The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {te
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
-import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16, by which safetensors asks for it
+import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save
 
-__all__ = ["Container", "read", "write", "write_shards"]
+from .reading import read_json
+
+__all__ = ["Container", "parse", "read", "write", "write_shards"]
 
 INDEX = "model.safetensors.index.json"
+NONE = "is empty, damaged or not a safetensors file"
+LONGEST_NAME = 255  # of a file
+MOST_FILES, MOST_TENSORS = 10_000, 100_000  # of an index; of a file, and of an index
+DTYPES: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "C64": np.complex64, "BOOL": np.bool_,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
+}  # fmt: skip
 
 
 @dataclass
 class Container:
-    """What a file, or a set of files, holds, with everything that is wrong with it as a container of tensors."""
+    """What a file, or a set of files, holds, with everything that is wrong with it as a container of tensors.
+
+    tensors: read-only views of the files, which are read where they are looked at: names, shapes and dtypes cost nothing.
+    """
 
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
@@ -34,6 +48,15 @@ def read(path: Path) -> Container:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     return _read_index(path) if path.name.endswith(".index.json") else _read_file(path)
+
+
+def parse(content: bytes) -> Container:
+    """The container of a file's content, which nobody can change any more while it is looked at."""
+    try:
+        entries = sorted(deserialize(content), key=lambda entry: entry[0])
+        return Container({name: _array(np.frombuffer(entry["data"], np.uint8), name, entry) for name, entry in entries})
+    except (SafetensorError, ValueError) as error:
+        return Container(problems=[f"{NONE}: {error!s:.300}"])
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
@@ -87,35 +110,62 @@ def _only_checkpoint(folder: Path) -> Path:
 
 def _read_file(path: Path) -> Container:
     try:
-        with safe_open(path, framework="np") as file:
-            return Container({name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {})  # noqa: SIM118 - no mapping
-    except (SafetensorError, AttributeError, ValueError) as error:  # the last two: dtypes and shapes that NumPy lacks
-        return Container(problems=[f"is empty, damaged or not a safetensors file: {error}"])
+        with safe_open(path, framework="np") as file:  # which checks the header, its sizes against the file's, and all offsets
+            metadata = file.metadata() or {}
+        return Container(_views(path), metadata)
+    except (SafetensorError, ValueError) as error:  # the last: dtypes and shapes that NumPy lacks
+        return Container(problems=[f"{NONE}: {error!s:.300}"])
+
+
+def _array(content: np.ndarray, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+    """The bytes of a tensor as its array. Raises ValueError on dtypes and shapes that NumPy lacks."""
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{name} has the dtype {entry['dtype']}, which NumPy lacks")
+    return content.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def _views(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file that is known to be well formed. Raises ValueError on dtypes and shapes that NumPy lacks."""
+    content = np.asarray(np.memmap(path, np.uint8, "r"))
+    start = 8 + int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8:start].tobytes())
+    entries.pop("__metadata__", None)
+    if len(entries) > MOST_TENSORS:
+        raise ValueError(f"at most {MOST_TENSORS} tensors are read; it holds {len(entries)}")
+    data = content[start:]
+    return {name: _array(data[slice(*entry["data_offsets"])], name, entry) for name, entry in sorted(entries.items())}
 
 
 def _read_index(path: Path) -> Container:
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        index = None
+        index = read_json(path)
+    except ValueError as error:
+        return Container(problems=[f"is not an index of shards: {error}"])
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         return Container(problems=["is not an index of shards: JSON whose weight_map maps tensors to files"])
+    if len(weight_map) > MOST_TENSORS:
+        return Container(problems=[f"must map at most {MOST_TENSORS} tensors; got {len(weight_map)}"])
+    mapped = defaultdict(set)
+    for name, file in weight_map.items():
+        mapped[file].add(name)
+    if len(mapped) > MOST_FILES:
+        return Container(problems=[f"must name at most {MOST_FILES} files; got {len(mapped)}"])
     metadata = index.get("metadata")
     texts = {name: text for name, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}
     merged = Container(metadata=texts)
-    for file in sorted(set(weight_map.values())):
-        merged.problems += _merge(merged, path.parent, file, {name for name, its_file in weight_map.items() if its_file == file})
+    for file, names in sorted(mapped.items()):
+        merged.problems += _merge(merged, path.parent, file, names)
     return merged
 
 
 def _merge(merged: Container, folder: Path, file: str, mapped: set[str]) -> Iterator[str]:
     """Adds the tensors that weight_map puts into a shard, and its metadata; yields what is wrong."""
     if PureWindowsPath(file).name != file:  # with the separators and drives of any system
-        yield f"weight_map names {file!r}, which leaves the checkpoint's folder"
+        yield f"weight_map names {file!r:.100}, which leaves the checkpoint's folder"
         return
-    if not (folder / file).is_file():
-        yield f"weight_map names {file!r}, which does not exist (for {len(mapped)} tensors)"
+    if "\0" in file or len(file) > LONGEST_NAME or not (folder / file).is_file():
+        yield f"weight_map names {file!r:.100}, which does not exist (for {len(mapped)} tensors)"
         return
     shard = _read_file(folder / file)
     if shard.problems:
@@ -123,7 +173,7 @@ def _merge(merged: Container, folder: Path, file: str, mapped: set[str]) -> Iter
         return
     for name, text in shard.metadata.items():
         if merged.metadata.setdefault(name, text) != text:
-            yield f"{file} contradicts the other files in its metadata {name!r}"
-    yield from (f"weight_map puts {name} into {file}, which does not hold it" for name in sorted(mapped - shard.tensors.keys()))
-    yield from (f"{file} holds {name}, which weight_map does not put there" for name in sorted(shard.tensors.keys() - mapped))
+            yield f"{file} contradicts the other files in its metadata {name!r:.100}"
+    yield from (f"weight_map puts {name:.100} into {file}, which does not hold it" for name in sorted(mapped - shard.tensors.keys()))
+    yield from (f"{file} holds {name:.100}, which weight_map does not put there" for name in sorted(shard.tensors.keys() - mapped))
     merged.tensors |= {name: array for name, array in shard.tensors.items() if name in mapped}

@@ -22,8 +22,9 @@ def require(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if found := _KINDS.get(stat.S_IFMT(path.stat().st_mode)):
             raise ValueError(f"{path} must be a file; it is {found}")
-    if not (folder := _target(path).parent).is_dir():
-        raise ValueError(f"the folder {folder} does not exist")
+    for folder in (path.parent, _target(path).parent):
+        if not folder.is_dir():
+            raise ValueError(f"the folder {folder} does not exist")
 
 
 @contextlib.contextmanager

@@ -48,7 +48,8 @@ class Names:
                 keys[key.removeprefix(prefix)] = key
         if not any(native.startswith(("encoder.layers.", "decoder.layers.")) for native in keys):
             raise CheckpointError(name, [*problems, f"holds no torch.nn.Transformer at the prefix {prefix!r}"])
-        return Found(name, prefix, keys, [key for key in rest if key not in set(keys.values())], problems)
+        taken = set(keys.values())
+        return Found(name, prefix, keys, [key for key in rest if key not in taken], problems)
 
     def rename(self, natives: Mapping[str, Any], config: TransformerConfig) -> dict[str, Any]:
         """Native tensors under the user's names; raises ValueError where two different ones would get the same."""

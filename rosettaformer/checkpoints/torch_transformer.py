@@ -76,7 +76,8 @@ def import_state_dict(
     if config:
         problems += found.match_problems(config, state, fresh_embeddings is not None)
         problems += _tie_problems(config, natives, found.keys)
-    problems += strict.value_problems(tensors)
+    shapes = torch_layout.native_shapes(config) if config else {}
+    problems += strict.content_problems(tensors, {key: shapes[native] for native, key in found.keys.items() if native in shapes})
     if problems or config is None:
         raise CheckpointError(name, problems)
     if fresh_embeddings is not None:

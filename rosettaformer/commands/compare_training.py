@@ -1,7 +1,6 @@
 """`rosettaformer compare-training`."""
 
 import importlib.util
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from reference_numpy.suggestions import known
 
 from ..checkpoints import canonical
 from ..checkpoints.choices import parse_settings
+from ..checkpoints.reading import parse_json
 from ..cli import MISSING
 from ..conformance.port import PORTS
 from ..conformance.report import files
@@ -129,7 +129,7 @@ def _recipe(choices: Iterable[str], microbatches: int) -> Recipe:
         if not equals:
             raise ValueError(f"a choice of the recipe must be FIELD=VALUE; got {text!r}")
         try:
-            changes[name] = None if value.lower() == "none" else json.loads(value)
+            changes[name] = None if value.lower() == "none" else parse_json(value)
         except ValueError:
             raise ValueError(f"{name} must be a number or none; got {value!r}") from None
     return same_run.RECIPE.replace(**({"microbatches": microbatches} | changes))

@@ -1,7 +1,7 @@
 """`rosettaformer inspect`: what a checkpoint holds, and everything that is wrong with it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from ..checkpoints.container import Container
 __all__ = ["inspect"]
 
 _STATISTICS = ("mean", "std", "min", "max")
+LISTED = 1000  # tensors that are shown
+LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
 
 
 @click.command()
@@ -66,9 +68,9 @@ def _canonical(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _row(name: str, array: np.ndarray) -> dict[str, Any]:
-    """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold."""
+    """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold, and of a huge tensor."""
     row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
-    if array.size and not np.iscomplexobj(array):
+    if array.size and array.nbytes <= LARGEST and not np.iscomplexobj(array):
         values = array.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
@@ -100,13 +102,13 @@ def _pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> Table:
     return table
 
 
-def _tensors(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
-    table = Table(box=None)
+def _tensors(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
+    table = Table(box=None, caption=f"and {len(rows) - LISTED} more: --json shows all" if len(rows) > LISTED else None)
     for column in columns:
         table.add_column(column, overflow="fold")
     for statistic in _STATISTICS:
         table.add_column(statistic, justify="right", no_wrap=True)
-    for row in rows:
+    for row in rows[:LISTED]:
         numbers = ("" if row[statistic] is None else f"{row[statistic]:.4g}" for statistic in _STATISTICS)
         table.add_row(*(" ".join(map(str, row[column])) if column == "shape" else row[column] for column in columns), *numbers)
     return table

@@ -8,7 +8,6 @@ slashes.
 """
 
 import json
-import stat
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
+from ..checkpoints.reading import read_bytes, read_json
 from ..processes import Answer, printable
 from .case import SUITE_VERSION, Case
 
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
 
 MANIFEST = "manifest.json"
+LARGEST = 1 << 30  # bytes of an answer whose size nothing bounds
 MOST_REASON = 1 << 20  # bytes of a reason, and of the header of outputs
 REASONS = ("not covered", "unsupported", "error")
 
@@ -76,31 +77,17 @@ def read_answer(path: Path, most: int | None = None) -> Answer | None:
     """
     reason = path.with_suffix(".json")
     if reason.exists():
-        _require_file(reason, MOST_REASON)
         return _read_reason(reason)
     if not path.exists():
         return None
-    _require_file(path, most and most + MOST_REASON)
-    found = container.read(path)
+    found = container.parse(read_bytes(path, LARGEST if most is None else most + MOST_REASON))
     if found.problems:
         raise ValueError(f"the answer {path.name} {found.problems[0]}")
     return "outputs", {printable(name): array for name, array in found.tensors.items()}
 
 
-def _require_file(path: Path, most: int | None) -> None:
-    """Raises ValueError where it is no regular file (a pipe, a device), or is larger."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"the answer {path.name} must be a regular file; it is {stat.filemode(found.st_mode)}")
-    if most is not None and found.st_size > most:
-        raise ValueError(f"the answer {path.name} must have at most {most} bytes; it has {found.st_size}")
-
-
 def _read_reason(path: Path) -> Answer:
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        said = "what is nested too deep"
+    said = read_json(path)
     if isinstance(said, dict) and len(said) == 1 and (kind := next(iter(said))) in REASONS:
         return kind, printable(str(said[kind]))
     raise ValueError(f"{path.name} must give the reason under one of {', '.join(REASONS)}; got {said!r}")

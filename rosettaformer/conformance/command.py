@@ -1,7 +1,6 @@
 """A port that is a command, in another environment or language: it reads case files and writes its outputs (docs/command-port.md)."""
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -16,6 +15,7 @@ import numpy as np
 
 from reference_numpy.suggestions import known
 
+from ..checkpoints.reading import parse_json
 from ..processes import Answer, Program, limited_threads, printable
 from ..processes.wire import answer_limit
 from . import statistics
@@ -56,8 +56,8 @@ class Command:
                 deadline = time.monotonic() + limit
                 text = program.output(MOST_SAID, deadline)
                 program.wait(deadline)
-                return json.loads(text) if program.code == 0 else None
-            except (TimeoutError, ValueError, RecursionError):
+                return parse_json(text) if program.code == 0 else None
+            except (TimeoutError, ValueError):
                 return None
 
     def ask(self, case: Case, limit: float) -> Answer:

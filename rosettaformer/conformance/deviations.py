@@ -2,7 +2,6 @@
 
 import dataclasses
 import fnmatch
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
+from ..checkpoints.reading import read_toml
 from .case import DTYPES, Case
 from .runner import FAILURES, Result
 
@@ -39,10 +39,7 @@ def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
 
     cases: what an entry may name. Raises ValueError that lists everything that is wrong with the file.
     """
-    try:
-        document = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be a TOML file: {error}") from None
+    document = read_toml(path)
     known = {case.id: case.dtypes for case in cases}
     problems = [_unknown("", name, ["deviation"]) for name in document if name != "deviation"]
     entries = document.get("deviation", [])

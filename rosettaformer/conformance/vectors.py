@@ -5,7 +5,6 @@ dtype `expected.<dtype>.<output>`: the float64 truth on the inputs rounded to th
 own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass.
 """
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
+from ..checkpoints.reading import read_json
 from . import following, statistics
 from .case import DTYPES, SUITE_VERSION, Case
 from .casefile import MANIFEST, answer_path, read_answer
@@ -120,7 +120,7 @@ def _judge_file(directory: Path, case: Case) -> Result:
 def _read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest. Raises ValueError where it is none."""
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(directory / MANIFEST)
         complete = isinstance(manifest["suite"], int) and all(map(_is_row, manifest["cases"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{directory} holds no vectors: its {MANIFEST} cannot be read ({error!r})") from None

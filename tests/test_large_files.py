@@ -1,0 +1,119 @@
+"""Files that are larger than any honest one: refused in seconds and in little memory, each with one short message."""
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_models import CONFIG, random_parameters
+from forked import Forks, forks
+
+from reference_numpy import parameters
+from rosettaformer.checkpoints import canonical, container
+
+FORTY = 40 * 10**9
+CONVERT = ("--from", "canonical", "--to", "canonical")
+FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
+
+
+@pytest.fixture(scope="module")
+def command() -> Iterator[Forks]:
+    with forks() as found:
+        yield found
+
+
+def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, str] | None = None) -> Path:
+    """A file of float32 zeros that take no room on the disk."""
+    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name, shape in tensors.items():
+        start, end = end, end + 4 * int(np.prod(shape))
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        os.truncate(path, 8 + len(text) + end)
+    return path
+
+
+@pytest.mark.parametrize("name", ["w", "logits.bias", "source_embedding.table"])
+def test_a_sparse_tensor_of_forty_gigabytes_is_not_read(command: Forks, tmp_path: Path, name: str) -> None:
+    shapes = {key: array.shape for key, array in random_parameters(CONFIG).items()} | {name: (FORTY // 400, 100)}
+    path = sparse(tmp_path / "a.safetensors", shapes, canonical._metadata(CONFIG))
+    said = command.run("inspect", path).assert_refused()
+    assert f"unexpected {name}" in said or f"{name} must have shape" in said
+    command.run("convert", path, tmp_path / "b", *CONVERT).assert_refused()
+    command.run("check", "numpy_port", "--checkpoint", path).assert_refused()
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_a_shard_of_forty_gigabytes_and_a_model_that_needs_them(command: Forks, tmp_path: Path) -> None:
+    canonical.save(tmp_path / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=5000)
+    shard = sorted((tmp_path / "model").glob("*.safetensors"))[0]
+    shapes = {name: array.shape for name, array in container.read(shard).tensors.items()}
+    sparse(shard, shapes | {next(iter(shapes)): (10**10,)}, canonical._metadata(CONFIG))
+    command.run("inspect", tmp_path / "model").assert_refused()
+    big = CONFIG.replace(model_width=10**6, target_vocabulary=10**6, source_vocabulary=10**6)
+    path = sparse(tmp_path / "big.safetensors", parameters.shapes(big), canonical._metadata(big))
+    assert "the model must fit into memory" in command.run("inspect", path).assert_refused()
+
+
+def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: Path) -> None:
+    found = command.run("inspect", sparse(tmp_path / "a.safetensors", {"w": (FORTY // 4,), "v": (2, 3)}))
+    found.assert_modest()
+    assert found.code == 0 and "10000000000" in found.out
+    assert "no torch.nn.Transformer" in command.run("convert", tmp_path / "a.safetensors", tmp_path / "b", *FROM_TORCH).assert_refused()
+
+
+def test_three_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
+    path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(300_000)}, canonical._metadata(CONFIG))
+    for arguments in (("inspect", path), ("convert", path, tmp_path / "b", *FROM_TORCH)):
+        assert "at most 100000 tensors are read; it holds 300000" in command.run(*arguments).assert_refused()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("prefix", ["x.", "encoder.layers.0.self_attn."])
+def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Forks, tmp_path: Path, prefix: str) -> None:
+    fewer = {f"{prefix}tensor_{index}": (1,) for index in range(99_000)}
+    own = {name: array.shape for name, array in random_parameters(CONFIG).items()}
+    path = sparse(tmp_path / "a.safetensors", own | fewer, canonical._metadata(CONFIG))
+    assert "and 98980 more" in command.run("inspect", path).assert_refused()
+    missing = sparse(tmp_path / "b.safetensors", fewer, canonical._metadata(CONFIG))
+    assert "more" in command.run("inspect", missing).assert_refused()
+    command.run("convert", path, tmp_path / "c", *FROM_TORCH).assert_refused()
+    listed = command.run("inspect", sparse(tmp_path / "d.safetensors", fewer))
+    listed.assert_modest()
+    assert listed.code == 0 and "and 98000 more" in listed.out
+
+
+@pytest.mark.parametrize("files", [9_000, 90_000, 200_000])
+def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int) -> None:
+    weight_map = {f"encoder.layers.{index}.w": f"{index}.safetensors" for index in range(files)}
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": canonical._metadata(CONFIG), "weight_map": weight_map}))
+    said = command.run("inspect", path).assert_refused()
+    wanted = {9_000: "which does not exist", 90_000: "at most 10000 files; got 90000", 200_000: "at most 100000 tensors; got 200000"}
+    assert wanted[files] in said
+
+
+def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Path) -> None:
+    canonical.save(tmp_path / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=5000)
+    path = tmp_path / "model" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    shards = sorted(set(index["weight_map"].values()))
+    index["weight_map"] |= {f"tensor.{number}": shards[number % len(shards)] for number in range(99_000)}
+    path.write_text(json.dumps(index))
+    assert "which does not hold it" in command.run("inspect", path).assert_refused()
+
+
+@pytest.mark.parametrize("part", ["[", '{"a":', "[],", " ", '"', "1"])
+@pytest.mark.parametrize("size", [10_000_000, 40_000_000])
+def test_an_index_of_one_thing_repeated(command: Forks, tmp_path: Path, part: str, size: int) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text("[" + part * (size // len(part)))
+    command.run("inspect", path).assert_refused()
