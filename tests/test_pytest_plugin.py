@@ -90,7 +90,7 @@ def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> 
     assert set(suite(ONE, "not python").parseoutcomes()) == {"failed"}
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
     assert set(result.parseoutcomes()) == {"skipped"}
-    result.stdout.fnmatch_lines(["*missing: pip install 'rosettaformer[[]torch[]]'*"])
+    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
 
 
 def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:

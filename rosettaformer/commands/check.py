@@ -22,6 +22,7 @@ from ..conformance.port import ENTRY_POINTS, PORTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.truth import COMPONENTS
+from ..extras import install
 
 __all__ = ["check"]
 
@@ -86,7 +87,7 @@ def check(
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file and not _importable("jinja2"):
-        click.echo("Error: --html needs Jinja2: pip install 'rosettaformer[report]'", err=True)
+        click.echo(f"Error: --html needs Jinja2: {install('report')}", err=True)
         sys.exit(MISSING)
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
