@@ -496,9 +496,9 @@ def test_a_missing_framework_and_a_missing_peer_are_reported() -> None:
 
     found = worker.reply(fail("jax"))
     result = family.failure(rows.Result("jax"), *found)
-    assert (result.status, result.message) == ("missing", "pip install 'rosettaformer[jax]'")
+    assert (result.status, result.message) == ("missing", "pip install -e '.[jax]'")
     result = family.failure(rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
-    assert (result.status, result.message) == ("missing", "needs transformers: pip install 'rosettaformer[bench]'")
+    assert (result.status, result.message) == ("missing", "needs transformers: pip install -e '.[bench]'")
     result = family.failure(rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
     assert result.status == "error"
 

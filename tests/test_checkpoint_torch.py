@@ -355,7 +355,7 @@ def test_a_bad_pickle_runs_nothing_and_is_a_clean_error(tmp_path: Path, monkeypa
 def test_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "a.pt").touch()
-    with pytest.raises(ValueError, match=r"files need PyTorch: pip install 'rosettaformer\[torch\]'"):
+    with pytest.raises(ValueError, match=r"files need PyTorch: pip install -e '.\[torch\]'"):
         torch_transformer.load(tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"files need PyTorch"):
         torch_transformer.save(tmp_path / "b.pt", CONFIG, random_parameters(CONFIG))

@@ -127,7 +127,7 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path) -> No
     script = "import sys; sys.modules['jinja2'] = None; from rosettaformer.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", script, "check", "--html", str(report)], capture_output=True, text=True, timeout=60)
     assert result.returncode == 3
-    assert result.stderr == "Error: --html needs Jinja2: pip install 'rosettaformer[report]'\n"
+    assert result.stderr == "Error: --html needs Jinja2: pip install -e '.[report]'\n"
     assert not report.exists()
 
 
@@ -185,11 +185,11 @@ def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_pa
     doctor = run("doctor", "--json")
     assert doctor.returncode == 0
     assert {port["state"] for port in json.loads(doctor.stdout)["ports"].values()} == {"missing"}
-    assert "pip install 'rosettaformer[jax]'" in doctor.stdout
-    assert "pip install 'rosettaformer[torch]'" in run("doctor").stdout
+    assert "pip install -e '.[jax]'" in doctor.stdout
+    assert "pip install -e '.[torch]'" in run("doctor").stdout
     check = run("check", "torch")
     assert check.returncode == 3
-    assert "torch: missing pip install 'rosettaformer[torch]'" in check.stdout
+    assert "torch: missing pip install -e '.[torch]'" in check.stdout
     assert run("check").returncode == 3
 
 

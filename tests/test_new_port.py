@@ -138,5 +138,5 @@ def test_a_missing_framework_is_said_with_the_install_line(tmp_path: Path) -> No
         [sys.executable, "-c", script, "new-port", "torch", "my_port"], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 3, result.stdout + result.stderr
-    assert "not checked: the framework is missing: pip install 'rosettaformer[torch]'" in result.stdout
+    assert "not checked: the framework is missing: pip install -e '.[torch]'" in result.stdout
     assert (tmp_path / "my_port.py").exists()

@@ -102,7 +102,7 @@ def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> 
     result.stdout.fnmatch_lines(["E*AssertionError: norm.py error layer_norm/*: SyntaxError: * (9 cases)"])
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
     assert result.parseoutcomes() == {"skipped": 1, "deselected": 8}
-    result.stdout.fnmatch_lines(["*missing: pip install 'rosettaformer[[]torch[]]'*"])
+    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
 
 
 def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:

@@ -327,13 +327,13 @@ def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path) -> None
     before = f"sys.path.insert(0, {str(tmp_path)!r})"
     alone = _run("--backend", "torch", *SMALL, before=before)
     assert alone.returncode == 3
-    assert "torch: missing, the backend torch needs torch: pip install 'rosettaformer[torch]'" in alone.stdout
+    assert "torch: missing, the backend torch needs torch: pip install -e '.[torch]'" in alone.stdout
 
 
 def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path) -> None:
     before = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'matplotlib' else f(n, *a)"
     result = _run("--picture", str(tmp_path / "curves.png"), before=before)
-    assert (result.returncode, result.stderr) == (3, "Error: --picture needs matplotlib: pip install 'rosettaformer[report]'\n")
+    assert (result.returncode, result.stderr) == (3, "Error: --picture needs matplotlib: pip install -e '.[report]'\n")
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_a_missing_backend_exits_3_with_its_install_line(
     for name in [name for name in os.sys.modules if name.partition(".")[0] == BACKENDS[backend].partition(".")[0]]:
         monkeypatch.delitem(os.sys.modules, name)
     errors = refused(capsys, "train", "--out", run, "--resume", "--backend", backend, code=3)
-    assert f"the backend {backend} needs {module}: pip install 'rosettaformer[{install}]'" in errors
+    assert f"the backend {backend} needs {module}: pip install -e '.[{install}]'" in errors
     assert Manifest.read(run).free["backend"] == "numpy"
 
 
@@ -309,4 +309,4 @@ def test_missing_packages_of_training_exit_3(tmp_path: Path, capsys: pytest.Capt
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tokenizers" else real(name, *rest))
     errors = refused(capsys, "train", "--out", tmp_path / "run", *TINY, code=3)
-    assert "training needs tokenizers: pip install 'rosettaformer[train]'" in errors
+    assert "training needs tokenizers: pip install -e '.[train]'" in errors

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from ..conformance.port import PORTS, unavailable
+from ..extras import install
 from ..processes import Answer, message, serve, words
 from . import problem
 from .rows import Call, Row
 from .workloads import Task
 
-__all__ = ["INSTALL", "Server", "reply"]
+__all__ = ["Server", "reply"]
 
-INSTALL = "pip install 'rosettaformer[bench]'"
 INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # it declares a TensorFlow beside the one that is there
 LONG = 0.05  # seconds that the calls of one round take together at least
 LASTING = 2.0  # seconds of a call from which on it does not matter how it finds memory and caches
@@ -128,8 +128,8 @@ def reply(action: Callable[[], Any]) -> Answer:
         package = (error.name or "").partition(".")[0]
         if package in (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values())):
             return "error", f"{type(error).__name__}: {error}"
-        installs = INSTALLS | {module: install for _, module, install in PORTS.values()}
-        return "missing", (package, installs.get(package, INSTALL))
+        installs = INSTALLS | {module: line for _, module, line in PORTS.values()}
+        return "missing", (package, installs.get(package, install("bench")))
     except ValueError as error:
         return "refused", message(error)
     except Exception as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..extras import install
 from .checkpoint import CheckpointError
 
 __all__ = ["SUFFIXES", "read", "write"]
@@ -50,9 +51,7 @@ def _torch() -> Any:
 
         from impl_torch import weights
     except ModuleNotFoundError:
-        raise ValueError(
-            f"{', '.join(SUFFIXES)} files need PyTorch: pip install 'rosettaformer[torch]'; .safetensors files need nothing"
-        ) from None
+        raise ValueError(f"{', '.join(SUFFIXES)} files need PyTorch: {install('torch')}; .safetensors files need nothing") from None
     return torch, weights
 
 

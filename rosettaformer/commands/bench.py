@@ -21,6 +21,7 @@ from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
 from ..checkpoints.replacing import replacing
 from ..cli import MISSING
 from ..conformance.report import files
+from ..extras import install
 from ..processes import cores
 
 __all__ = ["bench"]
@@ -49,8 +50,8 @@ def bench(
     """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
 
     Workloads: W1 forward pass, W2 training step, W3 greedy and W4 beam search of the paper's base model; W5 a small model; W6 a long
-    encoder, with its memory; W7 bfloat16 weights. Peers that are not installed are reported as missing: pip install
-    'rosettaformer[bench]'. A row that does not give the truth's answer is not timed.
+    encoder, with its memory; W7 bfloat16 weights. Peers that are not installed are reported as missing, with the
+    line that installs them. A row that does not give the truth's answer is not timed.
 
     Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
     """
@@ -138,7 +139,7 @@ def _refuse_picture(path: Path | None) -> None:
     if path and path.suffix not in picture.SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(picture.SUFFIXES)}; got {path}")
     if path and importlib.util.find_spec("matplotlib") is None:
-        click.echo("Error: --plot needs matplotlib: pip install 'rosettaformer[report]'", err=True)
+        click.echo(f"Error: --plot needs matplotlib: {install('report')}", err=True)
         sys.exit(MISSING)
 
 

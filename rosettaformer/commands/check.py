@@ -23,6 +23,7 @@ from ..conformance.port import PORTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.truth import COMPONENTS
+from ..extras import install
 from .options import listed
 from .ports import importable, require_ports
 from .progress import Checking
@@ -93,7 +94,7 @@ def check(
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file and not importable("jinja2"):
-        click.echo("Error: --html needs Jinja2: pip install 'rosettaformer[report]'", err=True)
+        click.echo(f"Error: --html needs Jinja2: {install('report')}", err=True)
         sys.exit(MISSING)
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:

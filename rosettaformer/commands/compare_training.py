@@ -20,6 +20,7 @@ from ..checkpoints.reading import parse_json
 from ..cli import MISSING
 from ..conformance.port import PORTS
 from ..conformance.report import files
+from ..extras import install
 from ..training import same_run, same_run_report
 from ..training.backends import BACKENDS
 from .options import Choice
@@ -99,7 +100,7 @@ def _refuse(named: Iterable[str], written: list[Path], picture: Path | None) -> 
     if picture and picture.suffix not in SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {picture}")
     if picture and importlib.util.find_spec("matplotlib") is None:
-        click.echo("Error: --picture needs matplotlib: pip install 'rosettaformer[report]'", err=True)
+        click.echo(f"Error: --picture needs matplotlib: {install('report')}", err=True)
         sys.exit(MISSING)
 
 

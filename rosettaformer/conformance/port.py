@@ -14,6 +14,7 @@ from typing import Any
 from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
+from ..extras import install
 from ..processes import printable, words
 from .case import DTYPES, Case
 from .truth import COMPONENTS, forward_of
@@ -22,9 +23,9 @@ __all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Uns
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
-    "torch": ("impl_torch.port", "torch", "pip install 'rosettaformer[torch]'"),
-    "tf": ("impl_tf.port", "tensorflow", "pip install 'rosettaformer[tf-cpu]'  (or [tf] on a GPU)"),
-    "jax": ("impl_jax.port", "jax", "pip install 'rosettaformer[jax]'"),
+    "torch": ("impl_torch.port", "torch", install("torch")),
+    "tf": ("impl_tf.port", "tensorflow", install("tf-cpu") + "  (or [tf] on a GPU)"),
+    "jax": ("impl_jax.port", "jax", install("jax")),
 }
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`

@@ -13,6 +13,7 @@ from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
 from ..conformance.port import PORTS, MissingBackend, unavailable
+from ..extras import install
 
 __all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]
 
@@ -22,7 +23,6 @@ BACKENDS = {
     "jax": "impl_jax.training",
     "numpy": "reference_numpy.training",
 }
-_INSTALL = "pip install 'rosettaformer[train]'"
 
 
 class Trainer(Protocol):
@@ -59,4 +59,4 @@ def trainer(backend: str) -> Callable[..., Trainer]:
 def require(*packages: str) -> None:
     """Raises MissingBackend, before any work, where one of the packages that training needs is missing."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise MissingBackend(f"training needs {', '.join(missing)}: {_INSTALL}")
+        raise MissingBackend(f"training needs {', '.join(missing)}: {install('train')}")

@@ -1,0 +1,147 @@
+"""Extras: each makes what it names work, in a fresh environment that holds what it requires and nothing else."""
+
+import pickle
+import re
+import shutil
+import subprocess
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from environments import HOUSE, PROJECT, Environment, missing
+
+EXTRAS = PROJECT["optional-dependencies"]
+SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"
+TRAIN = f"rosettaformer train --out run --backend numpy --steps 2 --validate-every 1 --held-out 20 --batch-tokens 200 {SMALL}"
+CHECK = "--component layer_norm --component cross_entropy --dtype float32"
+TRAINED = ("run/loss.png", "run/loss.svg", "run/average.safetensors", "lines.txt", "attention.png")
+HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
+PEERS = ("transformers Marian", "CTranslate2 Marian", "x-transformers")
+
+# extra -> the commands that it makes work, and the files that they leave
+WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "": (
+        (
+            "rosettaformer new-port numpy my_port",
+            "rosettaformer check my_port.py --junit junit.xml",
+            "rosettaformer diagnose my_port.py",
+            "rosettaformer explain NRM1",
+            "rosettaformer vectors export vectors --component softmax",
+            "rosettaformer compare-training --backend numpy --steps 2",
+            "rosettaformer doctor",
+        ),
+        ("my_port.py", "junit.xml", "vectors/manifest.json"),
+    ),
+    "torch": ((f"rosettaformer check torch {CHECK}", "rosettaformer new-port torch my_port"), ("my_port.py",)),
+    "tf-cpu": ((f"rosettaformer check tf {CHECK}", "rosettaformer new-port keras my_port"), ("my_port.py",)),
+    "jax": ((f"rosettaformer check jax {CHECK} --component adam", "rosettaformer new-port flax my_port"), ("my_port.py",)),
+    "all-cpu": ((f"rosettaformer check torch tf jax {CHECK}", "rosettaformer compare-training --steps 2"), ()),
+    "train": (
+        (
+            f"{TRAIN} --task number-words --limit 200",
+            "rosettaformer translate run lines.txt",
+            "rosettaformer translate run lines.txt --attention attention.png",
+        ),
+        TRAINED,
+    ),
+    "report": (
+        (
+            "rosettaformer new-port numpy my_port --no-check",
+            "rosettaformer check my_port.py --html report.html",
+            "rosettaformer compare-training --backend numpy --steps 2 --picture losses.png",
+            "rosettaformer bench --size tiny --workload W1 --framework numpy --rounds 1 --plot times.png",
+        ),
+        ("report.html", "losses.png", "times.png"),
+    ),
+    "bench": (
+        ("rosettaformer bench --size tiny --workload W1,W3 --framework torch --only ransformer --rounds 1 --plot times.png",),
+        ("times.png",),
+    ),
+    "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
+}
+PATIENT = dict.fromkeys(("", "report", "train"), pytest.mark.slow)
+
+
+@pytest.mark.parametrize("extra", [pytest.param(extra, marks=PATIENT.get(extra, pytest.mark.exhaustive)) for extra in WORKS])
+def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
+    if lacking := missing(extra):
+        pytest.skip(f"{lacking} is not installed")
+    environment = Environment(tmp_path / "environment", extra)
+    commands, files = WORKS[extra]
+    (environment.work / "lines.txt").write_text("uno\n")
+    for command in commands:
+        result = environment.run(*command.split())
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+        if extra == "bench":
+            assert [peer for peer in PEERS if peer not in result.stdout] == []
+            assert "missing" not in result.stdout
+    assert [file for file in files if not (environment.work / file).exists()] == []
+
+
+def test_every_extra_is_tried() -> None:
+    assert set(WORKS) - {""} == set(EXTRAS) - {"tf"}  # whose TensorFlow is not installed beside the other
+    assert [text.replace("tensorflow-cpu", "tensorflow") for text in EXTRAS["tf-cpu"]] == EXTRAS["tf"]
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "code"),
+    [
+        ("check torch", "torch", 3),
+        ("check tf", "tf-cpu", 3),
+        ("check jax", "jax", 3),
+        ("diagnose torch", "torch", 3),
+        ("check my_port.py --html report.html", "report", 3),
+        (f"{TRAIN} --task reverse".removeprefix("rosettaformer "), "train", 3),
+        ("translate run", "train", 3),
+        ("compare-training --backend numpy --steps 1 --picture losses.png", "report", 3),
+        ("compare-training --backend torch --steps 1", "torch", 3),
+        ("bench --size tiny --workload W1 --framework numpy --rounds 1 --plot times.png", "report", 3),
+        ("bench --size tiny --workload W1 --framework torch --rounds 1", "torch", 3),
+        ("inspect model.pt", "torch", 2),
+    ],
+)
+def test_without_the_extra_a_command_names_it(bare: Environment, command: str, extra: str, code: int) -> None:
+    with zipfile.ZipFile(bare.work / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps({}, 2))
+    (bare.work / "my_port.py").write_text("def softmax(case): return case.inputs['logits']\n")
+    result = bare.run("rosettaformer", *command.split())
+    assert result.returncode == code, result.stdout + result.stderr
+    said = re.sub(r"\s+", " ", result.stdout + result.stderr)
+    assert f"pip install -e '.[{extra}]'" in said
+    assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment without an extra."""
+    return Environment(tmp_path_factory.mktemp("bare") / "environment")
+
+
+@pytest.mark.parametrize("folder", ["rosettaformer", "impl_torch", "impl_tf", "impl_jax", "reference_numpy"])
+def test_no_text_names_a_package_of_an_index(folder: str) -> None:
+    texts = {path: path.read_text() for path in (HOUSE / folder).rglob("*") if path.suffix in (".py", ".md", ".html", ".js")}
+    assert texts
+    assert [path for path, text in texts.items() if re.search(r"pip install '?rosettaformer", text)] == []
+
+
+@pytest.mark.exhaustive
+def test_the_package_installs_with_all_of_its_files_and_trains_to_the_end(tmp_path: Path) -> None:
+    """`pip install '.[train]'`, not editable, from a copy of the checkout."""
+    source = tmp_path / "source"
+    skipped = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "shared")
+    shutil.copytree(HOUSE, source, ignore=skipped)
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+
+    def run(*arguments: str) -> None:
+        environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "MPLCONFIGDIR": str(tmp_path / "matplotlib"), "HOME": str(Path.home())}
+        result = subprocess.run([python, "-m", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert result.returncode == 0, f"{arguments}\n{result.stdout}\n{result.stderr}"
+
+    run("pip", "install", "--quiet", "--constraint", str(source / "constraints.txt"), f"{source}[train]")
+    shutil.rmtree(source)
+    (tmp_path / "lines.txt").write_text("uno\n")
+    for command in (*WORKS[""][0], *WORKS["train"][0]):
+        run(*command.split())
+    assert [file for file in (*WORKS[""][1], *TRAINED) if not (tmp_path / file).exists()] == []
