@@ -127,6 +127,8 @@ def _penalised(plan: Plan, model: Transformer, asked: Asked, token_bn: jax.Array
 def _chosen(plan: Plan, asked: Asked, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
     if asked.uniform_bn is None:
         return scores_bv.argmax(axis=1)
+    stuck_b1 = scores_bv.max(axis=1, keepdims=True) == -jnp.inf  # what is drawn there is replaced by the end
+    scores_bv = jnp.where(stuck_b1, 0, scores_bv)
     kept_bv = sampling.truncate(scores_bv, asked.temperature, plan.top_k, asked.top_p if plan.by_probability else 1)
     return sampling.draw(kept_bv, asked.uniform_bn[:, step])
 

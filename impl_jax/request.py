@@ -81,7 +81,7 @@ def request(config: TransformerConfig, strategy: Strategy, source: Any, prefix: 
         barred_v=np.isin(np.arange(config.target_vocabulary), strategy.barred(config)),
         **{name: np.int32(getattr(strategy, name)) for name in ("end_id", "max_new_tokens", "min_new_tokens")},
         **{name: np.asarray(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        length_penalty_n=((5 + np.arange(room + 1)) / 6) ** strategy.alpha,
+        length_penalty_n=((5 + np.minimum(np.arange(room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
         uniform_bn=None if uniform_bn is None else _padded(uniform_bn, 0, (0, room - uniform_bn.shape[1])),
     )
 

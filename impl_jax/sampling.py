@@ -1,7 +1,10 @@
 """From the logits of the next token to the token (SAMPLE)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from reference_numpy import checks
 
@@ -20,9 +23,7 @@ def penalise(
     mask_bn: jax.Array | None = None,
 ) -> jax.Array:
     """Which tokens are held, and which end a run that is held, are scattered into masks of the scores, all rows at once."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape)
-    if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
+    _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
     penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
     held_bv = _among(scores_bv.shape, token_bn, mask_bn)
@@ -53,8 +54,7 @@ def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, to
     temperature and top_p may be scalar arrays, whose values are then not checked.
     `jax.lax.top_k` puts the lower id first among equals.
     """
-    if not any(isinstance(number, jax.Array) for number in (temperature, top_p)):
-        checks.check_sampling(logits_bv.shape, float(temperature), top_k, float(top_p))
+    _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
     vocabulary = logits_bv.shape[1]
     everything = not isinstance(top_p, jax.Array) and top_p == 1
@@ -73,8 +73,49 @@ def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, to
 
 def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
     """The ids are JAX's default integers: int32, or int64 where jax_enable_x64 is set."""
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
     cumulative_bv = jnp.cumsum(p_bv, axis=1)
     last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
     return jnp.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)
+
+
+def _check_penalise(
+    scores_bv: jax.Array, token_bn: jax.Array, repetition_penalty: Number = 1.0, no_repeat_ngram: int = 0, mask_bn: jax.Array | None = None
+) -> None:
+    """Raises ValueError on what `penalise` refuses; what is traced has no values to check."""
+    checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
+    checks.check_penalties(float(repetition_penalty) if _known(repetition_penalty) else 1.0, no_repeat_ngram)
+    if _known(token_bn) and token_bn.size:
+        ids = np.asarray(token_bn)
+        checks.check_held(scores_bv.shape[1], int(ids.min()), int(ids.max()))
+
+
+def _check_truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> None:
+    """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
+    numbers = [float(number) if _known(number) else 1.0 for number in (temperature, top_p)]
+    checks.check_sampling(logits_bv.shape, numbers[0], top_k, numbers[1])
+    if _known(logits_bv):
+        checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
+
+
+def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
+    """Raises ValueError on what `draw` refuses."""
+    checks.check_sampling(logits_bv.shape)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    if _known(uniform_b):
+        bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
+        checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
+    _check_truncate(logits_bv)
+
+
+def _known(value: Any) -> bool:
+    return not isinstance(value, jax.core.Tracer)
+
+
+# What `compiled` calls before the program.
+penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
+truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
+draw.check_ids = _check_draw  # type: ignore[attr-defined]

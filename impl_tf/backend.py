@@ -1,6 +1,7 @@
 """Keras on the TensorFlow backend, and what the layers of this port share."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["Configured", "add_bias", "keras", "register", "widen"]
+__all__ = ["Configured", "SameShape", "Traced", "Unquantized", "add_bias", "keras", "register", "widen"]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
@@ -40,3 +41,24 @@ class Configured:
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
+
+
+class Traced:
+    """A Keras layer that says its output's shape, for `summary`; a symbolic call is traced all the same, so that its checks hold."""
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+class SameShape(Traced):
+    """A Keras layer whose output has the shape of its first input."""
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return tuple(input_shape)
+
+
+class Unquantized:
+    """A Keras layer whose kernel stays floating: Keras would skip it with a warning."""
+
+    def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
+        raise ValueError(f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}")

@@ -1,19 +1,20 @@
 """Token embedding and the logits that invert it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import add_bias, keras, register, widen
+from .backend import Traced, Unquantized, add_bias, keras, register, widen
 from .projection import xavier_uniform
 
 __all__ = ["Embedding", "Logits"]
 
 
 @register
-class Embedding(keras.layers.Layer):
+class Embedding(Traced, Unquantized, keras.layers.Layer):
     """As the truth; ids outside the table are refused where their values are known, that is outside a `tf.function`.
 
     `tf.gather` would give zeros for them on a GPU. `scale` multiplies by sqrt(d).
@@ -43,13 +44,16 @@ class Embedding(keras.layers.Layer):
             x_btd = tf.tensordot(token, self.table, axes=1)
         return tf.cast(widen(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[:2], self.width)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "vocabulary": self.vocabulary, "width": self.width, "scale": self.scale}
 
 
 @register
-class Logits(keras.layers.Layer):
-    """As the truth; `tied` makes no kernel: the layer is called with the embedding's table `v d` in its place."""
+class Logits(Traced, Unquantized, keras.layers.Layer):
+    """As the truth; `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead."""
 
     def __init__(self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -69,6 +73,9 @@ class Logits(keras.layers.Layer):
         logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.kernel)
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[:2], self.vocabulary)
 
     def get_config(self) -> dict[str, Any]:
         sizes = {"width": self.width, "vocabulary": self.vocabulary, "bias": self.use_bias, "tied": self.tied}

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from .backend import Configured, keras, register, widen
+from .backend import Configured, SameShape, keras, register, widen
 from .dropout import Dropout
 from .projection import Projection
 
@@ -32,7 +32,7 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 
 
 @register
-class FeedForward(Configured, keras.layers.Layer):
+class FeedForward(Configured, SameShape, keras.layers.Layer):
     """As the truth. Keras layers have a property `output`, so the second kernel is `output_projection`."""
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:

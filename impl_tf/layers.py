@@ -8,7 +8,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
-from .backend import Configured, keras, register
+from .backend import Configured, SameShape, keras, register
 from .dropout import Dropout
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
@@ -18,7 +18,7 @@ __all__ = ["DecoderLayer", "EncoderLayer"]
 Keep: TypeAlias = Mapping[str, Any]  # keep masks, nested by site
 
 
-class _Layer(Configured, keras.layers.Layer):
+class _Layer(Configured, SameShape, keras.layers.Layer):
     """What both layers have. Keras hands `training` down to every Dropout inside."""
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:

@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import keras, register, widen
+from .backend import SameShape, keras, register, widen
 
 __all__ = ["LayerNorm"]
 
 
 @register
-class LayerNorm(keras.layers.Layer):
+class LayerNorm(SameShape, keras.layers.Layer):
     """As the truth."""
 
     def __init__(self, width: int, epsilon: float, **kwargs: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .backend import add_bias, keras, register
+from .backend import Unquantized, add_bias, keras, register
 
 __all__ = ["Joined", "Projection", "xavier_uniform"]
 
@@ -18,7 +18,7 @@ def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
 
 
 @register
-class Projection(keras.layers.Layer):
+class Projection(Unquantized, keras.layers.Layer):
     """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes in their place.
 
     keras.layers.EinsumDense would do, but on a CPU without half-type matrix units its batched product adds up in the half type;

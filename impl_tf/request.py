@@ -66,7 +66,7 @@ def request(
 
 
 def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndarray]:
-    penalty_n = ((5 + np.arange(1, bucket(strategy.max_new_tokens) + 1)) / 6) ** strategy.alpha
+    length_n = np.minimum(np.arange(1, bucket(strategy.max_new_tokens) + 1), strategy.max_new_tokens)
     integers = {
         "end_id": strategy.end_id,
         "filler": strategy.filler(config),
@@ -78,7 +78,7 @@ def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndar
         **{name: np.array(value, np.int32) for name, value in integers.items()},
         **{name: np.array(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
         "barred_v": np.isin(np.arange(config.target_vocabulary), strategy.barred(config)),
-        "length_penalty_n": penalty_n,
+        "length_penalty_n": ((5 + length_n) / 6) ** strategy.alpha,
     }
 
 

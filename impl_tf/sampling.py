@@ -2,6 +2,7 @@
 
 from typing import TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from reference_numpy import checks
@@ -23,10 +24,8 @@ def penalise(
     mask_bn: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """As the truth; repetition_penalty may be a scalar tensor."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape)
-    if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
-    else:
+    _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
+    if mask_bn is None:
         mask_bn = tf.ones(tf.shape(token_bn), tf.bool)
     token_bn, vocabulary = tf.cast(token_bn, tf.int32), tf.shape(scores_bv)[1]
     penalty = _number(repetition_penalty, scores_bv.dtype)
@@ -64,8 +63,7 @@ def truncate(
 
     most: what top_k is at most, where it is a tensor greater than 0.
     """
-    if not any(map(tf.is_tensor, (temperature, top_k, top_p))):
-        checks.check_sampling(logits_bv.shape, float(temperature), int(top_k), float(top_p))
+    _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv, vocabulary = logits_bv / _number(temperature, logits_bv.dtype), logits_bv.shape[1]
     if not _plain(top_k, 0):
         return _likeliest(x_bv, min((most or vocabulary) if tf.is_tensor(top_k) else top_k, vocabulary), top_k, top_p)
@@ -103,7 +101,7 @@ def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
     """As the truth."""
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)
     last_b = tf.reduce_max(tf.where(p_bv > 0, ids, 0), axis=1)  # where the sum of all is rounded to less than the number
@@ -121,3 +119,42 @@ def _plain(value: Number, wanted: int) -> bool:
 
 def _nothing(dtype: tf.DType) -> tf.Tensor:
     return tf.constant(float("-inf"), dtype)
+
+
+def _check_penalise(
+    scores_bv: tf.Tensor, token_bn: tf.Tensor, repetition_penalty: Number = 1.0, no_repeat_ngram: int = 0, mask_bn: tf.Tensor | None = None
+) -> None:
+    """Raises ValueError on what `penalise` refuses; symbolic tensors have no values to check."""
+    checks.check_next_token(scores_bv.shape, token_bn.shape, token_bn.dtype.name)
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
+    checks.check_penalties(1.0 if tf.is_symbolic_tensor(repetition_penalty) else float(repetition_penalty), no_repeat_ngram)
+    if not tf.is_symbolic_tensor(token_bn) and 0 not in token_bn.shape:
+        ids = np.asarray(token_bn)
+        checks.check_held(scores_bv.shape[1], int(ids.min()), int(ids.max()))
+
+
+def _check_truncate(
+    logits_bv: tf.Tensor, temperature: Number = 1.0, top_k: int | tf.Tensor = 0, top_p: Number = 1.0, most: int | None = None
+) -> None:
+    """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
+    numbers = [1.0 if tf.is_symbolic_tensor(number) else float(number) for number in (temperature, top_p)]
+    checks.check_sampling(logits_bv.shape, numbers[0], 0 if tf.is_tensor(top_k) else top_k, numbers[1])
+    if not tf.is_symbolic_tensor(logits_bv):
+        checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
+
+
+def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
+    """Raises ValueError on what `draw` refuses."""
+    checks.check_sampling(logits_bv.shape)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    if not tf.is_symbolic_tensor(uniform_b):
+        bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
+        checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
+    _check_truncate(logits_bv)
+
+
+# What `compiled` calls before the graph.
+penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
+truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
+draw.check_ids = _check_draw  # type: ignore[attr-defined]

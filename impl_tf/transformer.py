@@ -1,5 +1,6 @@
 """Encoder, decoder and the whole Transformer."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -7,7 +8,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask
-from .backend import Configured, keras, register
+from .backend import Configured, SameShape, Traced, keras, register
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .layers import DecoderLayer, EncoderLayer, Keep
@@ -17,12 +18,16 @@ from .positional_encoding import positional_encoding, token_positions
 __all__ = ["Decoder", "Encoder", "Transformer"]
 
 
-class _Stack(Configured, keras.layers.Layer):
+class _Stack(Configured, SameShape, keras.layers.Layer):
+    """The layers are attributes too, `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras."""
+
     def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
         self.layers = [layer(config, dtype=self.dtype_policy, name=f"layers_{index}") for index in range(count)]
+        for each in self.layers:
+            setattr(self, each.name, each)
         if config.final_norm:
             self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
 
@@ -69,8 +74,12 @@ class Decoder(_Stack):
 
 
 @register
-class Transformer(Configured, keras.Model):
-    """As the truth, with `encode`, `decode` and `training_loss` as methods. Outside a call of the model they take `training` themselves."""
+class Transformer(Configured, Traced, keras.Model):
+    """As the truth, with `encode`, `decode` and `training_loss` as methods. Outside a call of the model they take `training` themselves.
+
+    `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names. Masks are arguments: what Keras
+    attaches to a tensor is not read, and none is attached to the logits. Under a mixed policy the loss has the dtype of the variables.
+    """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -88,13 +97,14 @@ class Transformer(Configured, keras.Model):
             self.logits = Logits(width, config.target_vocabulary, config.output_bias, config.tie_logits, dtype=dtype, name="logits")
 
     def build(self, input_shape: Any = None) -> None:
-        self.source_embedding.build()
-        self.encoder.build()
+        ids, vectors = (None, None), (None, None, self.config.model_width)
+        self.source_embedding.build(ids)
+        self.encoder.build(vectors)
         if self.config.decoder_layers:
             if not self.config.share_embeddings:
-                self.target_embedding.build()
-            self.decoder.build()
-            self.logits.build()
+                self.target_embedding.build(ids)
+            self.decoder.build(vectors)
+            self.logits.build(vectors)
 
     def encode(
         self,
@@ -135,13 +145,14 @@ class Transformer(Configured, keras.Model):
 
     def call(
         self,
-        source: tf.Tensor,
-        target: tf.Tensor,
+        source: Any,
+        target: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
+        source, target = _both(source, target)
         checks.check_same_batch(source=source.shape, target=target.shape)
         memory_bsd = self.encode(source, source_mask_bs, keep, training)
         if source_mask_bs is None:
@@ -158,14 +169,41 @@ class Transformer(Configured, keras.Model):
         training: bool | None = None,
     ) -> tf.Tensor:
         input_bt, label_bt = loss.teacher_forcing(target)
-        logits_btv = self(source, input_bt, keep=keep, training=training)
+        logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training), self.variable_dtype)
         return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, self.config.padding_id), smoothing, total)
 
-    def check_ids(self, source: Any, target: Any, *_: Any, **__: Any) -> None:
+    def compute_output_shape(self, source_shape: Any, target_shape: Any = None) -> tuple[int | None, ...]:
+        return (*_both(source_shape, target_shape)[1][:2], self.config.target_vocabulary)
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        self._built()
+        super().summary(*args, **kwargs)
+
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", verbose: Any = None, input_signature: Any = None, **kwargs: Any
+    ) -> None:
+        """As Keras has it; without an input_signature the exported function takes int64 ids of any batch and lengths.
+
+        LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed.
+        """
+        self._built()
+        if input_signature is None:
+            input_signature = [keras.InputSpec(shape=(None, None), dtype="int64", name=name) for name in ("source", "target")]
+        lengths = [spec.shape[1] for spec in tf.nest.flatten(input_signature)]
+        if format == "litert" and None in lengths:
+            raise ValueError(f"a litert export must have an input_signature of fixed lengths; got lengths {lengths}")
+        super().export(filepath, format, verbose, input_signature, **kwargs)
+
+    def check_ids(self, source: Any, target: Any = None, *_: Any, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""
+        source, target = _both(source, target)
         self.source_embedding.check_ids(source)
         if self.config.decoder_layers:
             self.target_embedding.check_ids(target)
+
+    def _built(self) -> None:
+        if not self.built:
+            self.build()
 
     def _logits(self, x_btd: tf.Tensor) -> tf.Tensor:
         return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
@@ -185,3 +223,15 @@ def need_decoder(config: TransformerConfig) -> None:
     """As the truth's function."""
     if not config.decoder_layers:
         raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+
+
+def _both(source: Any, target: Any) -> tuple[Any, Any]:
+    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping."""
+    if target is None and isinstance(source, Mapping) and set(source) == {"source", "target"}:
+        return source["source"], source["target"]
+    if target is None and isinstance(source, Sequence) and len(source) == 2:
+        return source[0], source[1]
+    if target is None:
+        came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
+        raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
+    return source, target

@@ -59,8 +59,8 @@ class Searcher:
             if not strategy.temperature:
                 return reading.likeliest()
             scores_bv = reading.penalised(reading.next.scores_bv)
-            kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
-            return _or_end(scores_bv.amax(dim=1), sampling.draw(kept_bv, uniform_bn[:, step]), strategy.end_id)
+            kept_bv = sampling.truncated(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
+            return _or_end(scores_bv.amax(dim=1), sampling.drawn(kept_bv, uniform_bn[:, step]), strategy.end_id)
 
         return self._one_by_one(source, strategy, prefix, source_mask_bs, choose)
 
@@ -158,7 +158,7 @@ class _Reading:
         if not self._penalises:
             return scores_bv
         mask_bt = mask.token_mask(self._target_bt, self.model.config.padding_id)
-        return sampling.penalise(scores_bv, self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, mask_bt)
+        return sampling.penalised(scores_bv, self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, mask_bt)
 
     def check(self) -> None:
         """Raises ValueError where a logit was inf or NaN."""

@@ -15,10 +15,15 @@ def penalise(
     scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
 ) -> Tensor:
     """All rows at once: the tokens concerned as a mask of the vocabulary."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape)
-    if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, dtypes.name(mask_bn.dtype), token_bn.shape)
-    else:
+    _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
+    return penalised(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
+
+
+def penalised(
+    scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float, no_repeat_ngram: int, mask_bn: Tensor | None = None
+) -> Tensor:
+    """`penalise` unchecked: a search asks the device for no values."""
+    if mask_bn is None:
         mask_bn = torch.ones_like(token_bn, dtype=torch.bool)
     if repetition_penalty != 1:
         less_bv = torch.where(scores_bv > 0, scores_bv / repetition_penalty, scores_bv * repetition_penalty)
@@ -45,7 +50,12 @@ def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> T
 
 def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     """By one stable sort, and none where every token is kept."""
-    checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    _check_truncate(logits_bv, temperature, top_k, top_p)
+    return truncated(logits_bv, temperature, top_k, top_p)
+
+
+def truncated(logits_bv: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """`truncate` unchecked."""
     x_bv = logits_bv / temperature
     if not 0 < top_k < x_bv.shape[1] and top_p == 1:
         return x_bv
@@ -60,8 +70,47 @@ def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p:
 
 def draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
     """The last id that can be drawn is found by counting, which a graph does without a look at the values."""
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    _check_draw(logits_bv, uniform_b)
+    return drawn(logits_bv, uniform_b)
+
+
+def drawn(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
+    """`draw` unchecked: the id of a row of -inf is any."""
     p_bv = softmax(logits_bv)
     id_v = torch.arange(p_bv.shape[1], device=p_bv.device)
     last_b = torch.where(p_bv > 0, id_v, 0).amax(dim=1)  # where the sum of all is rounded to less than the number
     return torch.minimum((p_bv.cumsum(dim=1) <= uniform_b[:, None]).sum(dim=1), last_b)
+
+
+def _check_penalise(
+    scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
+) -> None:
+    """Raises ValueError on what `penalise` refuses; while a graph is traced there are no values to check."""
+    checks.check_next_token(scores_bv.shape, token_bn.shape, dtypes.name(token_bn.dtype))
+    if mask_bn is not None:
+        checks.check_token_mask("mask", mask_bn.shape, dtypes.name(mask_bn.dtype), token_bn.shape)
+    checks.check_penalties(repetition_penalty, no_repeat_ngram)
+    if not torch.compiler.is_compiling() and token_bn.numel():
+        checks.check_held(scores_bv.shape[1], *(int(bound) for bound in token_bn.long().aminmax()))
+
+
+def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+    """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
+    checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    if not torch.compiler.is_compiling():
+        checks.check_choice(logits_bv.amax(dim=1).tolist())
+
+
+def _check_draw(logits_bv: Tensor, uniform_b: Tensor) -> None:
+    """Raises ValueError on what `draw` refuses."""
+    checks.check_sampling(logits_bv.shape)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    if not torch.compiler.is_compiling() and uniform_b.numel():
+        checks.check_uniform(uniform_b.shape, uniform_b.shape, *(float(bound) for bound in uniform_b.aminmax()), rounded=True)
+    _check_truncate(logits_bv)
+
+
+# What `compiled` calls before the graph.
+penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
+truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
+draw.check_ids = _check_draw  # type: ignore[attr-defined]

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 __all__ = [
     "check_attention",
     "check_bias",
+    "check_choice",
     "check_features",
+    "check_held",
     "check_keep",
     "check_labels",
     "check_logits",
     "check_mask",
     "check_next_token",
+    "check_penalties",
     "check_prefix",
     "check_same_batch",
     "check_sampling",
@@ -150,31 +153,46 @@ def check_labels(
             raise ValueError(f"label ids must lie in 0 .. {logits[2] - 1}; got {id_}")
 
 
-def check_next_token(scores: Shape, tokens: Shape) -> None:
-    """Scores of the next token are `b v`, the tokens before it `b n`."""
+def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
+    """Scores of the next token are `b v`, the ids of the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
         raise ValueError(f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}")
+    if not dtype.startswith(("int", "uint")):
+        raise ValueError(f"tokens must be integer ids; got {dtype}")
     check_same_batch(scores=scores, tokens=tokens)
 
 
-def check_sampling(logits: Shape, temperature: float, top_k: int, top_p: float) -> None:
-    """Logits are `b v`; the temperature is greater than 0, top_k at least 0, and top_p in (0, 1]."""
+def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
+    """The penalty is greater than 0 and finite, the size of a run an integer of at least 0."""
+    if not 0 < repetition_penalty < float("inf"):
+        raise ValueError(f"repetition_penalty must be greater than 0; got {repetition_penalty}")
+    _check_count("no_repeat_ngram", no_repeat_ngram)
+
+
+def check_held(vocabulary: int, lowest: int, highest: int) -> None:
+    """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too."""
+    for id_ in (lowest, highest):
+        if not 0 <= id_ < vocabulary:
+            raise ValueError(f"token ids must lie in 0 .. {vocabulary - 1}; got {id_}")
+
+
+def check_sampling(logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+    """Logits are `b v`; the temperature is greater than 0, top_k an integer of at least 0, and top_p in (0, 1]."""
     if len(logits) != 2 or logits[1] == 0:
         raise ValueError(f"logits must have axes b v; got shape {_show(logits)}")
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be greater than 0; got {temperature}")
-    if top_k < 0:
-        raise ValueError(f"top_k must be at least 0; got {top_k}")
+    _check_count("top_k", top_k)
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p must be greater than 0 and at most 1; got {top_p}")
 
 
-def check_uniform(shape: Shape, wanted: Shape, lowest: float | None = None, highest: float | None = None) -> None:
-    """A uniform number in [0, 1) for every token that is drawn: `b`, or `b n` for n tokens."""
+def check_uniform(shape: Shape, wanted: Shape, lowest: float | None = None, highest: float | None = None, *, rounded: bool = False) -> None:
+    """A uniform number in [0, 1) for every token that is drawn: `b`, or `b n` for n tokens. rounded: it may have become 1."""
     if len(shape) != len(wanted) or any(None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)):
         raise ValueError(f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}")
     for number in (lowest, highest):
-        if number is not None and not 0 <= number < 1:
+        if number is not None and not (0 <= number < 1 or (rounded and number == 1)):
             raise ValueError(f"uniform numbers must be at least 0 and less than 1; got {number}")
 
 
@@ -196,6 +214,18 @@ def check_logits(fit: bool) -> None:
     """A logit of -inf is a token that cannot come; nothing can be chosen by NaN or by inf, which has no `log p`."""
     if not fit:
         raise ValueError("logits must be less than inf; got inf or NaN")
+
+
+def check_choice(largest: Sequence[float]) -> None:
+    """A row of logits that a token is chosen by, given the largest of each row (NaN where it holds one)."""
+    check_logits(all(value < float("inf") for value in largest))
+    if float("-inf") in largest:
+        raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        raise ValueError(f"{name} must be an integer of at least 0; got {value}")
 
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:

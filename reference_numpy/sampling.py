@@ -18,12 +18,15 @@ def penalise(
 
     A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`. With no_repeat_ngram = n, -inf for a
     token that would end a run of n tokens which the target holds already. token_bn: the target so far; mask_bn: boolean, True = real
-    token, and a run with padding in it is none. Raises ValueError on shapes that do not fit.
+    token, and a run with padding in it is none. Raises ValueError on shapes that do not fit, and on ids and numbers out of range.
     Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
     """
-    checks.check_next_token(scores_bv.shape, token_bn.shape)
+    checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
+    checks.check_penalties(repetition_penalty, no_repeat_ngram)
+    if token_bn.size:
+        checks.check_held(scores_bv.shape[1], int(token_bn.min()), int(token_bn.max()))
     penalty = scores_bv.dtype.type(repetition_penalty)
     result = scores_bv.copy()
     for row, tokens in enumerate(token_bn):
@@ -52,9 +55,11 @@ def truncate(logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, to
     ones, by the softmax of what is left, that together have a probability of at least top_p. The one that crosses top_p stays.
 
     Of equal logits the lower token id is the likelier. top_k: 0 keeps all. temperature: greater than 0.
-    Raises ValueError on numbers out of range. Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
+    Raises ValueError on numbers out of range, on inf and NaN, and on a row of -inf.
+    Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
     """
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
+    checks.check_choice(logits_bv.max(axis=1).tolist())
     x_bv = arithmetic.divide(logits_bv, logits_bv.dtype.type(temperature))
     order_bv = np.argsort(-x_bv, axis=1, kind="stable")
     ordered_bv = np.take_along_axis(x_bv, order_bv, axis=1)
@@ -71,9 +76,12 @@ def truncate(logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, to
 def draw(logits_bv: np.ndarray, uniform_b: np.ndarray) -> np.ndarray:
     """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose `p_0 + ... + p_id` exceeds the uniform number.
 
-    uniform_b: in [0, 1). An id of probability 0 is never drawn. Returns int64 `b`. Raises ValueError on shapes that do not fit.
+    uniform_b: in [0, 1), or rounded to 1. An id of probability 0 is never drawn. Returns int64 `b`.
+    Raises ValueError on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a row of -inf.
     """
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
+    checks.check_sampling(logits_bv.shape)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], uniform_b.min(initial=0), uniform_b.max(initial=0), rounded=True)
+    checks.check_choice(logits_bv.max(axis=1).tolist())
     p_bv = softmax.softmax(logits_bv)
     cumulative_bv = np.cumsum(p_bv, axis=1)
     last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)  # where the sum of all is rounded to less than the number

@@ -51,6 +51,11 @@ class Strategy:
             yield f"min_new_tokens must be less than max_new_tokens; got {self.min_new_tokens} and {self.max_new_tokens}"
         if self.n_best > self.beam_size:
             yield f"n_best must be at most beam_size; got {self.n_best} and {self.beam_size}"
+        if self.alpha * (math.log(5 + self.max_new_tokens) - math.log(6)) >= _LARGEST:
+            yield (
+                f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; "
+                f"got {self.alpha} for n={self.max_new_tokens}"
+            )
 
     def replace(self, **changes: Any) -> "Strategy":
         """A copy with some fields changed; raises ValueError on values out of range."""
@@ -101,15 +106,17 @@ def _integer(least: int) -> tuple[Callable[[Any], bool], str]:
     return lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
 
 
+_LARGEST = 128 * math.log(2)  # the logarithm of what float32 cannot hold
+
 # field -> (what a value must satisfy, how the message says it)
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "start_id": _integer(0),
     "end_id": _integer(0),
     "max_new_tokens": _integer(1),
     "min_new_tokens": _integer(0),
-    "repetition_penalty": (lambda value: is_number(value) and value > 0, "greater than 0"),
+    "repetition_penalty": (lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9"),
     "no_repeat_ngram": _integer(0),
-    "temperature": (lambda value: is_number(value) and value >= 0, "at least 0"),
+    "temperature": (lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9"),
     "top_k": _integer(0),
     "top_p": (lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1"),
     "beam_size": _integer(1),

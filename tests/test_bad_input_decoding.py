@@ -61,19 +61,48 @@ def _steps(**changes: Any) -> Case:
     return _case("decode_in_steps", **({"target": TARGET, "memory_bsd": MEMORY, "splits": (2, 2)} | changes))
 
 
+def _with(value: float, place: Any = 3) -> np.ndarray:
+    """The scores with this value at a place of the second row."""
+    scores_bv = SCORES.copy()
+    scores_bv[1, place] = value
+    return scores_bv
+
+
 IDS = "must be integer token ids of axes"
 KINDS = f"token {IDS} b t, or floating one-hot rows of axes b t v"
 RANGE = f"token ids must lie in 0 .. {VOCABULARY - 1}; got"
 REAL = "must be boolean, True = real token; got"
 NUMBERS = "uniform must have a number for every token,"
 LOGIT = "logits must be less than inf; got inf or NaN"
+NOTHING = "every row of logits must have one greater than -inf; got a row of -inf"
 UNIT = "uniform numbers must be at least 0 and less than 1; got"
+SOME = np.where(np.arange(4) < 2, TARGET, 99)
+VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "penalise_id_too_large": ("penalise", {"scores_bv": SCORES, "token_bn": TARGET + 7, "repetition_penalty": 2.0}, f"{RANGE} 11"),
+    "penalise_id_negative": ("penalise", {"scores_bv": SCORES, "token_bn": TARGET - 5, "no_repeat_ngram": 2}, f"{RANGE} -1"),
+    "penalise_id_unused": ("penalise", {"scores_bv": SCORES, "token_bn": TARGET - 5}, f"{RANGE} -1"),
+    "penalise_id_hidden": ("penalise", {"scores_bv": SCORES, "token_bn": SOME, "mask_bn": SOME < 99}, f"{RANGE} 99"),
+    **{
+        f"{component}_{value}": (component, {"logits_bv": _with(value), **more}, LOGIT)
+        for value in (np.nan, np.inf)
+        for component, more in (("truncate", {}), ("draw", {"uniform_b": UNIFORM[:, 0]}))
+    },
+    "truncate_part_nan": ("truncate", {"logits_bv": _with(np.nan), "top_k": 2, "top_p": 0.5}, LOGIT),
+    "truncate_nothing": ("truncate", {"logits_bv": _with(-np.inf, slice(None))}, NOTHING),
+    "truncate_part_of_nothing": ("truncate", {"logits_bv": _with(-np.inf, slice(None)), "top_k": 2, "top_p": 0.5}, NOTHING),
+    "draw_nothing": ("draw", {"logits_bv": _with(-np.inf, slice(None)), "uniform_b": UNIFORM[:, 0]}, NOTHING),
+    **{
+        f"draw_uniform_{value}": ("draw", {"logits_bv": SCORES, "uniform_b": np.array([0.5, value])}, f"{UNIT} {value}")
+        for value in (np.nan, 1.5, -0.5)
+    },
+}
 BAD = {
     # options
     "max_new_tokens_0": (_greedy(max_new_tokens=0), "max_new_tokens must be an integer of at least 1; got 0"),
     "max_new_tokens_fraction": (_beams(max_new_tokens=2.5), "max_new_tokens must be an integer of at least 1; got 2.5"),
     "min_new_tokens": (_greedy(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens; got 3 and 3"),
-    "repetition_penalty_0": (_greedy(repetition_penalty=0.0), "repetition_penalty must be greater than 0; got 0.0"),
+    "repetition_penalty_0": (_greedy(repetition_penalty=0.0), "repetition_penalty must be from 1e-9 to 1e9; got 0.0"),
+    "repetition_penalty_beyond_float32": (_greedy(repetition_penalty=1e308), "repetition_penalty must be from 1e-9 to 1e9; got 1e+308"),
     "no_repeat_ngram_negative": (_greedy(no_repeat_ngram=-1), "no_repeat_ngram must be an integer of at least 0; got -1"),
     "end_id_outside": (_greedy(end_id=11), "end_id must lie in 0 .. 10; got 11"),
     "end_id_outside_beams": (_beams(end_id=11), "end_id must lie in 0 .. 10; got 11"),
@@ -82,8 +111,9 @@ BAD = {
     "end_id_padding": (_greedy(end_id=PADDING), "end_id must not be the padding id; got 0"),
     "start_id_outside": (_greedy(start_id=99), "start_id must lie in 0 .. 10; got 99"),
     "start_id_padding": (_beams(start_id=PADDING), "start_id must not be the padding id, which no query sees; got 0"),
-    "temperature_negative": (_sample(temperature=-1.0), "temperature must be at least 0; got -1.0"),
-    "temperature_nan": (_sample(temperature=float("nan")), "temperature must be at least 0; got nan"),
+    "temperature_negative": (_sample(temperature=-1.0), "temperature must be 0, or at least 1e-9; got -1.0"),
+    "temperature_below_float32": (_sample(temperature=1e-310), "temperature must be 0, or at least 1e-9; got 1e-310"),
+    "temperature_nan": (_sample(temperature=float("nan")), "temperature must be 0, or at least 1e-9; got nan"),
     "top_k_negative": (_sample(top_k=-1), "top_k must be an integer of at least 0; got -1"),
     "top_p_0": (_sample(top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
     "top_p_above_1": (_sample(top_p=1.5), "top_p must be greater than 0 and at most 1; got 1.5"),
@@ -91,6 +121,14 @@ BAD = {
     "beam_size_above_vocabulary": (_beams(beam_size=12), "beam_size must be at most the vocabulary, 11; got 12"),
     "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best must be at most beam_size; got 3 and 2"),
     "alpha_negative": (_beams(alpha=-0.5), "alpha must be at least 0, since no bound holds for less; got -0.5"),
+    **{
+        f"alpha_{alpha}_{make.__name__}": (
+            make(alpha=alpha, max_new_tokens=count, **({"uniform_bn": np.full((2, count), 0.5)} if make is _sample else {})),
+            f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; got {alpha} for n={count}",
+        )
+        for make in (_greedy, _sample, _beams)
+        for alpha, count in ((1e308, 3), (40.0, 60))
+    },
     "early_stop_word": (_beams(early_stop="never"), "early_stop must be True or False; got 'never'"),
     "option_unknown": (_beams(beams=2), "unknown strategy field 'beams'"),
     "options_missing": (
@@ -144,7 +182,8 @@ BAD = {
     # sampling
     "truncate_temperature_0": (_case("truncate", logits_bv=SCORES, temperature=0.0), "temperature must be greater than 0; got 0.0"),
     "truncate_temperature": (_case("truncate", logits_bv=SCORES, temperature=-1.0), "temperature must be greater than 0; got -1.0"),
-    "truncate_top_k": (_case("truncate", logits_bv=SCORES, top_k=-1), "top_k must be at least 0; got -1"),
+    "truncate_top_k": (_case("truncate", logits_bv=SCORES, top_k=-1), "top_k must be an integer of at least 0; got -1"),
+    "truncate_top_k_fraction": (_case("truncate", logits_bv=SCORES, top_k=2.5), "top_k must be an integer of at least 0; got 2.5"),
     "truncate_top_p": (_case("truncate", logits_bv=SCORES, top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
     "truncate_axes": (_case("truncate", logits_bv=SCORES[0]), "logits must have axes b v; got shape (11,)"),
     "penalise_batch": (_case("penalise", scores_bv=SCORES[:1], token_bn=TARGET), "batch sizes must be equal; got scores 1, tokens 2"),
@@ -152,6 +191,24 @@ BAD = {
         _case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET[:, :3] > 0),
         "mask must have axes b t = (2, 4); got shape (2, 3)",
     ),
+    "penalise_floating": (_case("penalise", scores_bv=SCORES, token_bn=TARGET * 1.0), "tokens must be integer ids; got float64"),
+    **{
+        f"penalise_{name}_{value}": (
+            _case("penalise", scores_bv=SCORES, token_bn=TARGET, **{name: value}),
+            f"{name} must be {wanted}; got {value}",
+        )
+        for name, wanted, values in (
+            ("no_repeat_ngram", "an integer of at least 0", (-1, 2.5)),
+            ("repetition_penalty", "greater than 0", (0.0, -1.0, np.nan, np.inf)),
+        )
+        for value in values
+    },
+    "draw_axes": (_case("draw", logits_bv=SCORES[0], uniform_b=UNIFORM[:, 0]), "logits must have axes b v; got shape (11,)"),
+    **{
+        f"{name}_{mode}": (_case(component, mode=mode, **inputs), message)
+        for name, (component, inputs, message) in VALUES.items()
+        for mode in ("eager", "compiled")
+    },
     "penalise_mask_dtype": (_case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET * 1.0), f"mask {REAL} float64"),
     # steps
     "splits_sum": (_steps(splits=(1, 2)), "splits must be lengths of at least 1 that add up to 4; got (1, 2)"),

@@ -18,6 +18,7 @@ from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
 from impl_tf.embedding import Embedding  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
+from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
 from impl_tf.softmax import softmax  # noqa: E402
@@ -87,15 +88,118 @@ def test_a_functional_keras_model_can_hold_the_transformer():
 
 
 @pytest.mark.slow
-def test_fit_trains_the_model_in_training_mode():
+@pytest.mark.parametrize(
+    "given", [list, tuple, lambda pair: dict(zip(("source", "target"), pair, strict=True))], ids=["list", "pair", "names"]
+)
+def test_keras_loops_train_and_predict(given):
     model = Transformer(TIED.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0))
-    source, target = keras.Input((7,), dtype="int64"), keras.Input((5,), dtype="int64")
-    outer = keras.Model([source, target], model(source, target))
-    outer.compile(
+    model.compile(
         optimizer=keras.optimizers.Adam(1e-2), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
     )
-    losses = outer.fit(list(tokens()), tokens()[1], epochs=8, verbose=0).history["loss"]
+    inputs = given(tokens())
+    losses = model.fit(inputs, tokens()[1], epochs=8, batch_size=2, verbose=0).history["loss"]
     assert losses[-1] < losses[0] / 2
+    assert model.evaluate(inputs, tokens()[1], verbose=0) < losses[-1]
+    np.testing.assert_allclose(model.predict(inputs, batch_size=2, verbose=0), model(*tokens()), rtol=0, atol=1e-5)
+
+
+def test_source_and_target_may_be_one_argument():
+    model, (source, target) = loaded(CONFIG), tokens()
+    expected = bits(model(source, target).numpy())
+    for one in ([source, target], (source, target), {"target": target, "source": source}):
+        assert bits(model(one).numpy()) == expected
+    for one, came in ((source, "EagerTensor"), ({"source": source}, r"\['source'\]"), ([source] * 3, "list")):
+        with pytest.raises(ValueError, match=f"must be given source and target: .* got {came}"):
+            model(one)
+    with pytest.raises(ValueError, match=r"ids must lie in 0 \.\. 22; got 23"):
+        compiled(model)([source + 22, target])
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["unbuilt", "built"])
+@pytest.mark.parametrize("config", [CONFIG, TIED.replace(encoder_layers=2, decoder_layers=2)], ids=["untied", "tied"])
+def test_a_checkpoint_holds_every_parameter(tmp_path, config, built):
+    model, again = loaded(config, "float32"), Transformer(config)
+    if built:
+        again.build()
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "saved"))
+    status = tf.train.Checkpoint(model=again).read(str(tmp_path / "saved"))
+    assert bits(again(*tokens()).numpy()) == bits(model(*tokens()).numpy())
+    status.assert_consumed().assert_existing_objects_matched()
+    before, after = weights.export(model, config), weights.export(again, config)
+    assert {name: bits(array) for name, array in before.items()} == {name: bits(array) for name, array in after.items()}
+
+
+def test_the_summary_has_shapes_and_counts_before_a_call():
+    lines = []
+    Transformer(CONFIG).summary(print_fn=lambda line, **_: lines.append(line))
+    rows = {line.split()[1]: line for line in "".join(lines).splitlines() if line.startswith("│")}
+    assert all("?" not in row for row in rows.values())
+    for name, width in (("source_embedding", 15), ("encoder", 15), ("target_embedding", 15), ("decoder", 15), ("logits", 29)):
+        count = sum(int(np.prod(shape)) for part, shape in parameters.shapes(CONFIG).items() if part.startswith(f"{name}."))
+        assert f"(None, None, {width})" in rows[name]
+        assert f" {count:,} " in rows[name]
+
+
+def test_the_output_s_shape_is_known_without_a_call():
+    model = Transformer(CONFIG)
+    for shapes in (((3, 7), (3, None)), ([(3, 7), (3, None)],), ({"source": (3, 7), "target": (3, None)},)):
+        assert model.compute_output_shape(*shapes) == (3, None, 29)
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    for one in ([source, target], {"source": source, "target": target}):
+        assert model(one).shape == (None, None, 29)
+    with pytest.raises(ValueError, match="must be integer token ids"):
+        model(keras.Input((None,), dtype="float32"), target)  # a symbolic call is checked too
+
+
+@pytest.mark.slow
+def test_a_model_is_exported_before_its_first_call(tmp_path):
+    model = Transformer(CONFIG)
+    model.export(tmp_path / "saved", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "saved")
+    for sizes in ((3, 7, 5), (2, 3, 4)):
+        np.testing.assert_allclose(saved.serve(*tokens(*sizes)), model(*tokens(*sizes)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter")
+def test_litert_gives_the_logits_or_an_error(tmp_path):
+    model, file = loaded(CONFIG, "float32"), tmp_path / "model.tflite"
+    with pytest.raises(ValueError, match=r"a litert export must have an input_signature of fixed lengths; got lengths \[None, None\]"):
+        model.export(file, format="litert")
+    assert not file.exists()
+    specs = [keras.InputSpec(shape=(None, length), dtype="int64", name=name) for name, length in (("source", 7), ("target", 5))]
+    model.export(file, format="litert", verbose=False, input_signature=specs)
+    source, target = tokens()
+    (logits,) = tf.lite.Interpreter(model_path=str(file)).get_signature_runner()(source=source, target=target).values()
+    np.testing.assert_allclose(logits, model(source, target), rtol=0, atol=1e-5)
+
+
+def test_a_quantized_model_is_refused():
+    model = loaded(CONFIG, "float32")
+    with pytest.raises(ValueError, match="the kernel of Embedding must be floating, there is no quantized form; got mode 'int8'"):
+        model.quantize("int8")
+    with pytest.raises(ValueError, match="the kernel of Projection must be floating"):
+        model.encoder.layers[0].feed_forward.hidden.quantize("int8")
+    with pytest.raises(NotImplementedError, match="int8"):
+        Transformer(CONFIG, dtype="int8_from_float32")(*tokens())
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_loss_of_a_mixed_policy_is_float32(policy):
+    model = Transformer(CONFIG, dtype=policy)
+    weights.load(model, random_parameters(CONFIG, "float32"), CONFIG)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-3))
+    optimizer.build(model.trainable_variables)
+    scale = float(optimizer.dynamic_scale)
+    with tf.GradientTape() as tape:
+        loss = model.training_loss(*tokens())
+        scaled = optimizer.scale_loss(loss)
+    assert loss.dtype == tf.float32
+    logits = tf.cast(model(tokens()[0], tokens()[1][:, :-1]), tf.float32)
+    assert float(loss) == float(cross_entropy(logits, tf.constant(tokens()[1][:, 1:])))
+    optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
+    assert float(optimizer.dynamic_scale) == scale  # nothing overflowed, so the step was taken
+    assert Transformer(CONFIG, dtype="bfloat16").training_loss(*tokens()).dtype == tf.bfloat16
 
 
 def test_one_trace_serves_every_batch_and_length():
