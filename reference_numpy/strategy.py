@@ -1,6 +1,7 @@
 """How the tokens of an answer are chosen: every option of the searches and of sampling."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

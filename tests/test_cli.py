@@ -1,6 +1,7 @@
 """The command, as a user calls it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from rosettaformer.cli import main
 from rosettaformer.commands import explain as explain_command
 from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.truth import COMPONENTS
 
 HERE = Path(__file__).parent
 
@@ -81,7 +84,57 @@ def test_every_report_of_a_run_is_written(tmp_path: Path) -> None:
     assert int(junit.attrib["failures"]) == report["failed"] == len(failures) > 0
     assert "<title>rosettaformer: differs</title>" in (tmp_path / "report.html").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
-    assert f"differs (suite version {SUITE_VERSION})" in result.stdout
+    assert f"differs (suite version {SUITE_VERSION}) in " in result.stdout
+
+
+def test_k_chooses_cases_and_dtypes() -> None:
+    result = _run("check", "wrong_port", "-k", "large_mean and float16 and not bfloat16", "--json", "-", cwd=HERE)
+    assert {(row["case"], row["dtype"]) for row in json.loads(result.stdout)["results"]} == {("layer_norm/large_mean", "float16")}
+    assert result.stderr.splitlines() == ["starting wrong_port ...", "running wrong_port: 1 cases ..."]
+
+
+def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> None:
+    def statuses(*options: str) -> list[str]:
+        arguments = ("check", "wrong_port", "--component", "layer_norm", "--dtype", "float64", "-x", "--json", "-", *options)
+        return [row["status"] for row in json.loads(_run(*arguments, cwd=HERE).stdout)["results"]]
+
+    assert statuses() == ["differs", *["not run"] * 8]
+    file = tmp_path / "deviations.toml"
+    entry = '[[deviation]]\ncase = "layer_norm/{}"\nport = "wrong_port"\nreason = "known"\nlink = "https://example.org/1"\n'
+    file.write_text(entry.format("small_variance"))
+    found = statuses("--deviations", str(file))
+    assert found[:2] == ["deviation", "differs"] or found[:3] == ["deviation", "pass", "differs"]
+    assert found[-1] == "not run"
+    text = _run("check", "wrong_port", "--component", "layer_norm", "-x", cwd=HERE).stdout
+    assert "wrong_port: not run after the first failure (" in text
+    assert text.splitlines()[-1] == "next: rosettaformer diagnose wrong_port"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ((), ["layer_norm(parameters, x_btd, epsilon)", "combine_masks(mask_bhts, other_bhts)"]),
+        (("-k", "softmax and not vjp"), ["softmax(logits, mask)", "    cases: 9; its gradient is softmax_vjp"]),
+        (("-k", "layer_norm"), ["    parameters: scale (d), offset (d)", "    a port's module is called with: x_btd"]),
+        (("cases", "-k", "layer_norm/plain-float16"), ["layer_norm/plain                                         float16"]),
+        (("defects", "-k", "NRM1 and not (NRM10 or NRM11)"), ["NRM1    layer_norm                    "]),
+        (("ports",), ["torch         impl_torch.port           installed"]),
+    ],
+)
+def test_list(arguments: tuple[str, ...], lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["list", *arguments])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert [line for line in lines if line not in text] == []
+
+
+def test_list_names_every_component_and_defect(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, names in (("components", COMPONENTS), ("defects", all_defects())):
+        with pytest.raises(SystemExit):
+            main(["list", kind])
+        text = capsys.readouterr().out
+        assert {re.split(r"\W", line)[0] for line in text.splitlines() if not line.startswith((" ", "axes"))} == set(names)
 
 
 NEARLY = """

@@ -1,6 +1,7 @@
 """The HTML report, opened in a real browser."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -261,6 +262,41 @@ def test_the_keyboard_is_enough(browser: Any) -> None:
     active().send_keys(Keys.ESCAPE)
     assert not dialog(browser).is_displayed()
     assert active().get_attribute("aria-label").startswith("layer_norm float32")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_every_column_is_in_sight(browser: Any, width: int) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+    try:
+        widths = browser.execute_script("""
+            return [document.documentElement, ...document.querySelectorAll(".scroll, pre, .environment")].map(
+                (node) => [node.className || node.tagName, node.scrollWidth, node.clientWidth])""")
+        assert [node for node in widths if node[1] > node[2]] == []
+        cells = browser.find_elements("css selector", ".matrix td[data-dtype] a, .list td, .tree td")
+        edges = [node.rect["x"] + node.rect["width"] for node in cells if node.is_displayed()]
+        assert len(edges) > 40
+        assert max(edges) <= width
+        heads = [node.text for node in browser.find_elements("css selector", ".matrix .whose") if node.is_displayed()]
+        assert heads[:2] == (["torch", PORT] if width < 1000 else [])
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_diagnosis_stands_before_the_components_where_something_fails() -> None:
+    text = page()
+    assert 0 < text.index('id="diagnosis"') < text.index('id="divergence"') < text.index('id="matrix"') < text.index('id="failures"')
+
+
+def test_a_partial_port_is_one_line_and_equal_messages_are_one_row() -> None:
+    left = [row(f"{name}/{case}", status="not covered", message=f"no {name}") for name in ("softmax", "logits") for case in range(300)]
+    dtypes = ("float64", "float32")
+    failed = [row(f"layer_norm/{case}", dtype=dtype, status="error", message="TypeError: no") for case in range(10) for dtype in dtypes]
+    nothing = row("dropout/empty", ratio=math.nan)
+    text = html.render(Summary([*left, *failed, nothing]))
+    assert "does not cover 2 components: softmax, logits" in text
+    assert text.count("softmax") < 5
+    assert not re.search(r">\s*nan\s*<", text, re.IGNORECASE)
+    assert text.count("and 19 more with the same message") == 1
 
 
 def test_the_first_divergence_is_a_tree_with_a_heat_map(browser: Any) -> None:

@@ -69,7 +69,7 @@ def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> Non
     result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
     outcomes = result.parseoutcomes()
     assert outcomes["skipped"] == 3
-    assert outcomes["deselected"] > 10
+    assert outcomes["deselected"] > 5
     result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define transformer (* cases)"])
     listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
     assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run

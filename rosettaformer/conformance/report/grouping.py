@@ -1,6 +1,6 @@
 """What reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..result import Result
@@ -45,7 +45,8 @@ def reasons(summary: Summary) -> list[Reason]:
     counts: dict[tuple[str, str, str], int] = {}
     for result in left(summary):
         names = missing.get(result.port, ()) if result.status == "not covered" else ()
-        text = _components(names) if result.component in names else result.message
+        together = len(names) > 1 and result.component in names
+        text = f"{len(names)} components: {', '.join(names)}" if together else result.message
         key = (result.port, result.status, text)
         counts[key] = counts.get(key, 0) + 1
     return [Reason(*key, count) for key, count in counts.items()]
@@ -55,10 +56,6 @@ def left(summary: Summary) -> list[Result]:
     """The results that were not compared."""
     judged = {id(result) for result in (*summary.passed, *summary.failed, *summary.accepted)}
     return [result for result in summary.results if id(result) not in judged]
-
-
-def _components(names: Sequence[str]) -> str:
-    return f"{len(names)} component{'s' if len(names) > 1 else ''}: {', '.join(names)}"
 
 
 def alike(results: Iterable[Result]) -> list[list[Result]]:

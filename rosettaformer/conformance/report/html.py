@@ -15,13 +15,15 @@ from ..diagnosis import Finding
 from ..divergence import Divergence
 from ..heat import HIGHEST
 from ..runner import FAILURES, Result
+from ..tolerance import MAX_FACTOR
+from . import grouping
 from .summary import Summary, jsonable
 
 __all__ = ["render"]
 
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
-         "output", "heat", "since")  # fmt: skip
+         "output", "heat", "since", "seconds")  # fmt: skip
 
 
 def render(
@@ -37,6 +39,7 @@ def render(
     """
     import jinja2
 
+    uncovered = grouping.uncovered(summary)
     folder = jinja2.PackageLoader(__package__, "page")
     environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["significant"] = _significant
@@ -48,12 +51,14 @@ def render(
         statuses=list(dict.fromkeys(result.status for result in summary.results)),
         short=SHORT,
         link=_link,
-        not_compared=[
-            {"port": port, "status": status, "reason": reason, "count": n} for (port, status, reason), n in summary.not_compared.items()
-        ],
+        uncovered=uncovered,
+        not_compared=grouping.reasons(summary),
+        failed=grouping.alike(summary.failed),
+        accepted=grouping.alike(summary.accepted),
+        limit=MAX_FACTOR,
         findings=findings or {},
         divergences=divergences,
-        data=_data(summary, findings or {}),
+        data=_data(summary, uncovered, findings or {}),
     )
 
 
@@ -73,7 +78,7 @@ def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iter
 
 def _groups(summary: Summary) -> list[dict[str, Any]]:
     """The columns of the matrix: port, mode and device, and below each its dtypes."""
-    dtypes = [dtype for dtype in SHORT if any(row[1] == dtype for row in summary.rows)]
+    dtypes = [dtype for dtype in SHORT if any(row[1] == dtype for row in grouping.shown_rows(summary))]
     return [{"port": port, "mode": mode, "device": device, "dtypes": dtypes} for port, mode, device in summary.columns]
 
 
@@ -83,7 +88,7 @@ def _matrix(summary: Summary) -> list[dict[str, Any]]:
     for result in summary.results:
         results.setdefault((result.component, result.port, result.mode, result.device, result.dtype), []).append(result)
     columns = [(group["port"], group["mode"], group["device"], dtype) for group in _groups(summary) for dtype in group["dtypes"]]
-    components = dict.fromkeys(component for component, _ in summary.rows)
+    components = dict.fromkeys(component for component, _ in grouping.shown_rows(summary))
     return [
         {"component": name, "cells": [_cell(name, column, results.get((name, *column), [])) for column in columns]} for name in components
     ]
@@ -97,14 +102,16 @@ def _cell(component: str, column: tuple[str, str, str, str], results: Sequence[R
     ratio = max((result.ratio for result in results if not math.isnan(result.ratio)), default=math.nan)
     kind = "fail" if failed else "accepted" if accepted else "pass" if counts["pass"] else "other" if results else "none"
     compared = failed + accepted + counts["pass"]
-    text = {"fail": f"{failed}/{compared}", "accepted": f"{accepted}/{compared}", "pass": f"{ratio:.2f}"}.get(kind, "–")
+    number = "pass" if math.isnan(ratio) else f"{ratio:.2f}"
+    text = {"fail": f"{failed}/{compared}", "accepted": f"{accepted}/{compared}", "pass": number}.get(kind, "–")
     words = ", ".join(f"{count} {status}" for status, count in counts.items())
     return {
         "port": port,
         "dtype": dtype,
         "kind": kind,
         "text": text,
-        "ratio": min(ratio / 4, 1) if kind == "pass" else 0,
+        "ratio": min(ratio / MAX_FACTOR, 1) if kind == "pass" and not math.isnan(ratio) else 0,
+        "partly": f"{compared}/{len(results)}" if compared < len(results) and kind != "other" else "",
         "statuses": "|".join(counts),
         "label": f"{component} {dtype}, {port} {mode} {device}: {words}",
         "link": _link(component, port, dtype, mode, device),
@@ -116,9 +123,10 @@ def _link(name: str, port: str, dtype: str, mode: str, device: str) -> str:
     return f"#{quote(name)}?" + urlencode({"port": port, "dtype": dtype, "mode": mode, "device": device}, quote_via=quote)
 
 
-def _data(summary: Summary, findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
-    """What the page's script reads: every result and the findings."""
-    rows = [{name: result[name] for name in SHOWN} for result in map(dataclasses.asdict, summary.results)]
+def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
+    """What the page's script reads: every result but those of components that a port does not cover at all, and the findings."""
+    results = [result for result in summary.results if result.component not in uncovered.get(result.port, ())]
+    rows = [{name: result[name] for name in SHOWN} for result in map(dataclasses.asdict, results)]
     texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
     return {"results": jsonable(rows), "findings": texts, "failures": FAILURES, "highest": HIGHEST}
 

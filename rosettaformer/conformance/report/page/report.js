@@ -63,6 +63,7 @@ function facts(row) {
   add("noise of plain NumPy", number(row.noise));
   add("error / noise", number(row.ratio));
   add("error in ulps", number(row.ulps));
+  add("seconds", number(row.seconds));
   if (row.worst.length) add("worst element", `${row.output}[${row.worst.join(", ")}]`);
   return list;
 }
@@ -115,11 +116,12 @@ function filter() {
   const named = (node) => node.dataset.component.includes(want.component.trim().toLowerCase());
   const cells = all(".matrix [data-dtype]");
   cells.forEach((cell) => { cell.hidden = !fits(cell); });
+  all(".matrix .whose").forEach((cell) => { cell.hidden = Boolean(want.port) && cell.dataset.port !== want.port; });
   const dtypes = new Set(all(".matrix thead [data-dtype]").filter((cell) => !cell.hidden).map((cell) => cell.dataset.dtype)).size;
   all(".matrix .group").forEach((head) => { head.hidden = !fits(head); head.colSpan = dtypes || 1; });
   const rows = all(".matrix tbody tr");
   rows.forEach((row) => {
-    const shown = all("td", row).filter((cell) => !cell.hidden);
+    const shown = all("td[data-dtype]", row).filter((cell) => !cell.hidden);
     shown.forEach((cell) => cell.classList.toggle("dim", Boolean(want.status) && !cell.dataset.statuses.split("|").includes(want.status)));
     row.hidden = !named(row) || !shown.some((cell) => cell.dataset.statuses && !cell.classList.contains("dim"));
   });
@@ -140,7 +142,7 @@ document.querySelector(".matrix")?.addEventListener("keydown", (event) => {
   const cell = event.target.closest("td");
   if (!cell || !(down || right)) return;
   event.preventDefault();
-  const lines = all(".matrix tbody tr").filter((row) => !row.hidden).map((row) => all("td", row).filter((one) => !one.hidden));
+  const lines = all(".matrix tbody tr").filter((row) => !row.hidden).map((row) => all("td[data-dtype]", row).filter((one) => !one.hidden));
   const y = lines.findIndex((line) => line.includes(cell)), x = lines[y].indexOf(cell);
   lines[y + down]?.[x + right]?.querySelector("a")?.focus();
 });

@@ -1,0 +1,142 @@
+"""The matrix on a terminal, and what a run says while it goes."""
+
+import dataclasses
+import io
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rosettaformer.commands.progress import Checking
+from rosettaformer.conformance import expression
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.report import matrix
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.result import Result
+
+
+def row(case: str, status: str = "pass", dtype: str = "float32", port: str = "mine.py", **changes: Any) -> Result:
+    numbers = {"ratio": 0.94, "noise": 1e-7} if status == "pass" else {}
+    return Result(case, case.partition("/")[0], port, dtype, "cpu", "eager", status, **numbers | changes)
+
+
+def rendered(*rows: Result, seconds: float | None = None) -> str:
+    stream = io.StringIO()
+    matrix.render(Console(file=stream, width=160), Summary(rows), seconds)
+    return stream.getvalue()
+
+
+def test_passes_and_uncovered_cases_are_one_cell_that_passes() -> None:
+    passes = [row(f"softmax/{number}") for number in range(11)]
+    text = rendered(*passes, *(row(f"softmax/other{number}", "not covered", message="no masks") for number in range(3)))
+    assert "pass 0.94 (11/14)" in text
+    assert "(11/14): 11 of 14 cases were compared" in text
+    assert "mine.py: not covered no masks (3)" in text
+    text = rendered(*passes)
+    assert "pass 0.94\n" in text.replace(" \n", "\n")
+    assert "of 14" not in text
+
+
+def test_components_that_a_port_does_not_cover_are_one_line() -> None:
+    names = [f"component{number}" for number in range(23)]
+    left = [row(f"{name}/{case}", "not covered", message=f"the port does not define {name}") for name in names for case in range(4)]
+    lines = rendered(row("softmax/plain"), *left).splitlines()
+    assert [line for line in lines if "component1" in line] == [f"mine.py: not covered 23 components: {', '.join(names)} (92)"]
+    text = rendered(row("softmax/plain"), *left, row("component1/0", port="torch"))
+    assert sum("component1 " in line for line in text.splitlines()) == 1  # the other port covers it
+
+
+def test_a_row_that_nothing_was_compared_in_has_no_number() -> None:
+    text = rendered(row("softmax/plain"), row("logits/plain", "crash"), row("dropout/none", ratio=math.nan, noise=math.nan))
+    assert "nan" not in text.lower()
+    assert "inf" not in rendered(row("softmax/plain", "differs", ratio=math.inf)).lower()
+
+
+def test_the_legend_says_what_1_and_4_mean() -> None:
+    assert "1.00: as accurate as plain NumPy; up to 4 passes" in rendered(row("softmax/plain"))
+
+
+def test_twenty_equal_messages_are_one_and_others_are_not() -> None:
+    dtypes = ("float64", "float32")
+    equal = [row(f"softmax/{number}", "error", dtype, message="TypeError: no") for number in range(10) for dtype in dtypes]
+    others = row("softmax/other", "error", message="ValueError: no"), row("softmax/plain", "differs", port="torch", message="x")
+    text = rendered(*equal, *others)
+    lines = [line for line in text.splitlines() if line.startswith(("error", "differs"))]
+    where = "softmax/0 float64 eager cpu, softmax/0 float32 eager cpu, softmax/1 float64 eager cpu, ..."
+    assert lines == [
+        f"error mine.py: 20 cases ({where}): TypeError: no",
+        "error mine.py softmax/other float32 eager cpu: ValueError: no",
+        "differs torch softmax/plain float32 eager cpu: x",
+    ]
+
+
+def test_after_a_failure_it_says_what_is_next_and_how_long_it_took() -> None:
+    lines = rendered(row("softmax/plain", "differs"), row("softmax/plain", "crash", port="command:./a b"), seconds=125.2).splitlines()
+    assert lines[-2:] == ["next: rosettaformer diagnose mine.py", "next: rosettaformer diagnose --command './a b'"]
+    assert lines[-3].endswith(" in 2 min 5 s")
+    for rows in ([row("softmax/plain")], [Result("", "", "mine.py", "", "", "", "error", "SyntaxError")]):
+        assert "next:" not in rendered(*rows)
+    folder = dataclasses.replace(row("softmax/plain", "differs", port="outputs"), mode="")
+    assert "next:" not in rendered(folder)  # outputs that were made elsewhere
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (60, "1 min 0 s"), (3599.9, "60 min 0 s")]
+)
+def test_durations_are_in_words(seconds: float, words: str) -> None:
+    assert matrix.duration(seconds) == words
+
+
+def test_what_takes_long_is_said_before_and_how_far_it_is_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with Checking(("torch", "jax", "broken.py"), 100, Console(file=stream, width=100)) as checking:
+        checking.begin("torch", Counter({"eager": 40}))
+        checking.begin("jax", Counter({"compiled": 40}))
+        checking.advance(Result("", "", "broken.py", "", "", "", "error"))
+        for _ in range(20):
+            now[0] += 1
+            checking.advance(row("softmax/plain", seconds=0.5))
+        checking.advance(row("softmax/plain", "not covered"))
+    assert stream.getvalue().splitlines() == [
+        "starting torch, jax, broken.py ...",
+        "running torch: 40 cases ...",
+        "compiling jax: 40 cases, each compiled ...",
+        "16 of 80 cases after 16 s, about 1 min 4 s left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("layer_norm", {"layer_norm/plain-float32", "layer_norm/plain-float16"}),
+        ("layer_norm and not float16", {"layer_norm/plain-float32"}),
+        ("NOT (softmax or float16)".lower(), {"layer_norm/plain-float32"}),
+        ("not not softmax or layer_norm and float16", {"softmax/plain-float32", "layer_norm/plain-float16"}),
+        ("SOFTMAX", {"softmax/plain-float32"}),
+        ("(((plain-float16)))", {"layer_norm/plain-float16"}),
+    ],
+)
+def test_expressions_choose_as_in_pytest(text: str, wanted: set[str]) -> None:
+    names = ["layer_norm/plain-float32", "layer_norm/plain-float16", "softmax/plain-float32"]
+    assert set(expression.matching(names, str, text)) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "and", "a and", "a b", "(a", "a)", "()", "not", "a or or b", "a (b)", "(" * 5000, "not " * 5000])
+def test_what_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="-k must be words joined by and, or, not and parentheses; got"):
+        expression.compiled(text)
+
+
+def test_deep_and_long_expressions_are_no_trouble() -> None:
+    assert expression.compiled("(" * 5000 + "a" + ")" * 5000)("a")
+    assert expression.compiled("not " * 5000 + "a")("a")
+
+
+def test_cases_keep_the_dtypes_that_are_chosen() -> None:
+    (case,) = expression.choose(all_cases(), "layer_norm/plain and not (float16 or float64)")
+    assert (case.id, case.dtypes) == ("layer_norm/plain", ("float32",))
+    with pytest.raises(ValueError, match=r"-k must choose something; 'large_meen' is true of nothing \(nearest: large_mean\)"):
+        expression.choose(all_cases(), "large_meen")
