@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rosettaformer.cli import main
-from rosettaformer.conformance import pinned, truth, vectors
+from rosettaformer.conformance import pinned, seal, truth, vectors
 from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
 from rosettaformer.conformance.casefile import answer_path, arrays_of, row_of
 from rosettaformer.conformance.cases import all_cases
@@ -150,16 +150,21 @@ def test_flipped_bits_and_missing_files_are_listed_all_at_once(copy: Path) -> No
 
 
 def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> None:
-    """Changes a row of the manifest, and the tensors of its file, whose SHA-256 is then right again."""
+    """Changes a row of the manifest, and the tensors of its file; every SHA-256 is then right again."""
     manifest = json.loads((directory / "manifest.json").read_text())
     row = next(row for row in manifest["cases"] if row["id"] == case_id)
     if tensors:
         arrays = load_file(directory / row["file"])
         tensors(arrays)
         save_file(arrays, directory / row["file"])
-        row["sha256"] = pinned.digest((directory / row["file"]).read_bytes())
+        row["sha256"] = seal.digest((directory / row["file"]).read_bytes())
     change(row)
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    _write(directory, manifest)
+
+
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest whose own SHA-256 is right."""
+    (directory / "manifest.json").write_text(json.dumps(seal.sealed(manifest)))
 
 
 def _scale_noise(row: dict[str, Any], factor: float) -> None:
@@ -179,6 +184,10 @@ def _shift(name: str, size: float) -> Any:
         (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain: the data of the case differ", False),
         (None, _shift("parameters.scale", 1e-3), "layer_norm/plain: the data of the case differ", False),
         (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row["config"].clear(), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row.update(component="softmax"), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row["expected"].clear(), None, "layer_norm/plain: the outputs are others", False),
         (
             None,
             _shift("expected.float32.output", 1e-15),
@@ -204,6 +213,59 @@ def test_whatever_differs_is_said_of_its_case(copy: Path, change: Any, tensors: 
     (finding,) = vectors.verify(copy)
     assert message in finding.message
     assert finding.rounding == rounding
+
+
+def _messages(directory: Path) -> list[str]:
+    return [finding.message for finding in vectors.verify(directory)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["cases"].pop(),
+        lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
+        lambda manifest: manifest["cases"][0].update(component="softmax"),
+        lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
+        lambda manifest: manifest.update(rosettaformer="0"),
+        lambda manifest: manifest.update(more=1),
+        lambda manifest: manifest["made_with"].update(numpy="0"),
+        lambda manifest: manifest.update(sha256="0" * 64),
+    ],
+)
+def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: Any) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert _messages(copy)[0] == "manifest.json is damaged: its sha256 is not that of what it says"
+
+
+def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest["sha256"]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert _messages(copy) == ["manifest.json has no sha256: these vectors are of an older format, and must be exported again"]
+
+
+def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_right(copy: Path, tmp_path: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    first = manifest["cases"][0]
+    _write(copy, manifest | {"cases": [*manifest["cases"], first]})
+    assert _messages(copy) == [f"manifest.json has more than one row of the {field} {first[field]}" for field in ("id", "file")]
+    _write(copy, manifest)
+    (copy / "notes.txt").write_text("")
+    (copy / "more").mkdir()
+    assert _messages(copy) == ["more belongs to no case", "notes.txt belongs to no case"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    _write(empty, manifest | {"cases": []})
+    assert _messages(empty) == ["manifest.json has no cases"]
+
+
+def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
+    text = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
+    with pytest.raises(ValueError, match="an object has the name component twice"):
+        vectors.verify(copy)
 
 
 def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,4 +69,5 @@ def numpy_dtype(name: str) -> np.dtype:
 
 def _cast(value: Any, dtype: str) -> Any:
     floating = isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype == ml_dtypes.bfloat16)
-    return value.astype(numpy_dtype(dtype)) if floating else value
+    with np.errstate(over="ignore"):  # what the dtype cannot hold is infinite in it
+        return value.astype(numpy_dtype(dtype)) if floating else value

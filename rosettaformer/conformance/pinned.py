@@ -3,7 +3,6 @@
 `python -m rosettaformer.conformance.pinned DIR` reads the ids of cases as JSON on standard input and writes their vectors into DIR.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -20,8 +19,9 @@ from . import tolerance
 from .case import Case
 from .casefile import MANIFEST, arrays_of, manifest, row_of, write_json
 from .cases import all_cases
+from .seal import digest, sealed
 
-__all__ = ["digest", "generate", "made_with"]
+__all__ = ["generate", "made_with"]
 
 # OpenBLAS takes another kernel, which adds up in another order, on every generation of processors; these run on all of them.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
@@ -60,11 +60,6 @@ def made_with() -> dict[str, str]:
     return {"numpy": np.__version__, "system": platform.system(), "machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
 
 
-def digest(data: bytes) -> str:
-    """The SHA-256 of the data."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def _write(directory: Path, cases: Iterable[Case]) -> None:
     rows = []
     for case in cases:
@@ -77,7 +72,7 @@ def _write(directory: Path, cases: Iterable[Case]) -> None:
         }
         container.write(path, tensors, {})
         rows.append(_row(case, expected) | {"file": path.name, "sha256": digest(path.read_bytes())})
-    write_json(directory / MANIFEST, manifest(rows) | {"made_with": made_with()})
+    write_json(directory / MANIFEST, sealed(manifest(rows) | {"made_with": made_with()}))
 
 
 def _row(case: Case, expected: dict[str, dict[str, tolerance.Expectation]]) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class Expectation:
 Expectations = dict[str, Expectation]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # where the dtype overflows nothing is comparable
 def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> Expectations:
     """The expectation of every output of a case that has been cast to its dtype.
 

@@ -2,7 +2,8 @@
 
 A folder of vectors holds `manifest.json` and one safetensors file a case. The file holds the float64 inputs and parameters, and for each
 dtype `expected.<dtype>.<output>`: the float64 truth on the inputs rounded to that dtype. The manifest adds, for each dtype and output, its
-own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass.
+own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is that of everything else that it says,
+as JSON without spaces whose names are in order.
 """
 
 import tempfile
@@ -14,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import container
-from ..checkpoints.reading import read_json
-from . import following, statistics
+from . import following, seal, statistics
 from .case import DTYPES, SUITE_VERSION, Case
 from .casefile import MANIFEST, answer_path, read_answer
 from .cases import all_cases
-from .pinned import digest, generate
+from .pinned import generate
 from .result import Result, judge
 
 __all__ = ["Finding", "export", "judge_results", "verify"]
 
+DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says of the case itself
 NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from them
 
 Tensors = Mapping[str, np.ndarray]
@@ -46,7 +47,7 @@ def export(directory: Path, cases: Sequence[Case]) -> None:
     if target.exists() and not target.is_dir():
         raise ValueError(f"{directory} must be a folder")
     if target.is_dir() and any(target.iterdir()):
-        names = {MANIFEST, *(row["file"] for row in _read_manifest(directory)["cases"])}
+        names = {MANIFEST, *(row["file"] for row in seal.read(directory)["cases"])}
         if others := sorted({path.name for path in target.iterdir()} - names):
             raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
     if not target.parent.is_dir():
@@ -69,10 +70,11 @@ def verify(directory: Path) -> list[Finding]:
 
     Raises ValueError where the folder holds no vectors, or those of a newer suite.
     """
-    manifest = _read_manifest(directory)
+    manifest = seal.read(directory)
     if manifest["suite"] > SUITE_VERSION:
         raise ValueError(f"the vectors are of suite version {manifest['suite']}; this is version {SUITE_VERSION}")
-    intact, findings = {}, []
+    findings = [Finding(problem) for problem in seal.problems(directory, manifest)]
+    intact = {}
     for row in manifest["cases"]:
         if problem := _damage(directory, row):
             findings.append(Finding(problem))
@@ -81,7 +83,7 @@ def verify(directory: Path) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         again = Path(folder) / "again"
         generate(again, list(intact))
-        made = {row["id"]: row for row in _read_manifest(again)["cases"]}
+        made = {row["id"]: row for row in seal.read(again)["cases"]}
         for case_id, row in intact.items():
             if case_id in made:
                 tensors = [container.read(place / row["file"]).tensors for place in (directory, again)]
@@ -117,41 +119,17 @@ def _judge_file(directory: Path, case: Case) -> Result:
     return judge(row, kind, answer, following.expected(case, answer) if kind == "outputs" else {})
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest. Raises ValueError where it is none."""
-    try:
-        manifest = read_json(directory / MANIFEST)
-        complete = isinstance(manifest["suite"], int) and all(map(_is_row, manifest["cases"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} cannot be read ({error!r})") from None
-    if not complete:
-        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} is another one")
-    return manifest
-
-
-def _is_row(row: Any) -> bool:
-    """True for what says everything of a case, and names a file of the same folder."""
-    fields = {"id": str, "since": int, "config": dict, "inputs": dict, "expected": dict, "file": str, "sha256": str}
-    return (
-        isinstance(row, dict)
-        and all(isinstance(row.get(name), kind) for name, kind in fields.items())
-        and all(isinstance(outputs, dict) for outputs in row["expected"].values())
-        and Path(row["file"]).name == row["file"]
-    )
-
-
 def _damage(directory: Path, row: Mapping[str, Any]) -> str:
     path = directory / row["file"]
     if not path.is_file():
         return f"{row['file']} is missing"
-    return "" if digest(path.read_bytes()) == row["sha256"] else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
+    return "" if seal.digest(path.read_bytes()) == row["sha256"] else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
     """What of one case the suite makes otherwise now, by the rows of the manifests and the tensors of the files."""
     given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
-    config = {field: now["config"].get(field) for field in before["config"]}  # of a config that had fewer fields then, those
-    if (before["config"], before["inputs"], before["since"]) != (config, now["inputs"], now["since"]) or not _identical(given, made):
+    if any(before[field] != now[field] for field in DATA) or not _identical(given, made):
         yield Finding(f"{now['id']}: the data of the case differ")
         return
     if tensors.keys() != again.keys() or _outputs(before) != _outputs(now):
