@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from .termination import terminable
+
 __all__ = ["main"]
 
 COMMANDS = {
@@ -51,6 +53,7 @@ def cli() -> None:
     """
 
 
+@terminable()
 def main(arguments: Any = None) -> None:
     """Runs the command; a user's mistake is one message on standard error and exit code 2."""
     try:

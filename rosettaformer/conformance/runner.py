@@ -135,7 +135,7 @@ def _run_port(
     with contextlib.closing(open_worker(port, threads, limit, stopped)) as worker:
         results = _judged(worker, plan, limit, report)
     if worker.left:
-        note = f"the port left {worker.left} processes running, which were ended"
+        note = f"processes that the port left running, which were ended: {worker.left}"
         results.append(report(Result("", "", port, "", "", "", "left over", note)))
     return results
 
