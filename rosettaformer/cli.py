@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from .commands.options import Group
+from .termination import terminable
 
 __all__ = ["main"]
 
@@ -81,6 +82,7 @@ def cli() -> None:
     """
 
 
+@terminable()
 def main(arguments: Any = None) -> None:
     """Runs the command; a user's mistake is one message on standard error and exit code 2.
 

@@ -157,7 +157,7 @@ def _run_port(port: str, plan: _Plan, limit: float, threads: int, observer: _Obs
     with contextlib.closing(open_worker(port, threads, limit, stopped)) as worker:
         results = _judged(worker, plan, limit, observer)
     if worker.left:
-        note = f"the port left {worker.left} processes running, which were ended"
+        note = f"processes that the port left running, which were ended: {worker.left}"
         results.append(observer.report(Result("", "", port, "", "", "", "left over", note)))
     return results
 

@@ -60,7 +60,7 @@ def _is_row(row: Any) -> bool:
         dict.fromkeys(("id", "component", "dtype", "file", "sha256"), str),
         dict.fromkeys(("config", "inputs", "expected"), dict),
     )
-    fields: dict[str, type] = {"since": int} | texts | tables
+    fields: dict[str, type] = {"since": int, **texts, **tables}
     return (
         isinstance(row, dict)
         and all(isinstance(row.get(name), kind) for name, kind in fields.items())

@@ -5,8 +5,8 @@ in the process that asks. A `Program` is a process of which nothing is left when
 """
 
 from .child import Answer, Child
-from .program import Program, cores, limited_threads, terminable
+from .program import Program, cores, limited_threads
 from .server import serve
 from .text import message, printable, words
 
-__all__ = ["Answer", "Child", "Program", "cores", "limited_threads", "message", "printable", "serve", "terminable", "words"]
+__all__ = ["Answer", "Child", "Program", "cores", "limited_threads", "message", "printable", "serve", "words"]

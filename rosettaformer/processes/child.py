@@ -83,7 +83,7 @@ class Child:
         """Ends the process after its last answer, which this is."""
         left = self._program.close()
         if kind == "crash":
-            how += self._program.end + (f"; it left {left} running, which were ended" if left else "")
+            how += self._program.end + (f"; processes that it left running, which were ended: {left}" if left else "")
         self._end = kind, how
         return self._end
 

@@ -4,18 +4,15 @@ import contextlib
 import os
 import secrets
 import select
-import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping, Sequence
 
 from . import relatives
 from .text import printable
 
-__all__ = ["Program", "Stopped", "cores", "limited_threads", "terminable"]
+__all__ = ["Program", "Stopped", "cores", "limited_threads"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 TICK = 0.05  # seconds between two looks at whether it still runs
@@ -185,23 +182,3 @@ def cores() -> int:
 def limited_threads(threads: int) -> dict[str, str]:
     """The environment in which frameworks compute with so many threads."""
     return os.environ | dict.fromkeys(THREADS, str(threads))
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP end this process as an exception does, so that what it has started is ended too."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
-        yield
-        return
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    try:
-        for number in numbers:
-            signal.signal(number, leave)
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)

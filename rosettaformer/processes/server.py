@@ -1,11 +1,13 @@
 """The answering side: a process that is asked by the one that started it."""
 
+import contextlib
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import wire
@@ -13,7 +15,7 @@ from .text import words
 
 __all__ = ["serve"]
 
-ALONE = 10.0  # seconds, after which a process ends whose asker is gone, whatever it does
+ALONE = 3.0  # seconds, after which a process ends whose asker is gone, whatever it does
 
 Reply = Callable[..., tuple[str, Any]]
 
@@ -27,6 +29,8 @@ def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
+    with contextlib.suppress(OSError):  # where memory ends, the system ends this process and not the one that asks (Linux)
+        Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_alone, args=(questions.fileno(),), daemon=True).start()
     owner, largest = os.getpid(), 0
     greeting, reply = start()

@@ -82,7 +82,7 @@ def receive(read: Read, most: int | None = None, text: Callable[[str], str] = st
     except Malformed:
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        raise Malformed("its header is none") from None
+        raise Malformed("its header cannot be read") from None
 
 
 def _check_size(size: int, most: int | None) -> None:

@@ -1,0 +1,30 @@
+"""The end of the command by a signal."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+__all__ = ["terminable"]
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP end this process as an exception does, so that what it has started is ended too."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in numbers:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

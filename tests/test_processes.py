@@ -1,0 +1,249 @@
+"""Processes: nothing waits longer than it must, nothing stays, and what cannot start is told from what is wrong."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.port import unavailable
+from rosettaformer.conformance.process import Process
+from rosettaformer.conformance.report.summary import Summary
+
+HOUSE = Path(__file__).resolve().parent.parent
+PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
+RIGHT = """
+import enum, os, signal, subprocess, threading, time
+from reference_numpy import normalization
+
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    before(case)
+    return y
+
+def before(case): pass
+"""
+SLEEP = "def before(case): subprocess.Popen(['sleep', '600'], start_new_session=True)"
+FORK = "def before(case): os.fork() or time.sleep(600)"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What every process of a test inherits."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv("TEST_PROCESSES", value)
+    yield value
+    for process in _marked(value):
+        os.kill(process, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that still run, but this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if f"TEST_PROCESSES={mark}".encode() in (folder / "environ").read_bytes() and state != b"Z":
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return [process for process in found if process != os.getpid()]
+
+
+def _port(folder: Path, text: str) -> str:
+    (folder / "port.py").write_text(RIGHT + text)
+    return str(folder / "port.py")
+
+
+def _cases(*names: str) -> list[Case]:
+    return [dataclasses.replace(PLAIN, name=name) for name in names]
+
+
+def _rows(port: str, *names: str, limit: float = 20.0) -> list[tuple[str, str]]:
+    return [(row.status, row.message) for row in runner.run(_cases(*names), [port], ["float64"], limit=limit)]
+
+
+@pytest.mark.parametrize("text", [SLEEP, FORK], ids=["another session", "a fork that holds the pipes"])
+def test_processes_that_a_port_leaves_are_ended_and_said(tmp_path: Path, mark: str, text: str) -> None:
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_port(tmp_path, text)], ["float64"], limit=20)
+    assert time.monotonic() - start < 10
+    assert [(row.status, row.message) for row in rows] == [
+        ("pass", ""),
+        ("left over", "processes that the port left running, which were ended: 1"),
+    ]
+    summary = Summary(rows)
+    assert (summary.compared, summary.conforms) == (1, True)
+    assert not _marked(mark)
+
+
+def test_helpers_that_end_with_the_port_are_not_left_over(tmp_path: Path, mark: str) -> None:
+    text = """
+import multiprocessing, sys
+def before(case):
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
+    subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+"""
+    assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
+    assert not _marked(mark)
+
+
+def test_a_port_that_dies_while_its_fork_holds_the_pipes_is_a_crash_at_once(tmp_path: Path, mark: str) -> None:
+    port = _port(tmp_path, "def before(case):\n    if case.name == 'bad' and os.fork(): os._exit(7)\n    case.name == 'bad' and time.sleep(600)")
+    start = time.monotonic()
+    assert _rows(port, "good", "bad", "last") == [
+        ("pass", ""),
+        ("crash", "the port's process ended with exit code 7; processes that it left running, which were ended: 1"),
+        ("pass", ""),
+    ]
+    assert time.monotonic() - start < 10
+    assert not _marked(mark)
+
+
+def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> None:
+    text = "def before(case): threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()"
+    large = dataclasses.replace(PLAIN, parameters=dict(PLAIN.parameters) | {"other": PLAIN.inputs["x_btd"].repeat(2000)})
+    worker = Process(_port(tmp_path, text), 1, 20.0)
+    try:
+        assert worker.ask(PLAIN, 20.0)[0] == "outputs"
+        time.sleep(0.5)
+        start = time.monotonic()
+        assert worker.ask(large, 1.0) == ("hang", "did not take a question within 1 s")
+        assert time.monotonic() - start < 2
+        assert worker.ask(PLAIN, 20.0)[0] == "outputs"  # of a new process
+    finally:
+        worker.close()
+
+
+def test_a_port_cannot_read_its_own_questions(tmp_path: Path) -> None:
+    text = "import sys\ndef before(case): assert sys.stdin.read() == ''"
+    assert _rows(_port(tmp_path, text), "one", "two") == [("pass", "")] * 2
+
+
+def test_an_enumeration_of_text_in_the_config_is_its_text(tmp_path: Path) -> None:
+    text = "class Act(str, enum.Enum):\n    GELU = 'gelu_erf'\n\nconfig = {'activation': Act.GELU, 'model_width': 12}"
+    assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
+
+
+def test_a_flood_of_messages_is_kept_by_its_end(tmp_path: Path) -> None:
+    text = "def before(case):\n    for _ in range(300): os.write(2, b'x' * 100000 + b'\\n')\n    os.write(2, b'last words\\n'); os._exit(3)"
+    before = {path.name for path in Path("/tmp").iterdir()}
+    assert _rows(_port(tmp_path, text), "plain") == [("crash", "the port's process ended with exit code 3: last words")]
+    assert not [name for name in {path.name for path in Path("/tmp").iterdir()} - before if name.startswith("tmp")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
+    port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
+    command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]
+    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "here").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(_marked(mark)) == 2
+        process.send_signal(number)
+        process.wait(10)
+    while _marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _marked(mark)
+    assert process.returncode == {signal.SIGINT: 1, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+
+
+BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax": "RuntimeError: compiled for NumPy 1"}
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of frameworks that are installed and cannot be imported."""
+    for package, error in BROKEN.items():
+        (tmp_path / package).mkdir()
+        kind, _, message = error.partition(": ")
+        (tmp_path / package / "__init__.py").write_text(f"raise {kind}({message!r})\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(HOUSE)]))
+    return tmp_path
+
+
+def _command(*arguments: str, cwd: Path = HOUSE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rosettaformer", *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "torch", "--component", "softmax"),
+        ("check", "own.py", "--component", "softmax"),
+        ("diagnose", "torch"),
+        ("train", "--out", "run", "--task", "copy", "--backend", "torch"),
+        ("compare-training", "--backend", "torch", "--steps", "1"),
+        ("bench", "--framework", "torch", "--row", "impl_torch", "--workload", "W5", "--size", "tiny", "--rounds", "1"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, arguments: tuple[str, ...]) -> None:
+    (broken / "own.py").write_text("import torch\nframework = 'torch'\ncomponents = {'softmax': lambda config, dtype: torch.softmax}\n")
+    result = _command(*arguments, cwd=broken)
+    assert result.returncode == 3, result
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if BROKEN["torch"] in line]
+    assert lines
+    assert all("torch is installed, but cannot be imported: " in line for line in lines)
+    assert "Traceback" not in result.stderr
+    if arguments[0] == "check":
+        assert "0 compared, 0 failed" in result.stdout
+
+
+def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_named(broken: Path) -> None:
+    port = _port(broken, "")
+    for ports, code in (((port, "jax"), 3), ((port,), 0)):
+        result = _command("check", *ports, "--component", "layer_norm", "--dtype", "float64")
+        assert result.returncode == code, result
+        assert " 0 failed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def f(:", "SyntaxError: "),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
+        ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
+        ("x = 1", "ValueError: a port must define at least one component"),
+        ("import os; os._exit(3)", "the port's process ended with exit code 3"),
+        ("import time; time.sleep(60)", "no answer within 2 s"),
+        ("config = {'heads': 0}\ndef softmax(case): pass", "the port's config does not fit: heads must be at least 1"),
+        (None, "there is no file port.py"),
+    ],
+)
+def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path, text: str | None, reason: str) -> None:
+    if text is not None:
+        (tmp_path / "port.py").write_text(text)
+    result = _command("check", "port.py", "--component", "softmax", "--limit", "2", cwd=tmp_path)
+    assert result.returncode == 2, result
+    assert reason in result.stdout + result.stderr
+    assert ("0 compared, 0 failed" in result.stdout) == (text is not None)
+    assert "Traceback" not in result.stderr
+
+
+def test_what_is_wrong_in_a_file_is_not_the_framework_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework is broken where its own import fails, and not where it is used wrongly."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("def softmax(x):\n    raise TypeError('must be a tensor')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for text, expected in (
+        ("import torch; torch.softmax(3)", ""),
+        ("import torch.nothing", ""),
+        ("from torch import nothing", ""),
+        ("raise ModuleNotFoundError(name='torch')", "pip install 'rosettaformer[torch]'"),
+    ):
+        with pytest.raises((TypeError, ImportError)) as caught:
+            exec(text, {"__name__": "own"})
+        assert unavailable(caught.value) == expected
