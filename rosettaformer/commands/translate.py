@@ -101,12 +101,12 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
 
 
 def _chunks(file: BinaryIO) -> Iterator[list[str]]:
-    """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8."""
-    from ..training.lines import decode
+    """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8, or too long."""
+    from ..training.lines import decode, read
 
     size = 1 if file.isatty() else CHUNK
     texts: list[str] = []
-    for number, raw in enumerate(iter(file.readline, b""), start=1):
+    for number, raw in enumerate(read(file), start=1):
         text, problem = decode(raw)
         if problem:
             raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")

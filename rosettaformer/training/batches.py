@@ -29,7 +29,8 @@ Group = tuple[Shape, list[Example]]  # a batch to be: the arguments of `pad`
 
 
 class Buckets:
-    """The shapes that examples are batched in: each holds about `tokens` tokens of the longer side, and rows in multiples of `multiple`.
+    """The shapes that examples are batched in: each holds about `tokens` tokens of the longer side, and rows in multiples of `multiple`,
+    of which no batch has more than all examples need.
 
     The bounds are quantiles of the examples' lengths, so that a compiled step is compiled `count` times at most and little is padded.
     """
@@ -38,9 +39,11 @@ class Buckets:
         if not examples:
             raise ValueError("there is nothing to make batches of")
         lengths = np.sort([[len(source), len(target)] for source, target in examples], axis=0)
+        count = min(count, len(examples))
         last = [int(len(lengths) * (index + 1) / count) - 1 for index in range(count)]
         bounds = sorted({(int(source), int(target)) for source, target in lengths[np.maximum(last, 0)]})
-        self.shapes = [Shape(max(tokens // max(bound) // multiple, 1) * multiple, *bound) for bound in bounds]
+        most = -(-len(examples) // multiple)  # parts of a batch that have rows
+        self.shapes = [Shape(min(max(tokens // max(bound) // multiple, 1), most) * multiple, *bound) for bound in bounds]
 
     def epoch(self, examples: Sequence[Example], seed: int, epoch: int) -> list[Group]:
         """The batches of an epoch, to be padded. Each example is in one of them, or in none where it is longer than every shape.

@@ -37,6 +37,8 @@ class Corpus:
         self._examples = self._encode(self._pairs)
         if not self._examples:
             raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens on each side (--max-length)")
+        if microbatches > len(self._examples):
+            raise ValueError(f"--microbatches must be at most the pairs, {len(self._examples)}; got {microbatches}")
         self.buckets = Buckets(self._examples, batch_tokens, microbatches, buckets)
         longest = self.buckets.shapes[-1]
         self.validation = [example for example in self._encode(data.validation) if longest.fits(example)]
@@ -63,6 +65,10 @@ class Corpus:
         """The position after that one."""
         last = position.batch + 1 == len(self._epoch(position.epoch))
         return Position(position.epoch + 1) if last else Position(position.epoch, position.batch + 1)
+
+    def holds(self, position: Position, steps: int) -> bool:
+        """Whether there is a batch at a position that so many steps may have led to, a batch and at least one an epoch."""
+        return position.epoch + position.batch <= steps and position.batch < len(self._epoch(position.epoch))
 
     def _epoch(self, number: int) -> list[Group]:
         if self._groups is None or self._groups[0] != number:

@@ -1,12 +1,27 @@
-"""Lines of text as files hold them: UTF-8, ended by a line feed."""
+"""Lines of text as files hold them: UTF-8, ended by a line feed, and of a bounded length."""
 
-import unicodedata
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
 
-__all__ = ["damage", "decode"]
+__all__ = ["damage", "decode", "read"]
+
+LONGEST = 100_000  # bytes of a line; no sentence is longer
+_CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\ufffd]")
+
+
+def read(file: BinaryIO) -> Iterator[bytes]:
+    """The lines, each with its end; of one that is too long the beginning, which `decode` refuses."""
+    while line := file.readline(LONGEST + 1):
+        yield line
+        while len(line) > LONGEST and not line.endswith(b"\n"):
+            line = file.readline(LONGEST + 1)
 
 
 def decode(raw: bytes) -> tuple[str, str]:
-    """The text of a line without its end and without a byte order mark; and what is wrong with its encoding, or nothing."""
+    """The text of a line without its end and without a byte order mark; and what is wrong with it as a line, or nothing."""
+    if len(raw) > LONGEST:
+        return "", f"must be at most {LONGEST} bytes long; it is longer"
     try:
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig"), ""
     except UnicodeDecodeError as error:
@@ -18,10 +33,8 @@ def damage(text: str) -> str:
     """Why a text is no line of a corpus, or nothing."""
     if not text.strip():
         return "must not be empty"
-    for character in text:
-        if character == "\ufffd" or (character != "\t" and unicodedata.category(character) == "Cc"):
-            return f"must be text; got the character U+{ord(character):04X}"
-    return ""
+    found = _CONTROL.search(text)
+    return f"must be text; got the character U+{ord(found[0]):04X}" if found else ""
 
 
 def _guess(raw: bytes) -> str:

@@ -3,14 +3,24 @@
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from reference_numpy.config import is_number
+
+from ..checkpoints.reading import parse_json
 from ..checkpoints.replacing import replacing
+from . import schema
 
 __all__ = ["Log", "read"]
+
+LONGEST = 10_000  # bytes of an entry
+_TEXTS: schema.Table = {
+    "event": schema.choice("start", "step", "validation", "test"), "backend": schema.text(100), "checkpoint": schema.text(100),
+}  # fmt: skip
+_NUMBER: schema.Check = (lambda value: is_number(value) or isinstance(value, float), "a number")  # a loss may be NaN
 
 
 class Log:
@@ -40,17 +50,30 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log; a line that is none, as a kill or a full disk may leave at its end, is passed over."""
+    """The entries of a log; a last line without an end, as a kill or a full disk may leave it, is passed over.
+
+    Raises ValueError naming any other line that is none.
+    """
     return [entry for _, entry in _lines(path)]
 
 
-def _lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    found = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int) and line.endswith(b"\n"):
-            found.append((line, entry))
-    return found
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), start=1):
+            if len(line) <= LONGEST and not line.endswith(b"\n"):
+                return
+            try:
+                yield line, _entry(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error} (the line may be removed)") from None
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    if len(line) > LONGEST:
+        raise ValueError(f"an entry must have at most {LONGEST} bytes; it has more")
+    entry = parse_json(line)
+    numbers = {name: _NUMBER for name in entry if name not in _TEXTS} if isinstance(entry, dict) else {}
+    texts = {name: check for name, check in _TEXTS.items() if name == "event" or (isinstance(entry, dict) and name in entry)}
+    if problems := schema.problems(entry, {**numbers, **texts, "step": schema.integer()}):
+        raise ValueError("; ".join(problems[:3]))
+    return entry

@@ -1,13 +1,21 @@
 """How far a run has come: everything, beside parameters and moments, that the next step depends on."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import schema
 from .corpus import BEGINNING, Position
 
-__all__ = ["Progress"]
+__all__ = ["FIELDS", "Progress"]
+
+FIELDS: schema.Table = {
+    "seed": schema.integer(), "steps": schema.integer(1), "position": schema.OBJECT, "best": schema.optional(schema.number()),
+    "stale": schema.integer(), "seconds": schema.number(),
+}  # fmt: skip
+_POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,7 @@ class Progress:
 
     def validated(self, loss: float) -> "Progress":
         """After a validation with that loss."""
-        better = self.best is None or loss < self.best
+        better = loss < (math.inf if self.best is None else self.best)
         return self.replace(best=loss if better else self.best, stale=0 if better else self.stale + 1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,8 +46,8 @@ class Progress:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Progress":
-        """The progress of `to_dict`'s mapping; raises ValueError where it is not one."""
-        try:
-            return cls(**{**fields, "position": Position(**fields["position"])})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"progress must have every field; got {error}") from None
+        """The progress of `to_dict`'s mapping; raises ValueError listing every field that is missing, unknown or out of range."""
+        problems = schema.problems(fields, FIELDS) or schema.problems(fields["position"], _POSITION, "position")
+        if problems:
+            raise ValueError("\n  ".join(problems))
+        return cls(**{**fields, "position": Position(**fields["position"])})

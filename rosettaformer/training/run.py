@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.choices import parse_settings
-from . import settings, tasks
+from . import schema, settings, tasks
 from .corpus import Corpus, answer_limits
+from .folder import check
 from .manifest import Manifest, read_tokens, write_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
@@ -28,16 +29,24 @@ class Run:
     tokens: Tokens
     corpus: Corpus
 
+    def write(self) -> None:
+        """Writes what the folder of a run always holds; tokens first, since a folder with a manifest is a run."""
+        write_tokens(self.folder, self.tokens)
+        self.manifest.write(self.folder)
+
 
 def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:
-    """A new run. Nothing is written before all of it is known to be good.
+    """A new run, of which nothing is written yet.
 
-    Raises ValueError on bad options and data, and where the folder holds a run.
+    Raises ValueError on bad options and data, and where the folder holds a run, or links in place of its files.
     """
+    check(folder)
     if Manifest.exists(folder) or (folder / "checkpoints").exists():
         raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
     chosen = settings.FIXED | settings.FREE | dict(tasks.kind(name).defaults) | dict(given)
     fixed, free = ({key: chosen[key] for key in part} for part in (settings.FIXED, settings.FREE))
+    if problems := schema.problems(fixed, settings.FIXED_FIELDS):
+        raise ValueError("\n  ".join(problems))
     recipe = settings.recipe(fixed)
     settings.config(fixed, 1)
     task = tasks.create(name, {**task_options, "seed": fixed["seed"]})
@@ -49,14 +58,11 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
         tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest_source,
     )  # fmt: skip
     _check(manifest)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tokens(folder, tokens)
-    manifest.write(folder)
     return Run(folder, manifest, task, data, tokens, corpus)
 
 
 def resume(folder: Path, name: str | None, task_options: Options, given: Options) -> Run:
-    """The run in the folder, with what this call chooses anew.
+    """The run in the folder, with what this call chooses anew, which is not written yet.
 
     Raises ValueError naming every choice that the run has made otherwise; and where tokens or data are no longer those of the run.
     """
@@ -73,8 +79,10 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
         raise ValueError(
             f"the data of the task {task.name} are no longer those of the run: their fingerprint was {manifest.data}, is {digest}"
         )
-    manifest.write(folder)
-    return Run(folder, manifest, task, data, tokens, _corpus(data, tokens, manifest.fixed))
+    corpus = _corpus(data, tokens, manifest.fixed)
+    if (answer_limits(corpus.first_epoch), corpus.longest_source) != (manifest.limits, manifest.longest):
+        raise ValueError(f"the limits and the longest source in {folder} must be those of the data; they are others")
+    return Run(folder, manifest, task, data, tokens, corpus)
 
 
 def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
@@ -83,6 +91,8 @@ def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
 
 def _check(manifest: Manifest) -> None:
     free = manifest.free
+    if problems := schema.problems(free, settings.FREE_FIELDS):
+        raise ValueError("\n  ".join(problems))
     if free["average"] > free["keep"]:
         raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
 

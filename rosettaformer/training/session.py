@@ -32,11 +32,16 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> Non
 
     Raises ValueError where training diverges, where the disk fails and where another call trains this run; the last good checkpoint stays.
     """
-    store = Store(run.folder, run.manifest.free["keep"])
+    manifest, store = run.manifest, Store(run.folder, run.manifest.free["keep"])
+    seed = manifest.fixed["seed"]
+    values = parameters.initialise(manifest.config, seed, np.float32)
+    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, device=manifest.free["device"])
+    run.folder.mkdir(parents=True, exist_ok=True)
     with _alone(run.folder), Interruption() as interruption:
-        store.clean()
-        trainer, progress, saved = _restored(run, make_trainer, store, report)
+        progress, saved = _restored(run, trainer, store, report)
         with Log(run.folder / LOG, progress.steps) as log, report:
+            store.clean()
+            run.write()
             loop = Loop(run, trainer, store, log, report, interruption, progress, saved)
             try:
                 log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
@@ -46,19 +51,19 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> Non
                 raise ValueError(_failure(loop, error)) from error
 
 
-def _restored(run: Run, make_trainer: Callable[..., Trainer], store: Store, report: Report) -> tuple[Trainer, Progress, int | None]:
-    manifest = run.manifest
-    found, problems = store.newest(manifest.config)
+def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> tuple[Progress, int | None]:
+    """How far the run has come, which the trainer then has too, and the step of its newest checkpoint."""
+    seed = run.manifest.fixed["seed"]
+
+    def take(state: Mapping[str, np.ndarray], progress: Progress) -> None:
+        if progress.seed != seed or not run.corpus.holds(progress.position, progress.steps):
+            raise ValueError(f"its seed and its position in the data must be the run's; got {progress.seed} and {progress.position}")
+        trainer.load_state(state, progress.steps)
+
+    found, problems = store.newest(run.manifest.config, take)
     for problem in problems:
         report.say(f"{problem}; an older one is taken")
-    seed = manifest.fixed["seed"]
-    values = parameters.initialise(manifest.config, seed, np.float32)
-    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, device=manifest.free["device"])
-    if found is None:
-        return trainer, Progress(seed=seed), None
-    state, progress = found
-    trainer.load_state(state, progress.steps)
-    return trainer, progress, progress.steps
+    return (found[1], found[1].steps) if found else (Progress(seed=seed), None)
 
 
 def _finish(loop: Loop, reason: str) -> None:

@@ -7,8 +7,12 @@ from reference_numpy import TransformerConfig, preset
 from reference_numpy.recipe import PAPER, Recipe
 
 from ..checkpoints.choices import parse_settings
+from .backends import BACKENDS
+from .schema import Table, choice, integer, number, optional, several, text
 
-__all__ = ["FIXED", "FREE", "config", "recipe"]
+__all__ = ["FIXED", "FIXED_FIELDS", "FREE", "FREE_FIELDS", "LONGEST", "config", "recipe"]
+
+LONGEST = 2**15  # tokens of a side of a pair
 
 # What a run keeps for life, with the value where neither the user nor the task says another. None: the preset's or the paper's.
 FIXED: dict[str, Any] = {
@@ -39,6 +43,15 @@ FREE: dict[str, Any] = {
     "patience": None,
     "sample": 200,
 }
+FIXED_FIELDS: Table = {
+    "preset": optional(text()), "settings": several(text()), "vocabulary": integer(0, 2**24), "max_length": integer(1, LONGEST),
+    "batch_tokens": integer(1), "buckets": integer(1), "seed": integer(), "dropout": optional(number()), "smoothing": number(),
+    "warmup": integer(1), "clip": optional(number()), "weight_decay": number(), "microbatches": integer(1),
+}  # fmt: skip
+FREE_FIELDS: Table = {
+    "backend": choice(*BACKENDS), "device": text(), "minutes": optional(number()), "patience": optional(integer(1)),
+    **dict.fromkeys(("steps", "validate_every", "save_every", "keep", "average", "sample"), integer(1)),
+}  # fmt: skip
 SMALL = {"model_width": 128, "heads": 4, "feed_forward_width": 512, "encoder_layers": 2, "decoder_layers": 2}
 _OF_TOKENS = ("source_vocabulary", "target_vocabulary", "padding_id")
 

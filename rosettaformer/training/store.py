@@ -1,31 +1,40 @@
 """The checkpoints of a run: each a folder that appears whole or not at all.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, a canonical checkpoint; `optimizer.safetensors`, both moments by canonical name; and
-`progress.json`. A folder is written under another name, put on the disk and then renamed; so one of this name is complete.
+`checkpoints/step-00000100/` holds `model.safetensors`, a canonical checkpoint; `optimizer.safetensors`, both moments by canonical name;
+and `progress.json`, with the digests of both. A folder is written under another name, put on the disk and then renamed; so one of this
+name is complete.
 """
 
 import contextlib
-import json
+import hashlib
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ..checkpoints import canonical, container
+from ..checkpoints import CheckpointError, canonical, container, strict
 from ..checkpoints.replacing import replacing
-from .progress import Progress
+from . import schema
+from .folder import dump, load
+from .progress import FIELDS, Progress
 
 __all__ = ["Store"]
 
 _STEP = re.compile(r"step-(\d{8,})")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _MODEL, _OPTIMIZER, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
+_MOMENTS = ("first_moment", "second_moment")
+_DIGESTS = (lambda value: isinstance(value, dict) and {*value} == {_MODEL, _OPTIMIZER}, f"an object of {_MODEL} and {_OPTIMIZER}")
+_FIELDS: schema.Table = {**FIELDS, "sha256": _DIGESTS}
 State = dict[str, np.ndarray]  # as Trainer.state gives it
+Take = Callable[[State, Progress], None]
+Newest = tuple[tuple[State, Progress] | None, list[str]]
 
 
 class Store:
@@ -58,7 +67,8 @@ class Store:
             canonical.save(temporary / _MODEL, config, _part(state, "parameters"))
             moments = {name: value for name, value in state.items() if not name.startswith("parameters.")}
             container.write(temporary / _OPTIMIZER, moments, {})
-            (temporary / _PROGRESS).write_text(json.dumps(progress.to_dict()) + "\n", encoding="utf-8")
+            digests = {name: _digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
+            (temporary / _PROGRESS).write_text(dump(progress.to_dict() | {"sha256": digests}), encoding="utf-8")
         for path in self.paths()[: -self.keep]:
             self._remove(path)
 
@@ -66,15 +76,18 @@ class Store:
         """Replaces the model that validated best."""
         canonical.save(self.best, config, _part(state, "parameters"))
 
-    def newest(self, config: TransformerConfig) -> tuple[tuple[State, Progress] | None, list[str]]:
-        """The newest checkpoint that can be read, None where there is none yet; and what is wrong with newer ones.
+    def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
+        """The newest checkpoint that can be read and taken, None where there is none yet; and what is wrong with newer ones.
 
-        Raises ValueError where there are checkpoints and none can be read.
+        take: what is done with it, which raises ValueError where it does not fit. Raises ValueError where there are checkpoints and none
+        can be taken.
         """
         problems: list[str] = []
         for path in reversed(self.paths()):
             try:
-                return _read(path, config), problems
+                found = _read(path, config)
+                take(*found)
+                return found, problems
             except (ValueError, OSError) as error:
                 problems.append(f"{path} cannot be read: {error}")
         if problems:
@@ -102,10 +115,22 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
         fields = [name for name, value in config.to_dict().items() if model.config.to_dict()[name] != value]
         raise ValueError(f"its config differs from the run's in {', '.join(fields)}")
     optimizer = container.read(path / _OPTIMIZER)
-    if optimizer.problems:
-        raise ValueError(f"{_OPTIMIZER} {optimizer.problems[0]}")
-    state = {f"parameters.{name}": value for name, value in model.parameters.items()} | optimizer.tensors
-    return state, Progress.from_dict(json.loads((path / _PROGRESS).read_text(encoding="utf-8")))
+    shapes = {f"{part}.{name}": value.shape for part in _MOMENTS for name, value in model.parameters.items()}
+    if problems := optimizer.problems or strict.problems(optimizer.tensors, shapes):
+        raise CheckpointError(path / _OPTIMIZER, problems)
+    fields: dict[str, Any] = load(path / _PROGRESS, _FIELDS)
+    if others := [name for name, wanted in fields.pop("sha256").items() if wanted != _digest(path / name)]:
+        raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
+    progress = Progress.from_dict(fields)
+    if progress.steps != _steps(path):
+        raise ValueError(f"{_PROGRESS} must be that of step {_steps(path)}; got {progress.steps}")
+    parameters = {f"parameters.{name}": value for name, value in model.parameters.items()}
+    return parameters | {name: np.array(value) for name, value in optimizer.tensors.items()}, progress
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _part(state: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:

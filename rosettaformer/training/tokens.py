@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from .tasks.task import Pair
 
-__all__ = ["END", "PADDING", "START", "Tokens"]
+__all__ = ["END", "PADDING", "START", "Tokens", "digest"]
 
 PADDING, START, END = range(3)
 _SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as much, so that no text can spell a special token
@@ -46,7 +46,7 @@ class Tokens:
     @property
     def digest(self) -> str:
         """A fingerprint: tokens with the same one give the same ids."""
-        return hashlib.sha256(self._text.encode()).hexdigest()[:16]
+        return digest(self._text)
 
     @property
     def vocabulary(self) -> int:
@@ -72,3 +72,8 @@ class Tokens:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in self._tokenizer.encode_batch(list(texts))]
+
+
+def digest(text: str) -> str:
+    """The fingerprint of the tokens of that JSON, which need not be parsed for it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

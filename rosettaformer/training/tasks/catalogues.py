@@ -1,6 +1,7 @@
 """Translations that are on the machine already: the message catalogues (.mo) of its programs."""
 
 import gettext
+import io
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...checkpoints.reading import read_bytes
 from . import messages
 from .task import Data, Pair, Task, split
 
@@ -64,10 +66,9 @@ def _is_list_of_names(file: Path) -> bool:
 def _read(file: Path) -> Iterator[Pair]:
     """Every message and its translation; of plural forms the singular, where the language tells them apart. A damaged file has none."""
     try:
-        with file.open("rb") as stream:
-            # the standard library parses a catalogue and offers no way to list it
-            catalogue = vars(gettext.GNUTranslations(stream))["_catalog"]
-    except (OSError, ValueError, LookupError, struct.error):
+        # the standard library parses a catalogue and offers no way to list it
+        catalogue = vars(gettext.GNUTranslations(io.BytesIO(_sound(read_bytes(file)))))["_catalog"]
+    except (OSError, ValueError, LookupError, struct.error, TypeError):
         return
     for message, translation in catalogue.items():
         if isinstance(message, tuple):
@@ -77,6 +78,16 @@ def _read(file: Path) -> Iterator[Pair]:
             message = text
         if message and translation:  # the empty message is the header
             yield message.rpartition(_CONTEXT)[2], translation
+
+
+def _sound(content: bytes) -> bytes:
+    """The content of a catalogue. Raises ValueError where its messages together are longer than it is: each would be copied."""
+    order = "<" if content[:4] == b"\xde\x12\x04\x95" else ">"
+    count, *starts = struct.unpack_from(order + "III", content, 8)
+    tables = [content[start : start + 8 * count] for start in starts]
+    if sum(struct.unpack_from(order + "I", table, place)[0] for table in tables for place in range(0, 8 * count, 8)) > len(content):
+        raise ValueError("the messages overlap")
+    return content
 
 
 def _distinct(pairs: list[Pair]) -> list[Pair]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..lines import damage, decode
+from ..lines import damage, decode, read
 from .task import Data, Pair, Task, split
 
 __all__ = ["Files"]
@@ -36,12 +36,18 @@ class Files(Task):
 
     def data(self) -> Data:
         pairs: list[Pair] = []
-        problems: list[Problem] = []
+        shown: list[Problem] = []
+        count = 0
         for found in self._tsv(Path(self.tsv)) if self.tsv else self._aligned(Path(str(self.source)), Path(str(self.target))):
-            (problems if len(found) == 3 else pairs).append(found)  # type: ignore[arg-type]
-        if problems and not self.skip_damaged:
-            raise ValueError(_message(problems))
-        notes = [f"left out {len(problems)} damaged lines of {len(pairs) + len(problems)}"] if problems else []
+            if len(found) == 2:
+                pairs.append(found)
+                continue
+            count += 1
+            if len(shown) < SHOWN:
+                shown.append(found)
+        if count and not self.skip_damaged:
+            raise ValueError(_message(shown, count))
+        notes = [f"left out {count} damaged lines of {len(pairs) + count}"] if count else []
         return split(pairs, self.held_out, self.seed, notes)
 
     def _tsv(self, path: Path) -> Iterator[Pair | Problem]:
@@ -54,14 +60,13 @@ class Files(Task):
             yield (str(path), number, problem) if problem else (fields[0], fields[1])
 
     def _aligned(self, *paths: Path) -> Iterator[Pair | Problem]:
-        sides = [_lines(path) for path in paths]
-        counts = [len(side) for side in sides]
+        counts = [sum(1 for _ in _lines(path)) for path in paths]
         if counts[0] != counts[1]:  # which pairs belong together is lost: nothing that could be left out
             raise ValueError(
                 f"{paths[0]} and {paths[1]} must have the same number of lines; got {counts[0]} and {counts[1]}: "
                 f"line {min(counts) + 1} of {paths[counts.index(max(counts))]} has no partner"
             )
-        for number, raws in enumerate(zip(*sides, strict=True), start=1):
+        for number, raws in enumerate(zip(*map(_lines, paths), strict=True), start=1):
             texts: list[str] = []
             found: list[Problem] = []
             for path, raw in zip(paths, raws, strict=True):
@@ -74,14 +79,14 @@ class Files(Task):
                 yield texts[0], texts[1]
 
 
-def _lines(path: Path) -> list[bytes]:
+def _lines(path: Path) -> Iterator[bytes]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    lines = path.read_bytes().split(b"\n")
-    return lines[:-1] if not lines[-1] else lines
+    with path.open("rb") as file:
+        yield from read(file)
 
 
-def _message(problems: list[Problem]) -> str:
-    listed = [f"{file}, line {line}: {what}" for file, line, what in problems[:SHOWN]]
-    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return f"{len(problems)} damaged lines (--skip-damaged leaves them out):\n  " + "\n  ".join(listed + more)
+def _message(shown: list[Problem], count: int) -> str:
+    listed = [f"{file}, line {line}: {what}" for file, line, what in shown]
+    more = [f"and {count - len(shown)} more"] if count > len(shown) else []
+    return f"{count} damaged lines (--skip-damaged leaves them out):\n  " + "\n  ".join(listed + more)

@@ -10,6 +10,8 @@ from .task import Data, Task, split
 
 __all__ = ["NumberWords"]
 
+MOST = 1_000_000  # what num2words spells in minutes
+
 
 @dataclass(frozen=True, kw_only=True)
 class NumberWords(Task):
@@ -27,6 +29,8 @@ class NumberWords(Task):
         super().__post_init__()
         if self.limit < 0:
             raise ValueError(f"--limit must be at least 0; got {self.limit}")
+        if self.limit > MOST:
+            raise ValueError(f"--limit must be at most {MOST}; got {self.limit}")
 
     def data(self) -> Data:
         spelled = (_spell(language, self.limit) for language in (self.from_language, self.to_language))

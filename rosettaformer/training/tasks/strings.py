@@ -11,6 +11,8 @@ from .task import Data, Pair, Task
 
 __all__ = ["Copy", "Reverse"]
 
+MOST = 20_000_000  # letters of an epoch, which are drawn at once
+
 
 @dataclass(frozen=True, kw_only=True)
 class Strings(Task):
@@ -32,6 +34,8 @@ class Strings(Task):
         for option, value in (("length", self.length), ("size", self.size)):
             if value < 1:
                 raise ValueError(f"--{option} must be at least 1; got {value}")
+        if (letters := self.length * (2 * self.held_out + self.size)) > MOST:
+            raise ValueError(f"--length times the strings of --size and twice --held-out must be at most {MOST} letters; got {letters}")
         if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
             raise ValueError(f"--alphabet must be different printable characters; got {self.alphabet!r}")
         needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new ones

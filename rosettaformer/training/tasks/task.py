@@ -10,9 +10,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import schema
 from ..scores import bleu, exact_match
 
 __all__ = ["Data", "Pair", "Task", "split"]
+
+# the type of an option -> what its value must be
+_FIELDS: Mapping[Any, schema.Check] = {
+    int: schema.integer(-schema.LARGEST), bool: schema.BOOLEAN, str: schema.text(), str | None: schema.optional(schema.text(10_000)),
+    tuple[str, ...]: schema.several(schema.text(10_000)),
+}  # fmt: skip
 
 Pair = tuple[str, str]  # a source text and its target text
 
@@ -50,6 +57,9 @@ class Task(abc.ABC):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        table = {field.name: _FIELDS[field.type] for field in dataclasses.fields(self)}
+        if found := schema.problems({name: getattr(self, name) for name in table}, table, "task"):
+            raise ValueError("\n  ".join(found))
         if self.held_out < 1:
             raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
 
