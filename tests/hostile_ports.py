@@ -5,7 +5,16 @@ import random
 
 __all__ = ["COMPONENTS", "SAMPLE", "generated", "source"]
 
-COMPONENTS = ("layer_norm", "softmax", "embedding", "logits", "feed_forward", "multi_head_attention", "positional_encoding", "cross_entropy")
+COMPONENTS = (
+    "layer_norm",
+    "softmax",
+    "embedding",
+    "logits",
+    "feed_forward",
+    "multi_head_attention",
+    "positional_encoding",
+    "cross_entropy",
+)
 
 # What a port may do; `sleep` is ended with it.
 ACTIONS = {
@@ -51,8 +60,8 @@ ACTIONS = {
     "no answer": "write(b''.join(map(bytes, wire.pack(('outputs', {'output': {}}))[0])) * 3)",
     "a greeting": "write(b''.join(map(bytes, wire.pack(('ready', {}))[0])) * 3)",
     "a promise": "write(b'rsf1' + (0xffff).to_bytes(4, 'little'))",
-    "a header of huge arrays": "write(header('{\"value\": [\"array\", 0], \"arrays\": [[\"float64\", [1000000000000]]]}'))",
-    "a header of an impossible shape": "write(header('{\"value\": [\"array\", 0], \"arrays\": [[\"float64\", [-1, 0.5]]]}'))",
+    "a header of huge arrays": 'write(header(\'{"value": ["array", 0], "arrays": [["float64", [1000000000000]]]}\'))',
+    "a header of an impossible shape": 'write(header(\'{"value": ["array", 0], "arrays": [["float64", [-1, 0.5]]]}\'))',
     "a header of depth": "write(header('{\"value\": ' + '[' * 100000))",
     "a header of digits": "write(header('{\"value\": ' + '9' * 100000 + ', \"arrays\": []}'))",
     "flood": "forever(b'flood ' * 10000, (2,))",

@@ -5,7 +5,6 @@ import os
 import secrets
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
