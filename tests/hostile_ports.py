@@ -41,7 +41,7 @@ ACTIONS = {
     "recurse without limit": "sys.setrecursionlimit(10**9); recurse()",
     "hang": "time.sleep(600)",
     "hang busily": "spin()",
-    "hang deaf": "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)]; time.sleep(600)",
+    "hang deaf": "[signal.signal(number, signal.SIG_IGN) for number in (1, 2, 13, 15)]; time.sleep(600)",
     "hang in a thread": "threading.Thread(target=time.sleep, args=(600,)).start()",
     "fork": "os.fork() or time.sleep(600)",
     "fork and go on": "os.fork()",
@@ -50,7 +50,7 @@ ACTIONS = {
     "fork away": "away()",
     "multiprocessing": "multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,)).start()",
     "another session": "subprocess.Popen(['sleep', '600'], start_new_session=True)",
-    "hold the pipes": "subprocess.Popen(['sleep', '600'], close_fds=False, pass_fds=range(3, 12) and [n for n in range(3, 12) if is_open(n)])",
+    "hold the pipes": "subprocess.Popen(['sleep', '600'], pass_fds=[number for number in range(3, 12) if is_open(number)])",
     "garbage": "write(os.urandom(1000))",
     "endless garbage": "forever(b'garbage ' * 1000)",
     "zeros": "forever(bytes(100000))",
@@ -283,6 +283,16 @@ def wrong(case):
 '''
 
 
+ASKED = """
+asked = []
+
+def __getattr__(name):
+    asked.append(name)
+    len(asked) == 1 and act()
+    raise AttributeError(name)
+"""
+
+
 def source(kind: str, name: str, moment: str, component: str, canary: str) -> str:
     """The text of the port that does this at that moment. canary: the folder that appears where anyone unpickles what it sends."""
     head = HEAD.format(component=component, canary=canary)
@@ -298,7 +308,7 @@ def _when(moment: str, component: str) -> str:
     before = {
         "import": "act()",
         "describe": "class Config(dict):\n    def keys(self): return act() or dict.keys(self)\n\nconfig = Config(epsilon=1e-5)",
-        "attributes": "asked = []\n\ndef __getattr__(name):\n    asked.append(name)\n    len(asked) == 1 and act()\n    raise AttributeError(name)",
+        "attributes": ASKED,
         "exit": "atexit.register(act)",
     }.get(moment, "")
     within = {"answer": "act()", "second": "len(calls) > 1 and act()", "after": "threading.Timer(0.02, act).start()"}.get(moment, "")
