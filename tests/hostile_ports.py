@@ -5,7 +5,16 @@ import random
 
 __all__ = ["COMPONENTS", "SAMPLE", "generated", "source"]
 
-COMPONENTS = ("layer_norm", "softmax", "embedding", "logits", "feed_forward", "multi_head_attention", "positional_encoding", "cross_entropy")
+COMPONENTS = (
+    "layer_norm",
+    "softmax",
+    "embedding",
+    "logits",
+    "feed_forward",
+    "multi_head_attention",
+    "positional_encoding",
+    "cross_entropy",
+)
 
 # What a port may do; `sleep` is ended with it.
 ACTIONS = {
@@ -32,7 +41,7 @@ ACTIONS = {
     "recurse without limit": "sys.setrecursionlimit(10**9); recurse()",
     "hang": "time.sleep(600)",
     "hang busily": "spin()",
-    "hang deaf": "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)]; time.sleep(600)",
+    "hang deaf": "[signal.signal(number, signal.SIG_IGN) for number in (1, 2, 13, 15)]; time.sleep(600)",
     "hang in a thread": "threading.Thread(target=time.sleep, args=(600,)).start()",
     "fork": "os.fork() or time.sleep(600)",
     "fork and go on": "os.fork()",
@@ -41,7 +50,7 @@ ACTIONS = {
     "fork away": "away()",
     "multiprocessing": "multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,)).start()",
     "another session": "subprocess.Popen(['sleep', '600'], start_new_session=True)",
-    "hold the pipes": "subprocess.Popen(['sleep', '600'], close_fds=False, pass_fds=range(3, 12) and [n for n in range(3, 12) if is_open(n)])",
+    "hold the pipes": "subprocess.Popen(['sleep', '600'], pass_fds=[number for number in range(3, 12) if is_open(number)])",
     "garbage": "write(os.urandom(1000))",
     "endless garbage": "forever(b'garbage ' * 1000)",
     "zeros": "forever(bytes(100000))",
@@ -51,8 +60,8 @@ ACTIONS = {
     "no answer": "write(b''.join(map(bytes, wire.pack(('outputs', {'output': {}}))[0])) * 3)",
     "a greeting": "write(b''.join(map(bytes, wire.pack(('ready', {}))[0])) * 3)",
     "a promise": "write(b'rsf1' + (0xffff).to_bytes(4, 'little'))",
-    "a header of huge arrays": "write(header('{\"value\": [\"array\", 0], \"arrays\": [[\"float64\", [1000000000000]]]}'))",
-    "a header of an impossible shape": "write(header('{\"value\": [\"array\", 0], \"arrays\": [[\"float64\", [-1, 0.5]]]}'))",
+    "a header of huge arrays": 'write(header(\'{"value": ["array", 0], "arrays": [["float64", [1000000000000]]]}\'))',
+    "a header of an impossible shape": 'write(header(\'{"value": ["array", 0], "arrays": [["float64", [-1, 0.5]]]}\'))',
     "a header of depth": "write(header('{\"value\": ' + '[' * 100000))",
     "a header of digits": "write(header('{\"value\": ' + '9' * 100000 + ', \"arrays\": []}'))",
     "flood": "forever(b'flood ' * 10000, (2,))",
@@ -274,6 +283,16 @@ def wrong(case):
 '''
 
 
+ASKED = """
+asked = []
+
+def __getattr__(name):
+    asked.append(name)
+    len(asked) == 1 and act()
+    raise AttributeError(name)
+"""
+
+
 def source(kind: str, name: str, moment: str, component: str, canary: str) -> str:
     """The text of the port that does this at that moment. canary: the folder that appears where anyone unpickles what it sends."""
     head = HEAD.format(component=component, canary=canary)
@@ -289,7 +308,7 @@ def _when(moment: str, component: str) -> str:
     before = {
         "import": "act()",
         "describe": "class Config(dict):\n    def keys(self): return act() or dict.keys(self)\n\nconfig = Config(epsilon=1e-5)",
-        "attributes": "asked = []\n\ndef __getattr__(name):\n    asked.append(name)\n    len(asked) == 1 and act()\n    raise AttributeError(name)",
+        "attributes": ASKED,
         "exit": "atexit.register(act)",
     }.get(moment, "")
     within = {"answer": "act()", "second": "len(calls) > 1 and act()", "after": "threading.Timer(0.02, act).start()"}.get(moment, "")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,54 @@ def test_a_command_that_hangs_is_ended_and_the_rest_is_put_again(tmp_path: Path)
     results = runner.run(_cases("good", "hang", "last"), [_misbehaving(tmp_path)], ["float64"], limit=1.5)
     assert [result.status for result in results] == ["pass", "hang", "pass"]
     assert results[1].message == "no answer within 1.5 s"
+
+
+HOSTILE = {
+    "a pipe": ("os.mkfifo(file)", "error", "the answer plain.safetensors must be a regular file; it is p"),
+    "a device": ("os.symlink('/dev/zero', file)", "error", "the answer plain.safetensors must be a regular file; it is c"),
+    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "must be a regular file; it is c"),
+    "a folder": ("file.mkdir()", "error", "must be a regular file; it is d"),
+    "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
+    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "must have at most "),
+    "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 21))", "error", "must have at most 1048576 bytes; it has 2097152"),
+    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "must give the reason under one of"),
+    "a reason of escapes": (r"""file.with_suffix('.json').write_text('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
+    "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
+    "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
+    "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),
+    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "the command gave no answer"),
+}
+BEGIN = """
+import json, os, sys, time
+from pathlib import Path
+if sys.argv[1] == "--describe":
+    DESCRIBE
+    sys.exit()
+outputs = Path(sys.argv[2])
+file = outputs / json.loads(Path(sys.argv[1], "manifest.json").read_text())["cases"][0]["outputs"]
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, name: str) -> None:
+    body, status, message = HOSTILE[name]
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", "pass") + body)], ["float64"], limit=1.5)
+    assert time.monotonic() - start < 1.5 + 2
+    assert (rows[0].status, [row.status for row in rows[1:]]) == (status, ["left over"] if name == "a fork" else [])
+    assert message in rows[0].message
+    assert rows[0].message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "describe",
+    ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"],
+)
+def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, describe: str) -> None:
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", describe))], ["float64"], limit=1.5)
+    assert time.monotonic() - start < 1.5 + 2
+    assert (rows[0].status, rows[0].message) == ("not covered", "the command gave no answer")
 
 
 def test_a_command_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
