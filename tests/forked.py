@@ -27,13 +27,13 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 @dataclass(frozen=True)
 class Outcome:
-    """code: negative where a signal ended it. seconds: of the processor. grown: bytes by which the process grew at most."""
+    """code: negative where a signal ended it. seconds: of the processor. memory: bytes at most, those of the warmed process among them."""
 
     code: int
     out: str
     err: str
     seconds: float
-    grown: int
+    memory: int
 
     def assert_refused(self) -> str:
         """Exit code 2 with one message, in time and memory; the message."""
@@ -44,7 +44,7 @@ class Outcome:
         return self.err
 
     def assert_modest(self) -> None:
-        assert "Traceback" not in self.err and self.seconds < 5 and self.grown < 1e9, self
+        assert "Traceback" not in self.err and self.seconds < 5 and self.memory < 1e9, self
 
 
 class Forks:
@@ -95,7 +95,7 @@ def _fork(arguments: list[str], stdin: str, folder: str, limit: float) -> dict[s
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(bytes.fromhex(stdin))
         given.seek(0)
-        before, start = _resident(), time.monotonic()
+        start = time.monotonic()
         if not (child := os.fork()):
             _become(arguments, folder, given.fileno(), out.fileno(), err.fileno())
         while not (ended := os.wait4(child, os.WNOHANG))[0]:
@@ -108,7 +108,7 @@ def _fork(arguments: list[str], stdin: str, folder: str, limit: float) -> dict[s
             file.seek(0)
         texts = {"out": out.read().decode(errors="replace"), "err": err.read().decode(errors="replace")}
         return {"code": os.waitstatus_to_exitcode(ended[1]), **texts, "seconds": used.ru_utime + used.ru_stime,
-                "grown": used.ru_maxrss * 1024 - before}  # fmt: skip
+                "memory": used.ru_maxrss * 1024}  # fmt: skip
 
 
 def _become(arguments: list[str], folder: str, *files: int) -> None:
@@ -134,10 +134,6 @@ def _become(arguments: list[str], folder: str, *files: int) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
+        content = file.read(most + 1) if path.stat().st_size <= most else None
+    if content is None or len(content) > most:
         raise ValueError(f"{path} must be at most {most} bytes long; it is longer")
     return content
 

@@ -6,16 +6,22 @@ from typing import BinaryIO
 
 __all__ = ["damage", "decode", "read"]
 
-LONGEST = 100_000  # bytes of a line; no sentence is longer
+LONGEST, ENDLESS = 100_000, 1 << 26  # bytes of a line; no sentence is longer than the first, no text has lines like the second
 _CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\ufffd]")
 
 
 def read(file: BinaryIO) -> Iterator[bytes]:
-    """The lines, each with its end; of one that is too long the beginning, which `decode` refuses."""
+    """The lines, each with its end; of one that is too long the beginning, which `decode` refuses.
+
+    Raises ValueError where a line does not end at all.
+    """
     while line := file.readline(LONGEST + 1):
         yield line
+        passed = 0
         while len(line) > LONGEST and not line.endswith(b"\n"):
             line = file.readline(LONGEST + 1)
+            if (passed := passed + len(line)) > ENDLESS:
+                raise ValueError(f"{file.name} must be lines of text; got one of more than {ENDLESS} bytes")
 
 
 def decode(raw: bytes) -> tuple[str, str]:

@@ -1,0 +1,282 @@
+"""Mutated files of every kind that is read, through the real command: refused with one message, in time and memory, nothing written.
+
+What a mutation leaves as it must be, or turns into another sound file, is read; then the result must be right.
+"""
+
+import json
+import random
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoint_models import CHOICES, CONFIG, NAMES, random_parameters
+from forked import Forks, Outcome, forks
+from mutations import mutate
+from training_runs import MODEL, train
+
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import canonical, container
+from rosettaformer.conformance import casefile, truth
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.training import folder as run_folder
+from rosettaformer.training.store import Store
+
+LAST = "checkpoints/step-00000004"
+SETTINGS = [word for name, value in CHOICES.items() for word in ("--set", f"{name}={value}")]
+FLAGS = ["--source-embedding", "source", "--target-embedding", "target.weight", "--logits", "generator"]
+DATA = ("--held-out", 2, *MODEL, "--backend", "numpy", "--vocabulary", 0, "--steps", 1, "--sample", 1, "--buckets", 1)
+CONVERT = ("--from", "canonical", "--to", "canonical")
+FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
+GETTEXT = ("train", "--out", "run", "--task", "gettext")
+FILES = ("train", "--out", "run", "--task", "files")
+JUDGE = ("check", "--results", "given", "--component", "softmax", "--dtype", "float32")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """base: the folder that is copied. file: what is mutated. line: the command, within the copy. codes: how it may end beside 2.
+
+    right: asserts that what a command that ended with 0 has done is right, given the copy. stamp: the fingerprint is made to fit again.
+    """
+
+    base: str
+    file: str
+    line: tuple[Any, ...]
+    codes: tuple[int, ...] = (0,)
+    right: Callable[[Path, Path, Outcome], None] = lambda copy, base, found: None
+    stamp: bool = False
+    others: tuple[str, ...] = ()
+
+
+def same_tensors(copy: Path, base: Path, found: Outcome) -> None:
+    """What was converted is what another reader of the mutated file reads."""
+    expected = safetensors.numpy.load_file(copy / "a.safetensors")
+    read = safetensors.numpy.load_file(copy / "b.safetensors")
+    assert read.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(read[name], value)
+
+
+def same_weights(copy: Path, base: Path, found: Outcome) -> None:
+    """The run went on as the one that was not mutated, from its last checkpoint or from the one before."""
+    for name, value in canonical.load(Store(base / "after").models()[-1]).parameters.items():
+        np.testing.assert_array_equal(canonical.load(Store(copy).models()[-1]).parameters[name], value)
+
+
+def same_text(copy: Path, base: Path, found: Outcome) -> None:
+    assert found.out == (base / "translation.txt").read_text()
+
+
+RESUME = ("train", "--out", ".", "--resume", "--steps", 6)
+TRANSLATE = ("translate", ".", "lines.txt")
+KINDS = {
+    "canonical, inspected": Kind("canonical", "a.safetensors", ("inspect", "a.safetensors")),
+    "canonical, converted": Kind("canonical", "a.safetensors", ("convert", "a.safetensors", "b.safetensors", *CONVERT), right=same_tensors),
+    "index": Kind("shards", "model/model.safetensors.index.json", ("inspect", "model"), others=("model/1.safetensors",)),
+    "shard": Kind("shards", "model/1.safetensors", ("convert", "model", "b.safetensors", *CONVERT)),
+    "state dict": Kind("torch", "a.safetensors", ("convert", "a.safetensors", "b.safetensors", *SETTINGS, *FLAGS, *FROM_TORCH)),
+    "pickle": Kind("torch", "a.pt", ("convert", "a.pt", "b.safetensors", *SETTINGS, *FLAGS, *FROM_TORCH)),
+    "pickle, inspected": Kind("torch", "a.pt", ("inspect", "a.pt")),
+    "checkpoint of a check": Kind("canonical", "a.safetensors", ("check", "missing.py", "--checkpoint", "a.safetensors"), codes=()),
+    "start of a comparison": Kind("canonical", "a.safetensors", ("compare-training", "a.safetensors", "--backend", "nope.py"), codes=()),
+    "manifest": Kind("run", "run.json", RESUME, right=same_weights),
+    "manifest, stamped": Kind("run", "run.json", RESUME, stamp=True),
+    "manifest, translated": Kind("run", "run.json", TRANSLATE, right=same_text),
+    "manifest, stamped and translated": Kind("run", "run.json", TRANSLATE, stamp=True),
+    "tokens": Kind("run", "tokens.json", RESUME, right=same_weights),
+    "tokens, translated": Kind("run", "tokens.json", TRANSLATE, right=same_text),
+    "log": Kind("run", "log.jsonl", RESUME, right=same_weights),
+    "progress": Kind("run", f"{LAST}/progress.json", RESUME, right=same_weights),
+    "progress, stamped": Kind("run", f"{LAST}/progress.json", RESUME, stamp=True),
+    "optimiser": Kind("run", f"{LAST}/optimizer.safetensors", RESUME, right=same_weights, others=(f"{LAST}/model.safetensors",)),
+    "model": Kind("run", f"{LAST}/model.safetensors", RESUME, right=same_weights, others=(f"{LAST}/optimizer.safetensors",)),
+    "model, translated": Kind("run", f"{LAST}/model.safetensors", TRANSLATE),
+    "average, translated": Kind("run", "average.safetensors", (*TRANSLATE, "--checkpoint", "average")),
+    "lines": Kind("run", "lines.txt", TRANSLATE),
+    "results": Kind("results", "softmax.safetensors", JUDGE, codes=(0, 1)),
+    "reason": Kind("results", "reason.json", JUDGE, codes=(0, 1)),
+    "deviations": Kind("results", "deviations.toml", (*JUDGE, "--deviations", "deviations.toml"), codes=(0, 1)),
+    "pairs": Kind("pairs", "a.tsv", (*FILES, "--tsv", "a.tsv", *DATA)),
+    "sources": Kind("pairs", "source.txt", (*FILES, "--source", "source.txt", "--target", "target.txt", *DATA)),
+    "catalogue": Kind("catalogue", "es/LC_MESSAGES/a.mo", (*GETTEXT, "--to", "es", "--catalogues", ".", *DATA)),
+    "vectors": Kind("vectors", "manifest.json", ("vectors", "verify", "."), codes=(0, 1)),
+}  # fmt: skip
+WEIGHTS = {"vectors": 0.2, "results": 0.5, "reason": 0.5, "deviations": 0.5}  # of kinds whose commands take seconds
+
+
+@pytest.fixture(scope="module")
+def command() -> Iterator[Forks]:
+    with forks() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
+    root = tmp_path_factory.mktemp("bases")
+    for name in ("canonical", "torch", "results", "pairs", "shards"):
+        (root / name).mkdir()
+    canonical.save(root / "canonical" / "a.safetensors", CONFIG, random_parameters(CONFIG))
+    _shards(root / "shards" / "model")
+    _torch(root / "torch")
+    _run(root / "run", command)
+    _results(root / "results")
+    lines = [(f"the source {index}", f"la fuente {index}") for index in range(40)]
+    (root / "pairs" / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in lines))
+    for name, side in (("source", 0), ("target", 1)):
+        (root / "pairs" / f"{name}.txt").write_text("".join(f"{pair[side]}\n" for pair in lines))
+    words = [letter * size for letter in "abcdefghij" for size in (2, 3, 4, 5)]
+    _catalogue(root / "catalogue" / "es" / "LC_MESSAGES", {f"the source is {word}": f"la fuente es {word}" for word in words})
+    assert command.run("vectors", "export", root / "vectors", "--component", "softmax", "--core", limit=120).code == 0
+    return root
+
+
+def _shards(path: Path) -> None:
+    path.mkdir()
+    arrays = random_parameters(CONFIG)
+    names = list(arrays)
+    for number in (1, 2):
+        part = {name: arrays[name] for name in names[number - 1 :: 2]}
+        container.write(path / f"{number}.safetensors", part, canonical._metadata(CONFIG))
+    weight_map = {name: f"{1 + place % 2}.safetensors" for place, name in enumerate(names)}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+
+
+def _torch(path: Path) -> None:
+    for name in ("a.safetensors", "a.pt"):
+        checkpoints.save(path / name, CONFIG, random_parameters(CONFIG), "torch-transformer", **NAMES)
+
+
+def _run(path: Path, command: Forks) -> None:
+    train(path, "--steps", 4, "--save-every", 2, "--sample", 1)
+    (path / "lines.txt").write_text("abc\n\nhgf e\n")
+    after = shutil.copytree(path, path.with_name("after"))
+    train(after, "--resume", "--steps", 6)
+    shutil.move(after, path / "after")
+    found = command.run(*TRANSLATE, folder=path)
+    assert found.code == 0, found
+    (path / "translation.txt").write_text(found.out)
+
+
+def _results(path: Path) -> None:
+    cases = [case.at("float32") for case in all_cases() if case.component == "softmax" and "float32" in case.dtypes]
+    given = path / "given"
+    for case in cases:
+        target = given / casefile.answer_path(case)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        container.write(target, {name: np.asarray(value, np.float32) for name, value in truth.answer(case).items()}, {})
+    first, second = (given / casefile.answer_path(case) for case in cases[:2])
+    first.rename(path / "softmax.safetensors")
+    first.symlink_to("../../../softmax.safetensors")
+    second.unlink()
+    (path / "reason.json").write_text('{"unsupported": "no kernel"}')
+    second.with_suffix(".json").symlink_to("../../../reason.json")
+    (path / "deviations.toml").write_text(
+        f'[[deviation]]\ncase = "{cases[0].id}"\nport = "given"\nreason = "known"\nlink = "https://example.org/1"\ndtype = "float32"\n'
+    )
+
+
+def _catalogue(path: Path, messages: dict[str, str]) -> None:
+    """A compiled catalogue, as msgfmt writes it."""
+    path.mkdir(parents=True)
+    pairs = [(b"", b"Content-Type: text/plain; charset=UTF-8\n"), *((a.encode(), b.encode()) for a, b in sorted(messages.items()))]
+    start = 28 + 16 * len(pairs)
+    tables: list[bytes] = []
+    data = b""
+    for side in (0, 1):
+        for pair in pairs:
+            tables.append(struct.pack("<II", len(pair[side]), start + len(data)))
+            data += pair[side] + b"\0"
+    head = struct.pack("<IIIIIII", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, start)
+    (path / "a.mo").write_bytes(head + b"".join(tables) + data)
+
+
+def tree(path: Path) -> dict[str, Any]:
+    """What lies below a folder but the lock: the kind, the size and the moment of the last change."""
+    found = {str(file.relative_to(path)): file.lstat() for file in path.rglob("*") if file.name != "lock"}
+    return {name: (status.st_mode, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+def stamped(path: Path) -> None:
+    """The fingerprint of what the fields are now, where they still are fields."""
+    try:
+        fields = json.loads(path.read_text())
+        fields.pop(run_folder.FINGERPRINT, None)
+        path.write_text(json.dumps(fields | {run_folder.FINGERPRINT: run_folder._fingerprint(fields)}))
+    except (ValueError, OSError, AttributeError, TypeError, RecursionError):
+        pass
+
+
+def survive(name: str, seed: int, bases: Path, path: Path, command: Forks) -> None:
+    """One mutation, and the command on it."""
+    kind, rng = KINDS[name], random.Random(f"{name} {seed}")
+    base, copy = bases / kind.base, path / "copy"
+    shutil.copytree(base, copy, symlinks=True, ignore=shutil.ignore_patterns("after"))
+    others = [
+        *(bases / name for name in ("canonical/a.safetensors", "run/run.json", "pairs/a.tsv")),
+        *(base / name for name in kind.others),
+    ]
+    how = mutate(copy / kind.file, rng, others)
+    if name == "lines" and (copy / kind.file).is_fifo():  # the one input that may be a pipe, and wait for its writer
+        shutil.rmtree(copy)
+        return
+    if kind.stamp and (copy / kind.file).is_file() and (copy / kind.file).stat().st_size < 1e8:
+        stamped(copy / kind.file)
+    before = tree(copy)
+    found = command.run(*kind.line, folder=copy)
+    note = f"{name}, {how}, seed {seed}: {found}"
+    try:
+        if found.code == 2:
+            found.assert_refused()
+            assert tree(copy) == before
+        else:
+            found.assert_modest()
+            assert found.code in kind.codes
+            if found.code == 0:
+                kind.right(copy, base, found)
+    except Exception as error:
+        raise AssertionError(f"{note}\n{error}") from error
+    finally:
+        shutil.rmtree(copy)
+
+
+def _failures(seeds: dict[str, range], bases: Path, path: Path, command: Forks) -> list[str]:
+    failures = []
+    for name, numbers in seeds.items():
+        for seed in numbers:
+            try:
+                survive(name, seed, bases, path, command)
+            except AssertionError as error:
+                failures.append(str(error)[:1500])
+    return failures
+
+
+def test_unmutated_files_are_read(bases: Path, tmp_path: Path, command: Forks) -> None:
+    for name, kind in KINDS.items():
+        copy = tmp_path / name
+        shutil.copytree(bases / kind.base, copy, symlinks=True, ignore=shutil.ignore_patterns("after"))
+        found = command.run(*kind.line, folder=copy)
+        assert found.code in (kind.codes or (2,)), (name, found)
+        if found.code == 0:
+            kind.right(copy, bases / kind.base, found)
+
+
+def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command: Forks) -> None:
+    fast = {name: range(2) for name in KINDS if name not in WEIGHTS}
+    assert not _failures(fast, bases, tmp_path, command)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KINDS)
+def test_a_thousand_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
+    """1,000 and some, of all kinds together."""
+    assert not _failures({name: range(2, 2 + round(38 * WEIGHTS.get(name, 1)))}, bases, tmp_path, command)
+
+
+def test_there_are_a_thousand() -> None:
+    assert sum(2 * (name not in WEIGHTS) + round(38 * WEIGHTS.get(name, 1)) for name in KINDS) >= 1000
