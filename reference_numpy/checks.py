@@ -62,9 +62,9 @@ def check_same_batch(**shapes: Shape) -> None:
         if not len(shape):
             raise ValueError(f"{name} must have a batch axis; got shape ()")
     sizes = {name: shape[0] for name, shape in shapes.items() if shape[0] is not None}
-    first = next(iter(sizes.values()), None)
-    if any(size != first for size in sizes.values()):  # a symbolic size has no hash
-        raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
+    for size in sizes.values():
+        if size != [*sizes.values()][0]:
+            raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
 
 
 def check_attention(query: Shape, key: Shape, value: Shape) -> None:
