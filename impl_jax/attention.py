@@ -45,9 +45,10 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    turn = max(1, AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"]) // max(1, batch * heads * scores[3]))
-    if turn < target and not return_weights and keep_bhts is None:
-        return _in_turns(turn, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+    if all(isinstance(size, int) for size in scores) and not return_weights and keep_bhts is None:  # not symbolic ones
+        turn = max(1, AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"]) // max(1, batch * heads * scores[3]))
+        if turn < target:
+            return _in_turns(turn, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
     key_bshk, value_bshe = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key_bsgk, value_bsge))
     wide = jnp.promote_types(query_bthk.dtype, jnp.float32)
     logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=wide) * head_size**-0.5

@@ -15,12 +15,15 @@ class Dropout(nnx.Dropout):
     """`y = x / (1 - rate)` where keep, otherwise 0; half types divide in float32.
 
     A keep mask that is given is applied in every mode. Without one it is drawn from the module's rngs, and after `model.eval()` the
-    module is the identity. A module with rate 0 needs no rngs and holds none.
+    module is the identity. A module with rate 0 needs no rngs and holds none, as does one whose rngs have no stream to draw from.
+    A drawn mask changes the module, whose stream counts its draws: `nnx.jit` and `compiled` write the count back. Under `jax.jit` of a
+    function that takes a module the change is lost, and every call draws the same masks; give it the module's state, and return that.
     """
 
     def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs | None = None) -> None:
         checks.check_keep((), "bool", (), rate)
-        super().__init__(rate, deterministic=deterministic, rngs=rngs if rate else None)
+        drawn = rngs is not None and rate and ("dropout" in rngs or "default" in rngs)
+        super().__init__(rate, deterministic=deterministic, rngs=rngs if drawn else None)
 
     def __call__(self, x: jax.Array, keep: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
         keep = self.draw(x.shape) if keep is None else keep

@@ -8,6 +8,7 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
+from .gather import rows
 from .projection import add_bias
 
 __all__ = ["Embedding", "Logits"]
@@ -34,7 +35,7 @@ class Embedding(nnx.Module):
         table_vd = self.table[...].astype(self.dtype or self.table.dtype)
         wide = jnp.promote_types(table_vd.dtype, jnp.float32)
         if jnp.issubdtype(token.dtype, jnp.integer):
-            x_btd = jnp.take(table_vd.astype(wide), token, axis=0)
+            x_btd = rows(table_vd.astype(wide), token)
         else:
             x_btd = jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd).astype(wide)
         return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)

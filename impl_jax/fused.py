@@ -8,6 +8,7 @@ from flax import nnx
 from flax.typing import Dtype
 
 from .attention import MultiHeadAttention
+from .gather import has_explicit_axes
 from .projection import SMALL, Joined
 from .softmax import softmax
 from .transformer import Transformer, need_decoder
@@ -63,9 +64,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """A copy of the model in evaluation mode, for steps and searches; a copy that this has made already is returned as it is.
 
     dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own.
-    Raises ValueError where there is no decoder.
+    Raises ValueError where there is no decoder, and on a mesh of explicit axes.
     """
     need_decoder(model.config)
+    if has_explicit_axes(model.source_embedding.table[...]):
+        raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
     if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
         return model
     copy: Any = nnx.clone(model)

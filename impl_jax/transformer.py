@@ -13,6 +13,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .gather import rows
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
@@ -146,9 +147,13 @@ class Transformer(nnx.Module):
         total: jax.Array | int | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        """`cross_entropy` of every token of the target, given the source and the tokens before it; padding does not count."""
+        """`cross_entropy` of every token of the target, given the source and the tokens before it; padding does not count.
+
+        Parameters that are wider than dtype give the loss theirs.
+        """
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self(source, target_bt, keep=keep)
+        logits_btv = logits_btv.astype(jnp.promote_types(logits_btv.dtype, self.source_embedding.table.dtype))
         return cross_entropy(logits_btv, label_bt, token_mask(label_bt, self.config.padding_id), smoothing, total)
 
     def _embed(self, embedding: Embedding, name: str, token: jax.Array, mask_bt: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -156,9 +161,11 @@ class Transformer(nnx.Module):
         if mask_bt is None:
             mask_bt = token_mask(token, self.config.padding_id)
         checks.check_token_mask(f"{name} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-        # Positions are known only when the program runs, the length already when it is traced: a constant table serves them all.
-        table_td = positional_encoding(np.arange(token.shape[1]), self.config.model_width, x_btd.dtype)
-        return x_btd + table_td[token_positions(mask_bt)], mask_bt
+        # Positions are known only when the program runs, the length mostly when it is traced: a constant table serves them all.
+        length = token.shape[1]
+        position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
+        table_td = positional_encoding(position_t, self.config.model_width, x_btd.dtype)
+        return x_btd + rows(table_td, token_positions(mask_bt), mode="clip"), mask_bt
 
 
 def need_decoder(config: TransformerConfig) -> None:

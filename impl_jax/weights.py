@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -92,7 +91,7 @@ def from_numpy(array: np.ndarray, device: jax.Device | jax.sharding.Sharding | N
     held = jax.dtypes.canonicalize_dtype(array.dtype)
     if held != array.dtype and not (array.dtype.kind in "iu" and np.array_equal(array.astype(held), array)):
         raise ValueError(f"{array.dtype} needs jax_enable_x64; without it JAX would round to {held}")
-    return jnp.array(array, device=device)
+    return jax.device_put(np.array(array, held), device)  # of a copy, since JAX may share the memory of an array
 
 
 _HEADLINE = "parameters do not fit:\n  "

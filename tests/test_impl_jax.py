@@ -1,7 +1,9 @@
 """What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -289,3 +291,68 @@ def test_memory_grows_with_the_length_not_with_its_square() -> None:
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert bytes_of(8192) < 2.5 * bytes_of(4096)
+
+
+@pytest.mark.slow
+def test_on_a_mesh_of_explicit_axes_all_is_what_it_is_on_one_device() -> None:
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    run = subprocess.run([sys.executable, Path(__file__).with_name("jax_on_a_mesh.py")], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("padding_id", [0, None])
+def test_one_exported_program_serves_every_batch_and_length(padding_id: int | None) -> None:
+    model, _ = loaded(small(padding_id=padding_id))
+    graph, state = nnx.split(model)
+    batch, source, target = jax.export.symbolic_shape("b, s, t", constraints=["t >= 2"])
+    ids = [jax.ShapeDtypeStruct((batch, length), jnp.int32) for length in (source, target)]
+    forward, loss = (
+        jax.export.export(jax.jit(function))(state, *ids)
+        for function in (
+            lambda *given: nnx.merge(graph, given[0])(*given[1:]),
+            lambda *given: nnx.merge(graph, given[0]).training_loss(*given[1:]),
+        )
+    )
+    for rows, long, short in ((2, 5, 3), (1, 1, 2), (3, 2, 7)):
+        given = [jnp.asarray(np.resize(ids, (rows, length)), jnp.int32) for ids, length in ((SOURCE, long), (TARGET, short))]
+        np.testing.assert_allclose(forward.call(state, *given), model(*given), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(loss.call(state, *given), model.training_loss(*given), rtol=0, atol=1e-5)
+
+
+def test_the_loss_is_as_wide_as_the_parameters() -> None:
+    def loss(**dtypes: Any) -> jax.ShapeDtypeStruct:
+        return nnx.eval_shape(
+            lambda: Transformer(small(), **dtypes, rngs=nnx.Rngs(0)).training_loss(jnp.asarray(SOURCE), jnp.asarray(TARGET))
+        )
+
+    assert loss(dtype=jnp.bfloat16).dtype == jnp.float32
+    assert loss(param_dtype=jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_a_module_without_a_stream_to_draw_from_is_made_and_does_not_train() -> None:
+    config = small(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0)
+    for rate in (0.0, 0.1):
+        linen = nnx.bridge.ToLinen(Transformer, args=(config.replace(dropout_rate=rate),))
+        if rate:
+            with pytest.raises(ValueError, match="dropout in training needs rngs; got None"):
+                linen.init({"params": jax.random.key(0)}, SOURCE, TARGET)
+        else:
+            variables = linen.init({"params": jax.random.key(0)}, SOURCE, TARGET)
+            assert linen.apply(variables, SOURCE, TARGET).shape == (2, 3, 13)
+    model = Transformer(config.replace(dropout_rate=0.1), rngs=nnx.Rngs(params=0))
+    model.eval()
+    assert model(SOURCE, TARGET).shape == (2, 3, 13)
+
+
+def test_drawn_masks_change_where_the_module_s_state_is_kept() -> None:
+    """Dropout's docstring says which transformations keep it."""
+    model = FeedForward(small(hidden_dropout_rate=0.5), rngs=nnx.Rngs(0))
+    x = jnp.ones((1, 4, 6))
+    run = jax.jit(lambda module, x: (module(x), nnx.state(module, nnx.RngCount)))
+    first, counts = run(model, x)
+    np.testing.assert_array_equal(run(model, x)[0], first)
+    nnx.update(model, counts)
+    assert np.any(run(model, x)[0] != first)
+    with pytest.raises(Exception, match="Cannot mutate RngCount"):
+        jax.jit(model)(x)
