@@ -35,7 +35,7 @@ def render(console: Console, summary: Summary, seconds: float | None = None) -> 
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
         cells = (summary.cell(row, column) for row in rows for column in summary.columns)
-        partly = any(cell.left and cell.passed + cell.accepted for cell in cells)
+        partly = any(cell.left and cell.passed + cell.accepted and not cell.failed for cell in cells)
         console.print(LEGEND + PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
