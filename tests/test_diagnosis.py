@@ -302,7 +302,7 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ((), "one port is required"),
-        (("no_such_port",), "the port no_such_port must start; got error: ModuleNotFoundError"),
+        (("no_such_port",), "the port no_such_port must start; got not started: ModuleNotFoundError"),
         (("torch", "--component", "attention"), "component must be one of embedding,"),
         ((str(TESTS / "wrong_port.py"), "--mode", "fast"), "the mode of this port must be one of eager; got 'fast'"),
         ((str(TESTS / "wrong_port.py"), "--json", "no_such_folder/findings.json"), "the folder no_such_folder does not exist"),
