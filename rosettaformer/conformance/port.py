@@ -13,6 +13,7 @@ from typing import Any
 
 from reference_numpy import parameters
 
+from ..checkpoints.reading import read_bytes
 from .case import DTYPES, Case
 from .truth import COMPONENTS, forward_of
 
@@ -118,7 +119,7 @@ def _load_file(path: Path) -> Any:
     loaded = getattr(sys.modules.get(path.stem), "__file__", None)
     if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
         raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
-    code = compile(path.read_bytes(), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
+    code = compile(read_bytes(path), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
