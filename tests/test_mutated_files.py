@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,24 @@ CONVERT = ("--from", "canonical", "--to", "canonical")
 FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
 GETTEXT = ("train", "--out", "run", "--task", "gettext")
 FILES = ("train", "--out", "run", "--task", "files")
-JUDGE = ("check", "--results", "given", "--component", "softmax", "--dtype", "float32")
+SOFTMAX = ("--component", "softmax", "--dtype", "float32")
+JUDGE = ("check", "--results", "given", *SOFTMAX)
+COPY = f"{sys.executable} -S copy_given.py"
+COPYING = """
+import shutil, sys
+sys.argv[1] == "--describe" and sys.exit(1)
+shutil.copytree("given", sys.argv[2], dirs_exist_ok=True)
+"""
+PORT = """
+import numpy as np
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    logits = logits if mask is None else np.where(mask, logits, -np.inf)
+    largest = logits.max(-1, keepdims=True)
+    powers = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total == 0, 1, total)
+"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +101,12 @@ KINDS = {
     "state dict": Kind("torch", "a.safetensors", ("convert", "a.safetensors", "b.safetensors", *SETTINGS, *FLAGS, *FROM_TORCH)),
     "pickle": Kind("torch", "a.pt", ("convert", "a.pt", "b.safetensors", *SETTINGS, *FLAGS, *FROM_TORCH)),
     "pickle, inspected": Kind("torch", "a.pt", ("inspect", "a.pt")),
-    "checkpoint of a check": Kind("canonical", "a.safetensors", ("check", "missing.py", "--checkpoint", "a.safetensors"), codes=()),
-    "start of a comparison": Kind("canonical", "a.safetensors", ("compare-training", "a.safetensors", "--backend", "nope.py"), codes=()),
+    "checkpoint of a check": Kind("canonical", "a.safetensors", ("check", "port.py", "--checkpoint", "a.safetensors"), codes=(0, 1)),
+    "start of a comparison": Kind(
+        "canonical", "a.safetensors", ("compare-training", "a.safetensors", "--backend", "trainer.py", "--steps", 1), codes=(0, 1)
+    ),
+    "port": Kind("canonical", "port.py", ("check", "port.py", *SOFTMAX), codes=(0, 1)),
+    "answer of a command": Kind("results", "softmax.safetensors", ("check", "--command", COPY, *SOFTMAX), codes=(0, 1)),
     "manifest": Kind("run", "run.json", RESUME, right=same_weights),
     "manifest, stamped": Kind("run", "run.json", RESUME, stamp=True),
     "manifest, translated": Kind("run", "run.json", TRANSLATE, right=same_text),
@@ -107,7 +129,10 @@ KINDS = {
     "catalogue": Kind("catalogue", "es/LC_MESSAGES/a.mo", (*GETTEXT, "--to", "es", "--catalogues", ".", *DATA)),
     "vectors": Kind("vectors", "manifest.json", ("vectors", "verify", "."), codes=(0, 1)),
 }  # fmt: skip
-WEIGHTS = {"vectors": 0.2, "results": 0.5, "reason": 0.5, "deviations": 0.5}  # of kinds whose commands take seconds
+# of kinds whose commands take seconds
+WEIGHTS = {"vectors": 0.2} | dict.fromkeys(
+    ("results", "reason", "deviations", "checkpoint of a check", "start of a comparison", "port", "answer of a command"), 0.5
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +147,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     for name in ("canonical", "torch", "results", "pairs", "shards"):
         (root / name).mkdir()
     canonical.save(root / "canonical" / "a.safetensors", CONFIG, random_parameters(CONFIG))
+    (root / "canonical" / "port.py").write_text(PORT)
+    (root / "canonical" / "trainer.py").write_text("from reference_numpy.training import Trainer\n")
+    (root / "results" / "copy_given.py").write_text(COPYING)
     _shards(root / "shards" / "model")
     _torch(root / "torch")
     _run(root / "run", command)

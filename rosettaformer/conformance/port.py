@@ -14,6 +14,7 @@ from typing import Any
 from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
+from ..checkpoints.reading import read_bytes
 from ..extras import install
 from ..processes import printable, words
 from .case import DTYPES, Case
@@ -123,7 +124,7 @@ def _load_file(path: Path) -> Any:
     loaded = getattr(sys.modules.get(path.stem), "__file__", None)
     if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
         raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
-    code = compile(path.read_bytes(), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
+    code = compile(read_bytes(path), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())

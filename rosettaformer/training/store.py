@@ -12,7 +12,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -118,10 +117,10 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     shapes = {f"{part}.{name}": value.shape for part in _MOMENTS for name, value in model.parameters.items()}
     if problems := optimizer.problems or strict.problems(optimizer.tensors, shapes):
         raise CheckpointError(path / _OPTIMIZER, problems)
-    fields: dict[str, Any] = load(path / _PROGRESS, _FIELDS)
-    if others := [name for name, wanted in fields.pop("sha256").items() if wanted != _digest(path / name)]:
+    said = load(path / _PROGRESS, _FIELDS)
+    if others := [name for name, wanted in said.pop("sha256").items() if wanted != _digest(path / name)]:
         raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
-    progress = Progress.from_dict(fields)
+    progress = Progress.from_dict(said)
     if progress.steps != _steps(path):
         raise ValueError(f"{_PROGRESS} must be that of step {_steps(path)}; got {progress.steps}")
     parameters = {f"parameters.{name}": value for name, value in model.parameters.items()}
