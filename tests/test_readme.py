@@ -1,29 +1,217 @@
-"""What the README says is so."""
+"""What the README says is so: every block runs as it is printed, in order, the blocks of a section in one namespace and one folder."""
 
 import os
 import re
-import shutil
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from rosettaformer.cli import COMMANDS
+from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.report.matrix import LEGEND
+from rosettaformer.conformance.truth import COMPONENTS
 
 HOUSE = Path(__file__).resolve().parent.parent
 README = (HOUSE / "README.md").read_text()
 CI = (HOUSE / "docs" / "ci.md").read_text()
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", README + CI, re.MULTILINE))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+INSTALL = "pip install -c constraints.txt -e '.[all-cpu,dev]'"
+# What is said to install, and what runs every test, is compared with what the project declares instead of being run.
+DECLARED = ("make check", "make test", "python -m venv .venv && . .venv/bin/activate", INSTALL, "pytest")
+# Lines that take minutes as they are printed run with less; `make test-all` runs them as they are printed.
+LESS = {
+    "rosettaformer check": "--component layer_norm --dtype float32",
+    "rosettaformer check --grad": "torch --component layer_norm --dtype float32",
+    "rosettaformer compare-training": "--backend torch --steps 2",
+    "rosettaformer train --backend jax --task number-words --out runs/numbers": "--backend numpy --limit 60 --held-out 10 --steps 2",
+    "rosettaformer check --checkpoint model.safetensors": "torch --dtype float32",
+    "rosettaformer diagnose my_port.py": "--no-pairs",
+}
 
 
-def test_its_program_runs_and_the_port_agrees_with_the_truth() -> None:
-    pytest.importorskip("torch")
-    program = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert program
-    result = subprocess.run([sys.executable, "-c", program[1]], cwd=HOUSE, capture_output=True, text=True, timeout=120)
+class Block(NamedTuple):
+    """A block of code: in which section, in which language (indented lines are of the shell), and what it says."""
+
+    section: str
+    language: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    found = []
+    for section in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        for language, fenced, indented in BLOCK.findall(text):
+            found.append(Block(title, "sh" if indented else language or "output", indented or fenced))
+    return found
+
+
+def section(title: str, *languages: str) -> list[Block]:
+    return [block for block in blocks() if block.section == title and block.language in languages]
+
+
+def lines(block: Block) -> list[str]:
+    """The commands of a block, without their comments; lines that go on are joined."""
+    joined = re.sub(r"\\\n\s*", "", block.text)
+    return [re.sub(r"\s+#.*", "", line).strip() for line in joined.splitlines() if line.strip()]
+
+
+def run(line: str, folder: Path, code: int = 0) -> str:
+    """What a line of the shell prints."""
+    binaries = folder / ".bin"
+    binaries.mkdir(exist_ok=True)
+    script = binaries / "rosettaformer"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m rosettaformer "$@"\n')
+    script.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
+    environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(HOUSE)}
+    result = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
+    assert result.returncode == code, f"{line}\n{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def test_every_block_belongs_to_a_test() -> None:
+    kinds: dict[str, set[str]] = {}
+    for block in blocks():
+        kinds.setdefault(block.section, set()).add(block.language)
+    assert kinds == {
+        "Two commands": {"sh"}, "Four implementations agree": {"output"}, "On the same weights": {"python"},
+        "Gradients and training": {"sh"}, "Answers": {"python"}, "Your own checkpoint": {"sh"},
+        "Judge your own port": {"sh", "python", "output"}, "In your CI": {"sh", "python", "toml"},
+    }  # fmt: skip
+    assert LESS.keys() <= {line for block in blocks() if block.language == "sh" for line in lines(block)}
+
+
+def test_what_it_says_of_installing_is_what_the_project_declares() -> None:
+    project = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+    makefile = (HOUSE / "Makefile").read_text()
+    found = [line for block in section("Two commands", "sh") for line in lines(block)]
+    assert set(found) == {*DECLARED, "rosettaformer check"}
+    assert "--constraint constraints.txt --editable '.[all-cpu,dev]'" in makefile
+    assert (HOUSE / "constraints.txt").exists()
+    for extra in re.findall(r"`\[([\w-]+)\]`", README):
+        assert extra in project["optional-dependencies"]
+    for target in re.findall(r"(?:`|^    )make ([\w-]+)", README, re.MULTILINE):
+        assert f"\n{target}: " in makefile
+    assert all(line.startswith("pip install -c constraints.txt -e ") for line in re.findall("pip install .*", README))
+    assert "'rosettaformer[" not in README + CI  # no index has the package
+
+
+def test_the_matrix_is_of_this_suite_and_says_that_it_is_abridged() -> None:
+    (block,) = section("Four implementations agree", "output")
+    rows = re.findall(r"^ (\w+|\.\.\.) ", block.text + " ", re.MULTILINE)
+    names = [name for name in rows if name not in ("component", "...")]
+    assert names == [name for name in COMPONENTS if name in names]
+    assert {"decode_in_steps", "greedy_search", "sample", "beam_search"} <= set(names)
+    assert "abridged" in README
+    assert "\n ...\n" in block.text
+    assert LEGEND in block.text
+    count = sum(len(case.dtypes) for case in all_cases() if case.core) * len(PORTS)
+    assert f"\n{count} compared, 0 failed, 0 not compared: all conform (suite version {SUITE_VERSION}) in " in block.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", ["On the same weights", "Answers"])
+def test_python_sections_run_in_order_in_one_namespace(title: str) -> None:
+    for framework in ("torch", "tensorflow", "flax"):
+        pytest.importorskip(framework)
+    found = section(title, "python")
+    assert [len([block for block in found if f"impl_{port}." in block.text]) for port in PORTS] == [1, 1, 1]
+    program = "\n".join(block.text for block in found)
+    program += "\nprint(answer['score_bw'].shape)" * (title == "Answers")
+    result = subprocess.run([sys.executable, "-c", program], cwd=HOUSE, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
-    assert 0 < float(result.stdout) < 1e-5
+    if title == "Answers":
+        assert result.stdout == "(1, 1)\n"
+    else:
+        assert len(errors := [float(line) for line in result.stdout.split()]) == len(PORTS)
+        assert 0 < min(errors) <= max(errors) < 1e-5
+
+
+FULL = pytest.param(True, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("full", [False, FULL])
+@pytest.mark.parametrize("title", ["Two commands", "Gradients and training", "Your own checkpoint"])
+def test_commands_run_in_order(title: str, full: bool, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if title == "Your own checkpoint":
+        write_model(tmp_path / "model.pt")
+    for block in section(title, "sh"):
+        for line in lines(block):
+            if line not in DECLARED:
+                run(line if full else f"{line} {LESS.get(line, '')}", tmp_path)
+
+
+def write_model(path: Path) -> None:
+    """A small state dict of the names that the README's command gives."""
+    import torch
+    from torch import nn
+
+    model = nn.Module()
+    model.src_embed, model.tgt_embed = nn.Embedding(11, 16), nn.Embedding(13, 16)
+    model.transformer = nn.Transformer(16, 8, 2, 2, 24, batch_first=True)
+    model.generator = nn.Linear(16, 13)
+    torch.save(model.state_dict(), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the README prints, each by the name in its first line."""
+    folder = tmp_path_factory.mktemp("readme")
+    for block in (*section("Judge your own port", "python"), *section("In your CI", "python", "toml")):
+        name = re.match(r"# ([\w.]+)\n", block.text)
+        assert name
+        (folder / name[1]).write_text(block.text)
+    assert sorted(path.name for path in folder.iterdir()) == ["deviations.toml", "my_model.py", "my_port.py", "test_my_port.py"]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("full", [False, FULL])
+def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for line in lines(section("Judge your own port", "sh")[0]):
+        run(line if full else f"{line} {LESS.get(line, '')}", tmp_path)
+
+
+def test_the_port_that_it_prints_fails_where_its_deviations_say_and_nowhere_else(folder: Path) -> None:
+    pytest.importorskip("torch")
+    text = run("rosettaformer check my_port.py", folder, code=1)
+    failed = set(re.findall(r"multi_head_attention/\w+", "".join(line for line in text.splitlines() if line.startswith("differs"))))
+    assert failed == {"multi_head_attention/left_padding", "multi_head_attention/per_head_weights"}
+    for line in lines(section("In your CI", "sh")[0]):
+        run(line, folder)
+    assert (folder / "results.xml").exists() and (folder / "report.html").exists()
+
+
+def test_its_pytest_example_runs_with_its_deviations_file(folder: Path) -> None:
+    pytest.importorskip("torch")
+    python = shlex.quote(sys.executable)
+    text = run(f"{python} -m pytest -q -p no:cacheprovider -k 'multi_head_attention and float32' test_my_port.py", folder)
+    assert re.search(r"^\d+ passed.* 2 xfailed", text.splitlines()[-1]), text
+
+
+@pytest.mark.exhaustive
+def test_the_diagnosis_that_it_shows_is_what_is_said() -> None:
+    pytest.importorskip("torch")
+    (block,) = section("Judge your own port", "output")
+    said = " ".join(run_in_house("diagnose", "tests/ports/handwritten_torch.py").stdout.split())
+    for part in re.split(r"\n  ", block.text):
+        assert " ".join(part.split()) in said
+
+
+def run_in_house(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rosettaformer", *arguments], cwd=HOUSE, capture_output=True, text=True, timeout=3000)
 
 
 def test_every_file_that_it_links_exists() -> None:
@@ -33,26 +221,8 @@ def test_every_file_that_it_links_exists() -> None:
 
 
 def test_every_option_and_command_that_it_names_exists() -> None:
-    texts = {name: _help(name) for name in COMMANDS}
+    texts = {name: run_in_house(name, "--help").stdout for name in COMMANDS}
     assert {name for name, text in texts.items() if not text.startswith("Usage")} == set()
     assert set(re.findall(r"rosettaformer ([a-z-]+)", CODE)) <= set(COMMANDS)
     known = "".join(texts.values())
     assert [option for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + CI) if option not in known] == []
-
-
-def _help(command: str) -> str:
-    arguments = [sys.executable, "-m", "rosettaformer", command, "--help"]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60).stdout
-
-
-def test_its_pytest_example_runs_with_its_deviations_file(tmp_path: Path) -> None:
-    example = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "parametrize_with_cases" in block)
-    deviations = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
-    assert deviations
-    (tmp_path / "test_port.py").write_text(example)
-    (tmp_path / "deviations.toml").write_text(deviations[1])
-    shutil.copy(HOUSE / "tests" / "ports" / "numpy_function.py", tmp_path / "my_port.py")
-    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "layer_norm and float64"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
-    result = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert re.search(r"^\d+ passed", result.stdout.splitlines()[-1]), result.stdout
