@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
-SKIPPED = ("not comparable", "empty", "not covered", "unsupported", "missing", "skipped")
+SKIPPED = ("not comparable", "empty", "not shown", "not covered", "unsupported", "missing", "skipped")
 
 
 class _Ports:

@@ -63,7 +63,7 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
 )  # fmt: skip
 @click.option(
     "--allow-incomplete", "incomplete", is_flag=True,
-    help="Exit 0 although outputs are not given (--results), or nothing of a component can be compared.",
+    help="Exit 0 although outputs are not given (--results), a port's config hides what cases are about, or nothing of a component shows.",
 )  # fmt: skip
 @click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
 @click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")

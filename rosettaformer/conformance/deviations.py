@@ -18,7 +18,7 @@ __all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
 FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
 DEFAULT = "differs"  # what an entry accepts that names no status
 JUDGED = ("pass", *FAILURES, "deviation")
-SETTLED = (*JUDGED, "not comparable", "empty", "not covered", "unsupported")
+SETTLED = (*JUDGED, "not comparable", "empty", "not shown", "not covered", "unsupported")
 
 
 @dataclass(frozen=True)

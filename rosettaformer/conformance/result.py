@@ -24,10 +24,10 @@ class Result:
 
     status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
     not comparable (no output shows anything, since zeros would pass too); empty (outputs without elements, of the right shape and dtype);
-    unsupported (the framework has no kernel); not covered; not given (there is no file of outputs); missing (the framework is not
-    installed or broken); not started (what is named is no port); left over (processes outlived the port); skipped (the port had crashed
-    too often); not run (the run had been stopped at a failure); deviation (fails as declared); stale (declared, but fails no longer); new
-    (fails, but is newer than what was asked for).
+    not shown (it passes, but the port's config hides what the case is about); unsupported (the framework has no kernel); not covered; not
+    given (there is no file of outputs); missing (the framework is not installed or broken); not started (what is named is no port); left
+    over (processes outlived the port); skipped (the port had crashed too often); not run (the run had been stopped at a failure);
+    deviation (fails as declared); stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
     incomparable: the outputs that show nothing, with the reasons; where others do, the status is about those.
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
@@ -82,6 +82,8 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         return Result(**row, status="not comparable", message=_reasons(incomparable), incomparable=incomparable)
     name, worst = max(judged.items(), key=lambda item: (item[1].excess, item[1].ratio))
     failed = worst.excess > 1
+    if not failed and expected[name].hidden:
+        return Result(**row, status="not shown", message=expected[name].hidden)
     heat = None
     place = worst.worst
     if failed and answer[name].size and answer[name].shape == expected[name].reference.shape:

@@ -17,6 +17,7 @@ from . import following, tolerance
 from .case import Case
 from .cases import fitted
 from .command import PREFIX, Command
+from .hidden import Hidden, marked
 from .process import Process, Worker
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 from .truth import SEARCHES
@@ -114,6 +115,7 @@ class _Plan:
         self._cases, self._dtypes, self._devices, self._modes, self._truth = cases, dtypes, devices, modes, truth
         self._lock = threading.Lock()
         self._fitted: dict[str, list[Case]] = {}
+        self._hidden: dict[int, Hidden] = {}  # by a case as a port is asked it
         self._expected: dict[tuple[int, str, str], Future[Expected]] = {}
 
     def questions(self, about: dict[str, Any]) -> list[_Question]:
@@ -133,16 +135,18 @@ class _Plan:
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
-                cast = question.case.at
-                self._expected[key] = self._truth.submit(lambda: tolerance.expect(cast(question.dtype, question.device)))
+                case, hidden = question.case, self._hidden[id(question.case)]
+                self._expected[key] = self._truth.submit(
+                    lambda: marked(tolerance.expect(case.at(question.dtype, question.device)), hidden.reason(case))
+                )
             return self._expected[key]
 
     def followed(self, question: _Question, expected: Expected, answer: Any) -> Expected:
         """What is expected of a port that gave this answer."""
         if question.case.component not in SEARCHES:
             return expected
-        case = question.case.at(question.dtype, question.device)
-        return self._truth.submit(lambda: following.followed(case, expected, answer)).result()
+        case, hidden = question.case.at(question.dtype, question.device), next(iter(expected.values())).hidden
+        return self._truth.submit(lambda: marked(following.followed(case, expected, answer), hidden)).result()
 
     def _fit(self, config: dict[str, Any]) -> list[Case]:
         """The cases for that config: the same objects for equal configs."""
@@ -150,6 +154,7 @@ class _Plan:
         with self._lock:
             if key not in self._fitted:
                 self._fitted[key] = fitted(self._cases, config)
+                self._hidden |= dict.fromkeys(map(id, self._fitted[key]), Hidden(self._fitted[key], self._cases))
             return self._fitted[key]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from ..processes import cores
 from . import following
 from .cases import all_cases
+from .hidden import Hidden, marked
 from .result import Result, judge
 from .runner import open_worker, unable
 
@@ -21,6 +22,7 @@ class Single:
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
+        self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
 
     @property
     def ready(self) -> bool:
@@ -47,7 +49,10 @@ class Single:
         started = time.monotonic()
         kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
         row["seconds"] = time.monotonic() - started
-        return judge(row, kind, answer, following.expected(case.at(dtype), answer) if kind == "outputs" else {})
+        if kind != "outputs":
+            return judge(row, kind, answer, {})
+        expected, reason = following.expected(case.at(dtype), answer), self._hidden.reason(case)
+        return judge(row, kind, answer, marked(expected, reason))
 
     def close(self) -> None:
         """Ends the port's process."""

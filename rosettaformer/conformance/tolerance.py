@@ -43,6 +43,7 @@ class Expectation:
     noise_rmse: float  # max_i rmse(c_i, r)
     unit: float  # one ulp of the largest |r| in the dtype
     note: str = ""  # why an answer that differs does
+    hidden: str = ""  # why an answer that passes shows nothing all the same
     whole: float = 0.0  # where r is zero, the largest |r| of all that this output is a part of
 
     @property

@@ -14,7 +14,7 @@ from ..runner import FAILURES, NOT_STARTED, Result
 __all__ = ["Cell", "Summary"]
 
 ACCEPTED = ("deviation", "new")
-SHOWING_NOTHING = ("not comparable", "empty")
+SHOWING_NOTHING = ("not comparable", "empty")  # although the port answered
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Summary:
     """The results of a run, ordered for a report.
 
     min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform.
-    incomplete: conforms although outputs are not given, or nothing of a component can be compared.
+    incomplete: conforms although outputs are not given, or the config of a port hides what cases are about, or nothing of a component can
+    be compared.
     """
 
     def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
@@ -67,6 +68,8 @@ class Summary:
         if not self._incomplete:
             if missing := self._counts["not given"]:
                 problems.append(f"{len(self.results) - len(self.stale) - missing} of {len(self.results) - len(self.stale)} given")
+            if hidden := self._counts["not shown"]:
+                problems.append(f"{hidden} not shown")
             if self.unshown:
                 problems.append(f"nothing of {', '.join(self.unshown)} can be compared")
         return "; ".join(problems)
@@ -93,7 +96,7 @@ class Summary:
         """The run in a few words."""
         if not self.conforms:
             return "; ".join(filter(None, ("differs" if self.failed else "", self.shortage)))
-        words = ("declared", "new", "not comparable", "not given")
+        words = ("declared", "new", "not comparable", "not shown", "not given")
         counts = [self._counts["deviation"], *(self._counts[status] for status in words[1:])]
         parts = [f"{count} {word}" for count, word in zip(counts, words, strict=True) if count]
         if self.incomparable_parts:

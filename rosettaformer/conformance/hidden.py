@@ -1,0 +1,90 @@
+"""What a config hides: inputs and parameters that a component's cases show as the suite has them, and none as a port's config makes them.
+
+A layer norm over one feature, or with an epsilon of 1e30, is its offset whatever it is given, and every implementation of it passes. An
+array shows where its gradient does: where removing one of its entries would, to first order, change a random projection of the output by
+more than one rounding of float32.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from . import truth
+from .case import Case
+from .cases.gradients import gradient
+from .tolerance import Expectation
+
+__all__ = ["Hidden", "marked"]
+
+ROUNDING = float(np.finfo(np.float32).eps)
+
+
+class Hidden:
+    """What is hidden from the cases of a run by the config that a port fixes. Computed once a component, when it is first asked."""
+
+    def __init__(self, cases: Iterable[Case], own: Iterable[Case]) -> None:
+        """cases: as the port is asked them. own: as the suite has them."""
+        self._own = {case.id: case for case in own}
+        self._cases = [case for case in cases if not case.excluded and case is not self._own.get(case.id)]
+        self._reasons: dict[str, dict[str, str]] = {}
+
+    def reason(self, case: Case) -> str:
+        """What the case was to show and no case of its component shows; empty where there is nothing."""
+        if case.component not in self._reasons:
+            self._reasons[case.component] = self._of(
+                [one for one in self._cases if one.component == case.component and one.id in self._own]
+            )
+        return self._reasons[case.component].get(case.id, "")
+
+    def _of(self, cases: list[Case]) -> dict[str, str]:
+        now = {case.id: _effects(case) for case in cases}
+        shown = {name for effects in now.values() for name, effect in effects.items() if effect > ROUNDING}
+        reasons = {}
+        for case in cases:
+            before = _effects(self._own[case.id])
+            if lost := [name for name in now[case.id] if name not in shown and before.get(name, 0.0) > ROUNDING]:
+                changed = ", ".join(_changes(case, self._own[case.id]))
+                reasons[case.id] = f"with {changed} the output does not depend on {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
+        return reasons
+
+
+def marked(expected: dict[str, Expectation], reason: str) -> dict[str, Expectation]:
+    """The expectations of a case with that reason why it shows nothing; empty where it does."""
+    return {name: dataclasses.replace(one, hidden=reason) for name, one in expected.items()} if reason else expected
+
+
+def _changes(case: Case, own: Case) -> list[str]:
+    fields, before = case.config.to_dict(), own.config.to_dict()
+    return [f"{name}={value!r}" for name, value in fields.items() if value != before[name]]
+
+
+def _effects(case: Case) -> dict[str, float]:
+    """How much removing an entry of each floating array changes the output, relative to its size; nothing where there is no gradient."""
+    try:
+        return _gradient_effects(case)
+    except ValueError:  # the config has no such output
+        return {}
+
+
+def _gradient_effects(case: Case) -> dict[str, float]:
+    if case.component in (*truth.SEARCHES, "decode_in_steps"):
+        case = _of_model(case)
+    if case.component in truth.DIFFERENTIABLE:
+        case = gradient(case)
+    if not (forward := truth.forward_of(case.component)):
+        return {}
+    values = dict(case.inputs) | {f"parameters.{name}": value for name, value in case.parameters.items()}
+    inputs = {name: value for name, value in case.inputs.items() if name != "cotangent"}
+    with np.errstate(all="ignore"):
+        output = truth.answer(dataclasses.replace(case, component=forward, inputs=inputs))["output"]
+        size = float(np.abs(output * case.inputs["cotangent"]).max(initial=0.0))
+        found = {name: float(np.abs(slope * values[name]).max(initial=0.0)) for name, slope in truth.answer(case).items()}
+    return {name: effect / size if size else 0.0 for name, effect in found.items()}
+
+
+def _of_model(case: Case) -> Case:
+    """The whole model of a search, on the tokens that it is given."""
+    ids = case.inputs["source" if "source" in case.inputs else "target"]
+    inputs = {"source": ids % case.config.source_vocabulary, "target": ids % case.config.target_vocabulary}
+    return dataclasses.replace(case, component="transformer", inputs=inputs, excluded="")

@@ -1,0 +1,94 @@
+"""A config that hides what cases are about: what passes shows nothing, and is said not to."""
+
+from pathlib import Path
+
+import pytest
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.cases import all_cases, fitted
+from rosettaformer.conformance.hidden import Hidden
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.single import Single
+
+OFFSET = """
+import numpy as np
+
+config = {config}
+
+def layer_norm(case):
+    return np.broadcast_to(case.parameters["offset"], case.inputs["x_btd"].shape).copy()
+"""
+OWN = all_cases()
+NORMS = [case for case in OWN if case.component == "layer_norm"]
+SIZES = {"model_width": 16, "heads": 4, "key_value_heads": 4, "key_size": 4, "value_size": 4, "feed_forward_width": 32}
+
+
+def port(folder: Path, config: dict[str, object]) -> str:
+    file = folder / "offset.py"
+    file.write_text(OFFSET.replace("{config}", repr(config)))
+    return str(file)
+
+
+def reasons(config: dict[str, object], *components: str) -> dict[str, str]:
+    own = [case for case in OWN if case.component in components]
+    cases = fitted(own, config)
+    hidden = Hidden(cases, own)
+    return {case.id: reason for case in cases if not case.excluded and (reason := hidden.reason(case))}
+
+
+@pytest.mark.parametrize("config", [{"epsilon": 1e30}, {"model_width": 1}])
+def test_a_norm_that_is_its_offset_whatever_it_is_given_does_not_conform(tmp_path: Path, config: dict[str, object]) -> None:
+    results = runner.run(NORMS, [port(tmp_path, config)], ["float32"])
+    assert not {result.status for result in results} & {"pass", "differs"}
+    shown = [result for result in results if result.status == "not shown"]
+    ((name, value),) = config.items()
+    assert len(shown) >= 6
+    assert {f"with {name}={value!r} the output does not depend on" in result.message for result in shown} == {True}
+    assert not Summary(results).conforms
+    assert Summary(results).verdict == "nothing was compared"
+
+
+def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> None:
+    name = port(tmp_path, {"epsilon": 1e30})
+    Path(name).write_text(Path(name).read_text().replace(".copy()", " + 1"))
+    statuses = {result.status for result in runner.run(NORMS[:3], [name], ["float64"])}
+    assert "differs" in statuses
+    assert "not shown" not in statuses
+
+
+def test_one_case_at_a_time_is_judged_alike(tmp_path: Path) -> None:
+    single = Single(port(tmp_path, {"epsilon": 1e30}))
+    try:
+        assert single.result("layer_norm/plain", "float32", "", 60).status == "not shown"
+    finally:
+        single.close()
+
+
+@pytest.mark.parametrize("config", [{"epsilon": 1e30}, {"model_width": 1}])
+def test_whatever_contains_the_norm_shows_nothing_of_it(config: dict[str, object]) -> None:
+    found = reasons(config, "encoder_layer", "greedy_search")
+    assert {case_id.partition("/")[0] for case_id in found} == {"encoder_layer", "greedy_search"}
+    assert any(case_id.startswith("encoder_layer/pre") for case_id in found)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SIZES,
+        SIZES | {"epsilon": 1e-12},
+        {"epsilon": 1e-3},
+        {"heads": 1, "key_value_heads": 1},
+        {"encoder_layers": 1, "decoder_layers": 1},
+        {"norm_placement": "pre"},
+        {"padding_id": None},
+        {"decoder_layers": 0},
+        {"activation": "gelu_erf", "feed_forward_width": 4},
+        {"attention_bias": False, "output_bias": False, "share_embeddings": True, "source_vocabulary": 17},
+    ],
+)
+def test_what_models_have_hides_nothing(config: dict[str, object]) -> None:
+    assert reasons(config, "layer_norm", "multi_head_attention", "feed_forward", "encoder_layer", "decoder_layer", "transformer") == {}
+
+
+def test_the_suite_itself_hides_nothing() -> None:
+    assert not any(map(Hidden(OWN, OWN).reason, OWN))
