@@ -97,7 +97,7 @@ def test_convert_replaces_only_by_force(tmp_path: Path) -> None:
             ("--from", "canonical", "--to", "torch-transformer", "--set", "heads=3"),
             "--set means nothing from canonical to torch-transformer",
         ),
-        (("--from", "canonical", "--to", "canonical"), "metadata must hold the config, a JSON object"),
+        (("--from", "canonical", "--to", "canonical"), "is a state dict of torch.nn.Transformer"),
     ],
 )
 def test_convert_writes_nothing_when_anything_is_wrong(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy import parameters as declaration
 
-from . import container, evidence, strict
+from . import container, evidence, families, strict
 from .checkpoint import Checkpoint, CheckpointError
 from .container import Container
 from .reading import parse_json
@@ -51,9 +51,11 @@ def load(path: str | Path) -> Checkpoint:
 def validate(source: Container, name: str | Path) -> Checkpoint:
     """The checkpoint in a container.
 
-    Raises ValueError listing every problem: of the container, the metadata, the config and the ties; missing, unexpected, misnamed,
-    transposed and misshapen tensors; dtypes; values that are not finite.
+    Raises ForeignError on another program's model, and otherwise ValueError listing every problem: of the container, the metadata, the
+    config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
     """
+    if not source.problems and not is_canonical(source):
+        families.refuse(source.tensors, name)
     problems = list(source.problems)
     config = None
     if source.tensors or not problems:  # otherwise there is nothing to judge

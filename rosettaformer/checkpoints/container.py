@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save
 
+from . import recognise
 from .reading import read_json
 
 __all__ = ["Container", "parse", "read", "write", "write_shards"]
@@ -42,12 +43,15 @@ class Container:
 
 
 def read(path: Path) -> Container:
-    """The container of a file, of an index, or of the folder that holds one of the two."""
+    """The container of a file, of an index, or of the folder that holds one of the two; raises ForeignError on another program's."""
     if path.is_dir():
         return read(_only_checkpoint(path))
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    return _read_index(path) if path.name.endswith(".index.json") else _read_file(path)
+    source = _read_index(path) if path.name.endswith(".index.json") else _read_file(path)
+    if source.problems:
+        recognise.refuse(path)
+    return source
 
 
 def parse(content: bytes) -> Container:
@@ -102,6 +106,8 @@ def _split(tensors: Mapping[str, np.ndarray], max_shard_bytes: int) -> list[list
 
 def _only_checkpoint(folder: Path) -> Path:
     found = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.safetensors"))
+    if not found:
+        recognise.refuse_folder(folder)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "neither"
         raise ValueError(f"the folder {folder} must hold one *.safetensors.index.json, or one *.safetensors; got {names}")
@@ -169,6 +175,7 @@ def _merge(merged: Container, folder: Path, file: str, mapped: set[str]) -> Iter
         return
     shard = _read_file(folder / file)
     if shard.problems:
+        recognise.refuse(folder / file)
         yield f"{file} {shard.problems[0]}"
         return
     for name, text in shard.metadata.items():

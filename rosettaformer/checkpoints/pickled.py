@@ -1,31 +1,65 @@
 """State dicts that torch.save wrote. PyTorch is imported here only, when such a file is read or written."""
 
-from collections.abc import Mapping
+import itertools
+import pickletools
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..extras import install
-from .checkpoint import CheckpointError
+from reference_numpy.parameters import nearest
 
-__all__ = ["SUFFIXES", "read", "write"]
+from ..extras import install
+from . import container, recognise
+from .checkpoint import CheckpointError
+from .container import Container
+from .recognise import TORCH, ForeignError, Kind
+
+__all__ = ["SUFFIXES", "read", "read_any", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
+USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
+SHOWN = 20  # entries that a message lists
+LIGHTNING = "pytorch-lightning_version"
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a state dict, by name. The file runs no code: it is read with weights_only=True."""
+class _StandIn:
+    """Stands for an object of a class that is not imported: it takes whatever its pickle gives it, and does nothing."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        pass
+
+    __setstate__ = __init__
+
+
+def read_any(path: Path, key: str | None = None) -> Container:
+    """The tensors of a safetensors file, shards with an index or a file of torch.save: as its content says, else its suffix.
+
+    Raises ValueError as `read` and `container.read`, and on a key where there are no entries.
+    """
+    if path.is_file() and not path.name.endswith(".index.json"):
+        kind = recognise.kind_of(path)
+        if kind is TORCH or (kind is None and path.suffix in SUFFIXES):
+            return Container(read(path, key))
+    if key is not None:
+        raise ValueError(f"--key names an entry of a file of torch.save; {path} is none")
+    return container.read(path)
+
+
+def read(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
+    """The tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True.
+
+    Raises ForeignError on a file of another kind, a whole pickled module, and a training checkpoint without the key.
+    """
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    recognise.refuse(path, TORCH)
     torch, weights = _torch()
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever bytes in the file make the unpickler raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(path, [f"cannot be read as tensors alone (weights_only=True): {reason}"]) from None
+    state = _select(path, _load(torch, path), key)
     if not isinstance(state, Mapping):
-        raise CheckpointError(path, [f"must hold a state dict, names to tensors; got {type(state).__name__}"])
+        raise CheckpointError(path, [f"must hold a state dict, names to tensors; got {_kind(state)}"])
     arrays, problems = {}, []
     for name, tensor in state.items():
         try:
@@ -55,5 +89,76 @@ def _torch() -> Any:
     return torch, weights
 
 
+def _load(torch: Any, path: Path) -> Any:
+    """What the file holds; in place of every object of a class that PyTorch does not hold for safe, one that does nothing.
+
+    Raises ForeignError on a whole module, and CheckpointError on what cannot be read so.
+    """
+    try:
+        named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _named(path)
+        stand_ins = [(type(name, (_StandIn,), {}), name) for name in named]
+        with torch.serialization.safe_globals(stand_ins), path.open("rb") as file:  # given a path, torch.load would heed its suffix
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ForeignError:
+        raise
+    except Exception as error:  # whatever bytes in the file make the readers raise
+        reason = str(error).partition("WeightsUnpickler error:")[2].split() or str(error).split() or [type(error).__name__]
+        raise CheckpointError(path, [f"cannot be read as tensors alone (weights_only=True): {' '.join(reason):.200}"]) from None
+    if isinstance(state, _StandIn):
+        raise _whole(path, type(state).__name__)
+    return state
+
+
+def _named(path: Path) -> list[str]:
+    """The classes and functions that a file from before PyTorch 1.6 names. It is a number, a version, the machine and the object, pickled.
+
+    Raises ForeignError where the object is a module.
+    """
+    with path.open("rb") as file:
+        for _ in range(4):
+            made = [(code.name, str(value).replace(" ", ".")) for code, value, _ in pickletools.genops(file)]
+    first = next((name for code, name in made if code in ("GLOBAL", "EMPTY_DICT", "EMPTY_LIST")), "None")
+    if first not in ("None", "collections.OrderedDict") and not first.startswith("torch._"):  # of a tensor
+        raise _whole(path, first)
+    return [name for code, name in made if code == "GLOBAL"]
+
+
+def _whole(path: Path, name: str) -> ForeignError:
+    advice = "load it where its class is, and torch.save(model.state_dict(), FILE)"
+    return ForeignError(path, Kind(f"a whole pickled object of the class {name}", advice))
+
+
+def _select(path: Path, state: Any, key: str | None) -> Any:
+    """The state, or its entry at the key. Raises ForeignError where it needs a key."""
+    if not isinstance(state, Mapping):
+        return state
+    if key is not None:
+        if key not in state:
+            raise ValueError(f"--key {key}: {path} has no such entry{nearest(key, map(str, state))}; it has {_listed(state)}")
+        return state[key]
+    if entries := [str(name) for name, value in state.items() if _is_state(value)]:
+        raise ForeignError(path, _training(state, entries))
+    return state
+
+
+def _training(state: Mapping[Any, Any], entries: list[str]) -> Kind:
+    """The kind of a checkpoint with state dicts in these entries."""
+    what = "a Lightning checkpoint" if LIGHTNING in state else "a training checkpoint"
+    best = next((name for name in USUAL if name in entries), entries[0])
+    first = {str(name).partition(".")[0] for name in state[best]}
+    names = f"; its names begin with {first.pop()}., which --prefix finds or takes" if len(first) == 1 else ""
+    return Kind(f"{what}, with tensors in {_listed(entries)}", f"choose them with --key {best}{names}")
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(hasattr(entry, "layout") for entry in value.values())
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(f"{name!s:.100}" for name in itertools.islice(names, SHOWN))
+
+
 def _kind(value: Any) -> str:
+    if isinstance(value, _StandIn):
+        return f"an object of {type(value).__name__}"
     return f"a tensor of {value.dtype}, {value.layout}" if hasattr(value, "layout") else f"a {type(value).__name__}"

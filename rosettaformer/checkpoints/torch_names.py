@@ -11,7 +11,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.parameters import mismatches
 from reference_numpy.suggestions import nearest
 
-from . import torch_layout
+from . import families, torch_layout
 from .checkpoint import CheckpointError
 from .evidence import contiguous_layers
 
@@ -34,6 +34,8 @@ class Names:
         """The tensors by their native names; raises CheckpointError where there is no nn.Transformer or no source embedding."""
         problems = [f"--ignore {key}: no such tensor{nearest(key, state)}" for key in ignore if key not in state]
         rest = {key: tensor for key, tensor in state.items() if key not in ignore}
+        if not any(re.fullmatch(families.NATIVE, key) for key in rest):
+            families.refuse(rest, name)
         prefix = self.prefix if self.prefix is not None else _find_prefix(name, rest)
         keys = {}
         for native in torch_layout.OUTER:
@@ -90,6 +92,8 @@ class Found:
         """The fields of the config that the tensors show; the vocabularies of fresh tables cannot be shown."""
         shapes = {native: tuple(tensor.shape) for native, tensor in natives.items()}
         width = _length(shapes, r"\.norm\d?\.weight$")
+        if not width:
+            raise CheckpointError(self.name, [*self.problems, f"no layer norm such as {self._missing('encoder.layers.0.norm1.weight')}"])
         layers = {f"{stack}_layers": contiguous_layers(natives, stack) for stack in ("encoder", "decoder")}
         result: dict[str, Any] = {
             "model_width": width,

@@ -16,15 +16,16 @@ from .torch_names import Names
 __all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "load", "save"]
 
 SAVE_OPTIONS = ("prefix", "source_embedding", "target_embedding", "logits")
-LOAD_OPTIONS = ("preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
+LOAD_OPTIONS = ("key", "preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
 
 
-def load(path: str | Path, **options: Any) -> Checkpoint:
-    """The checkpoint in a .safetensors file, shards with an index, or a .pt or .pth file; options as `import_state_dict`."""
+def load(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
+    """The checkpoint in a .safetensors file, shards with an index, or a file of torch.save; options as `import_state_dict`.
+
+    key: the entry of a training checkpoint that holds the state dict.
+    """
     path = Path(path)
-    if path.suffix in pickled.SUFFIXES:
-        return import_state_dict(pickled.read(path), name=str(path), **options)
-    source = container.read(path)
+    source = pickled.read_any(path, key)
     if source.problems:
         raise CheckpointError(path, source.problems)
     return import_state_dict(source.tensors, name=str(path), **options)

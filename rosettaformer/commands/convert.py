@@ -31,6 +31,7 @@ __all__ = ["convert"]
 @click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index.")
 @click.option("--preset", help="Take the choices that no shape shows from this preset.")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable.")
+@click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
 @click.option("--prefix", help="What stands before encoder.layers... in the state dict; found by default.")
 @click.option("--source-embedding", metavar="NAME", help="The state dict's source embedding.")
 @click.option("--target-embedding", metavar="NAME", help="The state dict's target embedding.")
@@ -41,7 +42,8 @@ __all__ = ["convert"]
 def convert(source: Path, destination: Path, from_format: str, to_format: str, as_json: bool, **given: Any) -> None:
     """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
 
-    A torch-transformer is a state dict (.safetensors, .pt, .pth) of torch.nn.Transformer with embeddings and an output layer around it.
+    A torch-transformer is a state dict of torch.nn.Transformer with embeddings and an output layer around it, in safetensors or a file of
+    torch.save: .pt, .pth, or a training checkpoint (--key).
     Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.
     Nothing is written when anything is wrong.
     """

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from reference_numpy import parameters
 
-from ..checkpoints import Checkpoint, CheckpointError, canonical, container, pickled
-from ..checkpoints.container import Container
+from ..checkpoints import Checkpoint, CheckpointError, canonical, families, pickled
 
 __all__ = ["inspect"]
 
@@ -24,15 +23,16 @@ LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
-def inspect(context: click.Context, file: Path, as_json: bool) -> None:
+def inspect(context: click.Context, file: Path, key: str | None, as_json: bool) -> None:
     """Show the config, size, ties and tensors of the checkpoint FILE (a file, an index of shards, or their folder).
 
     Of a file that is not canonical, its raw tensors. Of a damaged one, all problems.
     """
     try:
-        description = _describe(file)
+        description = _describe(file, key)
     except CheckpointError as error:
         if not as_json:
             raise
@@ -44,13 +44,20 @@ def inspect(context: click.Context, file: Path, as_json: bool) -> None:
         _print(description)
 
 
-def _describe(file: Path) -> dict[str, Any]:
-    source = Container(pickled.read(file)) if file.suffix in pickled.SUFFIXES else container.read(file)
+def _describe(file: Path, key: str | None) -> dict[str, Any]:
+    source = pickled.read_any(file, key)
     if canonical.is_canonical(source):
         return _canonical(file, canonical.validate(source, file))
     if source.problems:
         raise CheckpointError(file, source.problems)
-    return {"file": str(file), "format": None, "metadata": source.metadata, "tensors": [_row(*item) for item in source.tensors.items()]}
+    kind = families.describe(source.tensors, file)
+    return {
+        "file": str(file),
+        "format": None,
+        "recognised": kind and kind.what,
+        "metadata": source.metadata,
+        "tensors": [_row(*item) for item in source.tensors.items()],
+    }
 
 
 def _canonical(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -84,7 +91,8 @@ def _print(description: Mapping[str, Any]) -> None:
     if not console.is_terminal:
         console.width = 160
     if description["format"] is None:
-        console.print(f"{description['file']}: not a canonical checkpoint; its raw tensors, {len(description['tensors'])}")
+        what = description["recognised"] or "not a canonical checkpoint"
+        console.print(f"{description['file']}: {what}; its raw tensors, {len(description['tensors'])}")
         console.print(_pairs("metadata", description["metadata"].items()))
         console.print(_tensors(description["tensors"], ("name", "dtype", "shape")))
         return

@@ -1,0 +1,152 @@
+"""What a file or folder is that is no safetensors, by its first bytes, members and names. Nothing in it is run."""
+
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .checkpoint import CheckpointError
+
+__all__ = ["CONVERT", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "kind_of", "model_type", "refuse", "refuse_folder"]
+
+HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
+LONGEST_CONFIG = 1 << 20  # bytes of a config.json that are read
+LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a table of LevelDB ends
+
+
+class Kind(NamedTuple):
+    """What something is, and what its owner can do."""
+
+    what: str
+    advice: str
+
+
+class ForeignError(CheckpointError):
+    """A checkpoint of another program, in one line."""
+
+    def __init__(self, name: str | Path, kind: Kind) -> None:
+        self.problems = [f"is {kind.what}: {kind.advice}"]
+        ValueError.__init__(self, f"{name} {self.problems[0]}")
+
+
+CONVERT = "rosettaformer convert FILE NEW.safetensors --from torch-transformer --to canonical makes a canonical file"
+_LOAD = "load it where it was made, and write its arrays with rosettaformer.checkpoints.save"
+_STATE = "load it where it was made, and torch.save(model.state_dict(), FILE)"
+_ORIGINAL = "take the model that it was made from"
+_AGAIN = "download or save it again"
+_UNPACK = "unpack it, and name the file within"
+
+SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
+TORCH = Kind("a file of torch.save", CONVERT)
+_TENSORFLOW = Kind("a TensorFlow checkpoint", _LOAD)
+_SAVED_MODEL = Kind("a TensorFlow SavedModel", _LOAD)
+_MSGPACK = Kind("a msgpack file, as Flax writes", _LOAD)
+_ONNX = Kind("an ONNX model", _ORIGINAL)
+_CTRANSLATE2 = Kind("a CTranslate2 model", _ORIGINAL)
+
+# first bytes -> what the file is; the first row that fits is taken
+_HEADS: tuple[tuple[bytes, Kind], ...] = (
+    (rb"\Z", Kind("empty", _AGAIN)),
+    (rb".{6}\0\0\s*\{", SAFETENSORS),
+    (rb"version https://git-lfs\.github\.com/spec", Kind("a Git LFS pointer, not the file", "git lfs pull fetches it")),
+    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body|\?xml)", Kind("a web page", "download the file, not the page that shows it")),
+    (rb"\x80.\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", TORCH),  # a pickled number, which PyTorch wrote before 1.6
+    (rb"\x80[\2-\5]", Kind("a Python pickle that torch.save did not write", _LOAD)),
+    (rb"\x89HDF\r\n\x1a\n", Kind("an HDF5 file, as Keras writes", _LOAD)),
+    (rb"\x93NUMPY", Kind("one NumPy array", _LOAD)),
+    (rb"GGUF", Kind("a GGUF file, as llama.cpp reads", _ORIGINAL)),
+    (rb".{4}TFL3", Kind("a TensorFlow Lite model", _ORIGINAL)),
+    (rb".\0\0\0..\w+Spec\0", _CTRANSLATE2),
+    (rb"\x08[\1-\x20](\x12.(pytorch|tf2onnx|[\w.-]*onnx)|\x3a.{1,9}\n)", _ONNX),
+    (rb"model_checkpoint_path:", _TENSORFLOW),
+    (rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)\w{2}", _MSGPACK),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!|.{257}ustar", Kind("an archive", _UNPACK)),
+)
+# members of a zip archive -> what it is
+_MEMBERS: tuple[tuple[str, Kind], ...] = (
+    (r"(.*/)?constants\.pkl", Kind("a TorchScript archive (torch.jit.save)", _STATE)),
+    (r"(.*/)?data\.pkl", TORCH),
+    (r"(.*/)?archive_format", Kind("a program of torch.export", _STATE)),
+    (r"model\.weights\.h5", Kind("a Keras model (.keras)", _LOAD)),
+    (r".*\.npy", Kind("a NumPy archive (.npz)", "write its arrays with rosettaformer.checkpoints.save")),
+    (r".*", Kind("a zip archive", _UNPACK)),
+)
+# name of a file that its bytes do not tell -> what it is
+_NAMES: tuple[tuple[str, Kind], ...] = (
+    (r".*\.data-\d{5}-of-\d{5}", _TENSORFLOW),
+    (r"saved_model\.pb(txt)?", _SAVED_MODEL),
+    (r".*\.onnx", _ONNX),
+    (r".*\.msgpack", _MSGPACK),
+)
+# file in a folder -> what the folder is
+_FOLDERS: tuple[tuple[str, Kind], ...] = (
+    (r"saved_model\.pb(txt)?", _SAVED_MODEL),
+    (r"_CHECKPOINT_METADATA|_METADATA|manifest\.ocdbt", Kind("an Orbax checkpoint", _LOAD)),
+    (r"checkpoint|.*\.data-\d{5}-of-\d{5}", _TENSORFLOW),
+    (
+        r".*\.distcp",
+        Kind("a distributed checkpoint of PyTorch", "torch.distributed.checkpoint.format_utils makes it one file"),
+    ),
+    (r"model\.bin", _CTRANSLATE2),
+    (r"adapter_config\.json", Kind("an adapter of PEFT, not a model", "merge it into its model, and save that")),
+)
+_TORCH_FILE = r".*\.(pt|pth|ckpt)|pytorch_model.*\.bin"
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a file is; None where nothing is known of it. Raises OSError where it cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+        file.seek(max(0, file.seek(0, 2) - FOOTER))
+        footer = file.read(FOOTER)
+    if head.startswith((b"PK\3\4", b"PK\5\6")):
+        return _archive(path)
+    found = next((kind for pattern, kind in _HEADS if re.match(pattern, head, re.DOTALL)), None)
+    return found or (_TENSORFLOW if footer == LEVEL_DB else _first(_NAMES, [path.name]))
+
+
+def refuse(path: Path, due: Kind = SAFETENSORS) -> None:
+    """Raises ForeignError where the file is known to be of another kind than the one due."""
+    kind = kind_of(path)
+    if kind is not None and kind is not due:
+        raise ForeignError(path, kind)
+
+
+def refuse_folder(folder: Path) -> None:
+    """Raises ForeignError where a folder without safetensors is known to be another program's checkpoint."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    if torch := [name for name in names if re.fullmatch(_TORCH_FILE, name)]:
+        count = "a file" if len(torch) == 1 else f"{len(torch)} files"
+        raise ForeignError(folder, Kind(f"a folder with {count} of torch.save", f"name the file: {', '.join(torch[:5])}"))
+    kind = _first(_FOLDERS, names)
+    if kind is None and (found := model_type(folder)):
+        kind = Kind(f"the folder of a Hugging Face model of type {found!r} without safetensors", "model.save_pretrained(DIR) writes them")
+    if kind:
+        raise ForeignError(folder, kind)
+
+
+def model_type(place: Path) -> str | None:
+    """The architecture that Hugging Face's config.json names, in a folder or beside a file; None where there is none."""
+    try:
+        with ((place if place.is_dir() else place.parent) / "config.json").open(encoding="utf-8") as file:
+            config = json.loads(file.read(LONGEST_CONFIG))
+    except (OSError, ValueError, RecursionError):
+        return None
+    found = config.get("model_type") if isinstance(config, dict) else None
+    return found if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found) else None
+
+
+def _archive(path: Path) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return Kind("a damaged zip archive, as torch.save and NumPy write", _AGAIN)
+    return _first(_MEMBERS, names) or Kind("an empty zip archive", _AGAIN)
+
+
+def _first(table: Iterable[tuple[str, Kind]], names: Sequence[str]) -> Kind | None:
+    """The first row of which a name fits."""
+    return next((kind for pattern, kind in table if any(re.fullmatch(pattern, name) for name in names)), None)
