@@ -11,9 +11,11 @@ from torch import Tensor
 from reference_numpy import checks
 
 from . import dtypes, mask, positional_encoding
+from .attention import MultiHeadAttention
 from .embedding import check_ids
-from .fused import pack
-from .transformer import Transformer
+from .fused import changed, pack
+from .layers import DecoderLayer
+from .transformer import Decoder, Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -29,9 +31,10 @@ def start_cache(model: Transformer, memory_bsd: Tensor, source_mask_bs: Tensor |
     """Room for `length` tokens, which steps write into in place.
 
     copies: so many neighbouring rows of the target share a row of the memory, and can change places without a copy of keys and values.
-    Raises ValueError on a model in training, too.
+    Raises ValueError on a model in training, too, and where a part that steps do not call as a whole has a hook or is of a kind of its own.
     """
     model.need_decoder()
+    _check_steps(model)
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
     config = model.config
@@ -139,6 +142,22 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
         "leading_b": cache["leading_b"][row_b],
         "layers": layers,
     }
+
+
+def _check_steps(model: Transformer) -> None:
+    """Raises ValueError where a step would leave out what `forward` does: it calls these modules by other methods than that."""
+    whole: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
+    for index, layer in enumerate(_layers(model)):
+        whole.append((f"decoder.layers.{index}", layer, DecoderLayer))
+        whole += [(f"decoder.layers.{index}.{name}", getattr(layer, name), MultiHeadAttention) for name in _ATTENTIONS]
+    for name, module, kind in whole:
+        if not isinstance(module, kind) or type(module).forward is not kind.forward:
+            raise ValueError(f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}")
+        if changed(module):
+            raise ValueError(f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own")
+
+
+_ATTENTIONS = ("self_attention", "cross_attention")
 
 
 def _layers(model: Transformer) -> Any:

@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-__all__ = ["name", "widen"]
+__all__ = ["autocasts", "name", "widen"]
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether `torch.autocast` chooses the dtypes of what is computed from the tensor."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def name(dtype: torch.dtype) -> str:

@@ -1,12 +1,14 @@
 """Token embedding and the logits that invert it."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import dtypes, tracing
 from .linear import Linear
 
 __all__ = ["Embedding", "Logits"]
@@ -37,8 +39,18 @@ class Embedding(nn.Module):
         return x_btd if self.scale is None else x_btd * self.scale
 
 
+class SharedEmbedding(Embedding):
+    """The embedding of another one's table. It registers neither, so that nothing that acts on parameters by name can part them."""
+
+    table: Any = property(lambda self: self.owner[0].table)
+
+    def __init__(self, owner: Embedding) -> None:
+        nn.Module.__init__(self)
+        self.scale, self.owner = owner.scale, (owner,)  # in a tuple: as an attribute it would be a submodule
+
+
 class Logits(Linear):
-    """`logits = x W + b`, as a linear layer `d -> v`. Tied: its weight is the table itself, the same `nn.Parameter`."""
+    """`logits = x W + b`, as a linear layer `d -> v`."""
 
     def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
         super().__init__(width, vocabulary, bias)
@@ -48,15 +60,37 @@ class Logits(Linear):
         return super().forward(x_btd)
 
 
+class TiedLogits(nn.Module):
+    """`Logits` whose weight is the table of an embedding, which it does not register (`SharedEmbedding`)."""
+
+    weight: Any = property(lambda self: self.owner[0].table)
+
+    def __init__(self, owner: Embedding, bias: bool) -> None:
+        super().__init__()
+        self.owner = (owner,)
+        self.out_features, self.in_features = owner.table.shape
+        self.bias = nn.Parameter(torch.empty(self.out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        checks.check_features("x", x_btd.shape, self.in_features)
+        return F.linear(x_btd, self.weight, self.bias)
+
+
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
     """Raises ValueError on tokens that do not fit their vocabulary.
 
-    The bounds of all tokens come from the device in one transfer. While a graph is traced there are no values: only axes and dtype count.
+    The bounds of all tokens come from the device in one transfer. Where there are no values (`tracing.has_values`) only axes and dtype
+    count.
     """
     for token, vocabulary in tokens:
         checks.check_tokens("token", token.shape, dtypes.name(token.dtype), vocabulary)
-    ids = [(token, vocabulary) for token, vocabulary in tokens if not token.is_floating_point() and token.numel()]
-    if torch.compiler.is_compiling() or not ids:
+    ids = [pair for pair in tokens if tracing.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
+    if not ids:
         return
     bounds = torch.stack([bound for token, _ in ids for bound in token.long().aminmax()]).tolist()
     for (token, vocabulary), lowest, highest in zip(ids, bounds[::2], bounds[1::2], strict=True):

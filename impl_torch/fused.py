@@ -1,4 +1,7 @@
-"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
+"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel.
+
+What stands in for a linear layer is called as it is.
+"""
 
 import copy
 from typing import Any
@@ -7,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .attention import MultiHeadAttention
-from .linear import FusedLinear
+from .embedding import Logits, TiedLogits
+from .feed_forward import FeedForward
+from .linear import FusedLinear, Linear
 from .transformer import Transformer
 
 __all__ = ["FusedAttention", "fused", "pack"]
@@ -52,12 +57,35 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
     model.need_decoder()
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.decoder.layers:
-        layer.self_attention = FusedAttention(layer.self_attention, True)
-        layer.cross_attention = FusedAttention(layer.cross_attention, False)
-        for name in ("hidden", "output"):
-            setattr(layer.feed_forward, name, FusedLinear(getattr(layer.feed_forward, name)))
-    result.logits = FusedLinear(result.logits)
+        for name in ("self_attention", "cross_attention"):
+            attention = getattr(layer, name)
+            if type(attention) is MultiHeadAttention and not changed(attention) and _fusible(attention):
+                setattr(layer, name, FusedAttention(attention, name == "self_attention"))
+        if type(layer.feed_forward) is FeedForward:
+            for name in ("hidden", "output"):
+                _fuse(layer.feed_forward, name)
+    _fuse(result, "logits")
     return result
+
+
+def _fusible(attention: MultiHeadAttention) -> bool:
+    parts: list[Any] = [attention.query, attention.key, attention.value, attention.output]
+    return all(map(_plain, parts)) and len({part.bias is None for part in parts[:3]}) == 1
+
+
+def _fuse(module: nn.Module, name: str) -> None:
+    if _plain(part := getattr(module, name)):
+        setattr(module, name, FusedLinear(part))
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another."""
+    return type(module) in (nn.Linear, Linear, Logits, TiedLogits) and not changed(module)
+
+
+def changed(module: nn.Module) -> bool:
+    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def pack(model: Transformer, rows: int) -> bool:

@@ -1,5 +1,7 @@
 """The affine map of every projection."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,12 +10,21 @@ __all__ = ["FusedLinear", "Linear"]
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` that starts as INIT says: Xavier uniform kernel, zero bias."""
+    """`nn.Linear` that starts as INIT says: Xavier uniform kernel, zero bias.
+
+    `torch.ao.quantization` replaces `nn.Linear` alone and leaves every subclass as it is: that it asks for is an error, not a model that
+    is as large as before. `torchao.quantization.quantize_` knows subclasses.
+    """
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "qconfig":
+            raise ValueError("torch.ao.quantization leaves subclasses of nn.Linear unquantised; use torchao.quantization.quantize_")
+        super().__setattr__(name, value)
 
 
 class FusedLinear(nn.Module):
@@ -43,7 +54,8 @@ class FusedLinear(nn.Module):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         rows = x_btd.shape[0] * x_btd.shape[1]
-        if torch.compiler.is_compiling() or self._packed is None or rows != self._packed_for[0]:
+        packed = self._packed is not None and rows == self._packed_for[0] and x_btd.dtype == self.weight.dtype  # not so under autocast
+        if torch.compiler.is_compiling() or not packed:
             return F.linear(x_btd, self.weight, self.bias)
         if self._half:
             return torch.ops.mkldnn._linear_pointwise(x_btd, self._packed, self.bias, "none", [], "")

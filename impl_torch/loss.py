@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import dtypes, tracing
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
@@ -27,8 +27,8 @@ def cross_entropy(
     """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels that count, divided by total.
 
     The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms: over the vocabulary it does not add up
-    to 0, by the same sign everywhere, and training drifts. total: a tensor where one compiled graph is to serve every count. checked: the
-    caller has checked the ids.
+    to 0, by the same sign everywhere, and training drifts. Under autocast the loss of half types is float32, as that is; otherwise it has
+    the dtype of the logits. total: a tensor where one compiled graph is to serve every count. checked: the caller has checked the ids.
     """
     bounds = () if checked else _bounds(label_bt)
     known_total = None if isinstance(total, Tensor) else total
@@ -44,11 +44,13 @@ def cross_entropy(
     if total is None:
         total = max(label_bt.numel(), 1) if mask_bt is None else mask_bt.sum().clamp(min=1)
     counted_bt = loss_bt if mask_bt is None else loss_bt.masked_fill(~mask_bt, 0)
-    return (counted_bt.sum() / total).to(logits_btv.dtype)
+    loss = counted_bt.sum() / total
+    # Autocast chose the half type of the logits, not the caller.
+    return loss if dtypes.autocasts(logits_btv) else loss.to(logits_btv.dtype)
 
 
 def _bounds(label_bt: Tensor) -> list[int]:
-    """The lowest and the highest id; nothing while a graph is traced, where there are no values."""
-    if torch.compiler.is_compiling() or not label_bt.numel() or label_bt.is_floating_point():
+    """The lowest and the highest id; nothing where there are no values to look at."""
+    if not tracing.has_values(label_bt) or not label_bt.numel() or label_bt.is_floating_point():
         return []
     return torch.stack(label_bt.long().aminmax()).tolist()

@@ -11,7 +11,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import dtypes, loss, mask, positional_encoding
 from .dropout import Dropout
-from .embedding import Embedding, Logits, check_ids
+from .embedding import Embedding, Logits, SharedEmbedding, TiedLogits, check_ids
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
@@ -60,8 +60,9 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model. Shared embeddings are one module, tied logits one `nn.Parameter`: their gradients add up.
+    """The whole model. Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it.
 
+    A state dict that has it under its other names too, `target_embedding.table` and `logits.weight`, is loaded if all are equal.
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, where they are given;
     the other sites draw their own in training.
     """
@@ -72,13 +73,17 @@ class Transformer(nn.Module):
         self.source_embedding = Embedding(config.source_vocabulary, config.model_width, config.scale_embedding)
         self.encoder = Encoder(config)
         if config.decoder_layers:
-            self.target_embedding = self.source_embedding
-            if not config.share_embeddings:
-                self.target_embedding = Embedding(config.target_vocabulary, config.model_width, config.scale_embedding)
+            self.target_embedding = (
+                SharedEmbedding(self.source_embedding)
+                if config.share_embeddings
+                else Embedding(config.target_vocabulary, config.model_width, config.scale_embedding)
+            )
             self.decoder = Decoder(config)
-            self.logits = Logits(config.model_width, config.target_vocabulary, config.output_bias)
-            if config.tie_logits:
-                self.logits.weight = self.target_embedding.table
+            self.logits = (
+                TiedLogits(self.target_embedding, config.output_bias)
+                if config.tie_logits
+                else Logits(config.model_width, config.target_vocabulary, config.output_bias)
+            )
 
     def encode(self, source: Tensor, source_mask_bs: Tensor | None = None, keep: Tree | None = None) -> Tensor:
         check_ids((source, self.config.source_vocabulary))
@@ -110,18 +115,28 @@ class Transformer(nn.Module):
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
+        checked: bool = False,
     ) -> Tensor:
+        """checked: the caller has checked the ids."""
         self.need_decoder()
-        self.check_ids(source, target)
-        return self._logits(source, target, source_mask_bs, target_mask_bt, keep)
+        if not checked:
+            self.check_ids(source, target)
+        source_mask_bs = self._mask(source, source_mask_bs)
+        return self._decode(target, self._encode(source, source_mask_bs, keep), source_mask_bs, target_mask_bt, keep)
 
     def training_loss(
         self, source: Tensor, target: Tensor, smoothing: float = 0.0, total: int | Tensor | None = None, keep: Tree | None = None
     ) -> Tensor:
+        """Calls the module, with its hooks: FSDP2 works, and with `MixedPrecisionPolicy(output_dtype=torch.float32)` the loss is float32.
+
+        A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no gradients. Of
+        `DistributedDataParallel` take the loss of what it returns:
+        `input_bt, label_bt = loss.teacher_forcing(target)`, then `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, ...)`.
+        """
         self.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
         self.check_ids(source, target)
-        logits_btv = self._logits(source, input_bt, None, None, keep)
+        logits_btv = self(source, input_bt, keep=keep, checked=True)
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
 
@@ -130,11 +145,14 @@ class Transformer(nn.Module):
         if not self.config.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
-    def _logits(
-        self, source: Tensor, target: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
-    ) -> Tensor:
-        source_mask_bs = self._mask(source, source_mask_bs)
-        return self._decode(target, self._encode(source, source_mask_bs, keep), source_mask_bs, target_mask_bt, keep)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        names = [prefix + name for name in _names_of_the_table(self.config)]
+        given = {name: state_dict.pop(name) for name in names if name in state_dict}
+        for first, table in [*given.items()][:1]:
+            state_dict[names[0]] = table
+            unequal = [name for name, other in given.items() if not _equal(table, other)]
+            others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None) -> Tensor:
         sites = (keep or {}).get("encoder", {})
@@ -167,3 +185,18 @@ class Transformer(nn.Module):
             return x_btd + table_td
         checks.check_token_mask(f"{name} mask", mask_bt.shape, dtypes.name(mask_bt.dtype), token.shape[:2])
         return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
+
+
+def _names_of_the_table(config: TransformerConfig) -> list[str]:
+    """The names of the tensor that embeddings and logits share, first that of the parameter."""
+    if not config.decoder_layers:
+        return ["source_embedding.table"]
+    tables = ["source_embedding.table"] if config.share_embeddings else []
+    return [*tables, "target_embedding.table", *(["logits.weight"] if config.tie_logits else [])]
+
+
+def _equal(table: Tensor, other: Tensor) -> bool:
+    """In every value, where both have values."""
+    if (table.shape, table.dtype, table.is_meta) != (other.shape, other.dtype, other.is_meta):
+        return False
+    return table is other or table.is_meta or torch.allclose(table, other.to(table.device), rtol=0, atol=0, equal_nan=True)

@@ -3,6 +3,7 @@
 Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is that of this package.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,8 +49,8 @@ def load(
 ) -> None:
     """Writes canonical parameters into the module, in place.
 
-    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype, every tensor that the module lacks and
-    every parameter of the module that nothing would fill; then nothing is changed.
+    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype, every tensor that the module lacks or has
+    without values (meta) and every parameter of the module that nothing would fill; then nothing is changed.
     """
     names = _native_names(config, component, table)
     problems = [*_problems(module, parameters, names)]
@@ -69,10 +70,19 @@ def load(
 def export(
     module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
 ) -> dict[str, np.ndarray]:
-    """The module's parameters by canonical name, as arrays of their own; raises ValueError where one is missing or misshapen."""
-    names = _native_names(config, component, table).values()
-    tensors = {name: to_numpy(tensor) for name in names if (tensor := _find(module, name)) is not None}
-    return layout.from_native(tensors, table, config, component)
+    """The module's parameters by canonical name, as arrays of their own.
+
+    Raises ValueError where one is missing, misshapen or without values (meta), and where the module has a parameter that would be left
+    out, such as the second of two that the config says are tied.
+    """
+    found = {name: tensor for name in _native_names(config, component, table).values() if (tensor := _find(module, name)) is not None}
+    problems = [f"the module's {name} has no values: it is on the meta device" for name, tensor in found.items() if tensor.is_meta]
+    # A parametrised tensor is computed from parameters of its own.
+    computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
+    problems += [f"no array would hold the module's {name}" for name in _others(module, found) if not name.startswith(computed)]
+    if problems:
+        raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(problems))
+    return layout.from_native({name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component)
 
 
 def tensors(module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, Tensor]:
@@ -95,19 +105,31 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Iterator[str]:
-    filled = set()
+    found = {}
     for name, native_name in names.items():
         tensor = _find(module, native_name)
         if tensor is None:
             yield f"the module has no {native_name} for {name}"
             continue
-        filled.add(tensor.untyped_storage().data_ptr())
+        found[native_name] = tensor
+        if tensor.is_meta:
+            yield f"the module's {native_name} can hold no values: it is on the meta device"
         if name in parameters and str(parameters[name].dtype) != dtypes.name(tensor.dtype):
             yield f"{name} must be {dtypes.name(tensor.dtype)}; got {parameters[name].dtype}"
-    # By storage, since a table may name a view of a parameter.
-    for native_name, parameter in module.named_parameters():
-        if parameter.untyped_storage().data_ptr() not in filled:
-            yield f"nothing fills the module's {native_name}"
+    for native_name in _others(module, found):
+        yield f"nothing fills the module's {native_name}"
+
+
+def _others(module: nn.Module, found: Mapping[str, Tensor]) -> Iterator[str]:
+    """The module's parameters that none of these tensors is, by storage, since a table may name a view of a parameter."""
+    storages = {_storage(tensor) for tensor in found.values()}
+    for name, parameter in module.named_parameters():
+        if _storage(parameter) not in storages:
+            yield name
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _native_names(config: TransformerConfig, component: str, table: layout.Table) -> dict[str, str]:

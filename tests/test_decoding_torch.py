@@ -210,6 +210,107 @@ def test_fused_kernels_are_those_of_the_model_side_by_side_and_a_snapshot(dtype:
     assert torch.equal(searcher.greedy_search(source, OPTIONS)["log_p_bn"], before["log_p_bn"])
 
 
+class LowRank(torch.nn.Module):
+    """What users put in the place of a linear layer."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+        self.down, self.up = torch.nn.Linear(base.in_features, 2, bias=False), torch.nn.Linear(2, base.out_features, bias=False)
+
+    in_features = property(lambda self: self.base.in_features)
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.up(self.down(x))
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x: Any, keep: Any = None) -> Any:
+        return 2 * x
+
+
+def _hook(module: Any) -> None:
+    module.register_forward_hook(lambda module, given, result: 2 * result)
+
+
+def _own_forward(module: Any) -> None:
+    forward = module.forward
+    module.forward = lambda x: 2 * forward(x)
+
+
+def _replaced(model: Any, path: str, change: str) -> None:
+    parent, _, name = path.rpartition(".")
+    holder, module = model.get_submodule(parent), model.get_submodule(path)
+    if change == "low_rank":
+        setattr(holder, name, LowRank(module))
+    elif change == "biased":
+        setattr(holder, name, torch.nn.Linear(module.in_features, module.out_features))
+    elif change == "other":
+        setattr(holder, name, Doubled())
+    elif change == "parametrised":
+        torch.nn.utils.parametrize.register_parametrization(module, "weight", Doubled())
+    else:
+        {"hook": _hook, "own_forward": _own_forward}[change](module)
+
+
+ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.1.feed_forward"
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (f"{ATTENTION}.query", "low_rank"),
+        (f"{ATTENTION}.key", "biased"),
+        (f"{ATTENTION}.value", "parametrised"),
+        (f"{ATTENTION}.output", "hook"),
+        ("decoder.layers.1.cross_attention.value", "low_rank"),
+        (f"{FEED_FORWARD}.hidden", "low_rank"),
+        (f"{FEED_FORWARD}.output", "own_forward"),
+        (FEED_FORWARD, "other"),
+        ("logits", "low_rank"),
+        ("logits", "hook"),
+    ],
+)
+def test_a_search_uses_what_stands_in_for_a_part(path: str, change: str) -> None:
+    config = config_of()
+    model, source = model_of(config, arrays_of(config)), torch.from_numpy(source_of(config))
+    _replaced(model, path, change)
+    model.double().eval()
+    found = Searcher(model).greedy_search(source, OPTIONS | {"min_new_tokens": 5})
+    token_bn = found["token_bn"]
+    with torch.no_grad():
+        logits_btv = model(source, torch.cat([torch.full((3, 1), START), token_bn[:, :-1]], dim=1))
+    logits_btv[..., [PADDING, START]] = -torch.inf
+    log_p_bn = logits_btv.log_softmax(-1).gather(2, token_bn[..., None])[..., 0]
+    torch.testing.assert_close(found["log_p_bn"], log_p_bn, **CLOSE)
+
+
+@pytest.mark.parametrize("path", ["", "decoder", "decoder.layers.1", "decoder.layers.0.cross_attention"])
+def test_what_steps_do_not_call_may_not_be_changed(path: str) -> None:
+    config = config_of()
+    source, options = torch.from_numpy(source_of(config)), OPTIONS
+    for change in (_hook, _own_forward):
+        model = model_of(config, arrays_of(config))
+        change(model.get_submodule(path))
+        with pytest.raises(ValueError, match=rf"calls no forward of {path or 'model'}, which must have no hooks"):
+            Searcher(model).greedy_search(source, options)
+    model = model_of(config, arrays_of(config))
+    model.decoder.layers[0].cross_attention = LowRank(model.decoder.layers[0].cross_attention.query)
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.cross_attention to be a MultiHeadAttention .*; got LowRank"):
+        Searcher(model).greedy_search(source, options)
+
+
+def test_searches_under_autocast() -> None:
+    config = config_of("biases")
+    arrays, source = arrays_of(config), torch.from_numpy(source_of(config))
+    searcher = Searcher(model_of(config, arrays, np.float32))
+    plain = searcher.greedy_search(source, OPTIONS)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = searcher.greedy_search(source, OPTIONS)
+    assert found["log_p_bn"].dtype == torch.float32
+    torch.testing.assert_close(found["log_p_bn"][:, 0], plain["log_p_bn"][:, 0], rtol=0, atol=0.1)
+
+
 def test_weights_in_bfloat16_on_request() -> None:
     config = config_of("biases")
     arrays, source = arrays_of(config), source_of(config)

@@ -37,6 +37,46 @@ def done(*arguments: object, text: str = "") -> str:
     return out
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("backend", ["MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION"])
+def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(backend: str, dtype: str, grad: bool) -> None:
+    need("torch")
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from impl_torch.attention import scaled_dot_product_attention
+
+    kind = getattr(torch, dtype)
+    served = 0
+    for target, source in ((3, 7), (64, 64), (192, 192), (128, 64)):
+        query, key, value = (
+            torch.randn(2, length, 4, 64, dtype=kind, device=DEVICE, requires_grad=grad) for length in (target, source, source)
+        )
+        mask = torch.ones(2, 1, target, source, dtype=torch.bool, device=DEVICE)
+        mask[0, :, 1] = False
+        for options in (
+            {"mask_bhts": mask},
+            {"bias_bhts": torch.where(mask, 0.0, -torch.inf).to(kind)},
+            {"mask_bhts": mask, "causal": True},
+        ):
+            try:
+                with sdpa_kernel(getattr(SDPBackend, backend)), torch.set_grad_enabled(grad):
+                    output = scaled_dot_product_attention(query, key, value, **options)
+            except RuntimeError as error:
+                assert "No available kernel" in str(error), error
+                continue
+            served += 1
+            assert not output[0, 1].any()
+            assert output[1, 1:].any()
+            if grad:
+                gradients = torch.autograd.grad(output.float().square().sum(), (query, key, value))
+                assert all(gradient.isfinite().all() for gradient in gradients)
+                assert not gradients[0][0, 1].any()
+    if not served:
+        pytest.skip(f"{backend} serves no mask in {dtype} on this device")
+
+
 @pytest.mark.parametrize(("device", "dtypes"), [(DEVICE, DTYPES), ("cuda-tf32", ("float32",))])
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, ...]) -> None:

@@ -1,0 +1,330 @@
+"""The PyTorch port in the hands of its users: torch's transforms, exporters, wrappers and copies are right with it, or refused."""
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reference_numpy import TransformerConfig, preset
+from reference_numpy import transformer as truth
+from reference_numpy.parameters import nest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from impl_torch import attention, loss, weights  # noqa: E402
+from impl_torch.transformer import Transformer  # noqa: E402
+
+CONFIG = preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, output_bias=True)
+ALIASES = ("target_embedding.table", "logits.weight")
+
+
+def tokens(batch: int, length: int) -> Any:
+    return torch.arange(batch * length).reshape(batch, length) % 18 + 1
+
+
+SOURCE, TARGET = tokens(3, 5), tokens(3, 4)
+
+
+def model_of(config: TransformerConfig = CONFIG, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return Transformer(config).eval()
+
+
+def tied(model: Any) -> bool:
+    return model.logits.weight is model.target_embedding.table is model.source_embedding.table
+
+
+def close(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding_id", [0, None])
+def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -> None:
+    torch.compiler.reset()
+    traced, model = CompileCounter(), model_of(CONFIG.replace(padding_id=padding_id))
+    graph = torch.compile(model, backend=traced, fullgraph=True, dynamic=True)
+    for batch, source, target in ((3, 7, 5), (5, 9, 6), (2, 2, 2), (4, 4, 4), (7, 3, 30), (6, 5, 5), (8, 6, 6), (9, 7, 7)):
+        given = tokens(batch, source), tokens(batch, target)
+        close(graph(*given), model(*given))
+    assert traced.frame_count == 1
+
+
+def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:
+    torch.compiler.reset()
+    traced = CompileCounter()
+    graph = torch.compile(attention.scaled_dot_product_attention, backend=traced, fullgraph=True, dynamic=True)
+    for target, source in ((5, 7), (4, 6), (9, 5)):
+        query, key = torch.randn(2, target, 4, 8), torch.randn(2, source, 2, 8)
+        close(graph(query, key, key, causal=True), attention.scaled_dot_product_attention(query, key, key, causal=True))
+    assert traced.frame_count == 1
+
+
+def _minus_infinity(query: Any, key: Any, value: Any, attn_mask: Any, *_: Any, **options: Any) -> Any:
+    """Attention by the textbook: NaN for a row without keys."""
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    return (scores + _bias(attn_mask, query.dtype)).softmax(-1) @ value
+
+
+def _lowest_number(query: Any, key: Any, value: Any, attn_mask: Any, *_: Any, **options: Any) -> Any:
+    """Attention with the lowest number for what is masked: the mean of all values for a row without keys."""
+    return _minus_infinity(query, key, value, _bias(attn_mask, query.dtype).clamp(min=torch.finfo(query.dtype).min))
+
+
+def _bias(attn_mask: Any, dtype: Any) -> Any:
+    return torch.zeros(attn_mask.shape, dtype=dtype).masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else attn_mask
+
+
+KERNELS = [_minus_infinity, _lowest_number]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_exported_graph_needs_no_kernel_that_zeroes_empty_rows(kernel: Callable[..., Any]) -> None:
+    class Elsewhere(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            attends = target is torch.ops.aten.scaled_dot_product_attention.default
+            return kernel(*args, **kwargs) if attends else super().call_function(target, args, kwargs)
+
+    model, source, target = model_of(), SOURCE.clone(), TARGET.clone()
+    source[1], target[0, :2] = 0, 0
+    graph = torch.export.export(model, (source, target)).module(check_guards=False)
+    assert any(node.target is torch.ops.aten.scaled_dot_product_attention.default for node in graph.graph.nodes)
+    expected = truth.transformer(nest(weights.export(model, CONFIG)), CONFIG, source.numpy(), target.numpy())
+    with torch.no_grad():
+        close(Elsewhere(graph).run(source, target), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("extra", ["mask", "bias", "both", "causal"])
+def test_where_a_kernel_is_not_known_empty_rows_are_zero_forward_and_backward(
+    monkeypatch: pytest.MonkeyPatch, extra: str, kernel: Callable[..., Any]
+) -> None:
+    query, key, value = (torch.randn(2, length, 4, 8, dtype=torch.float64, requires_grad=True) for length in (6, 5, 5))
+    mask = torch.ones(2, 1, 6, 5, dtype=torch.bool)
+    mask[0, :, 1] = False
+    bias = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    options: dict[str, Any] = {
+        "mask": {"mask_bhts": mask},
+        "bias": {"bias_bhts": torch.where(mask, 0.0, -torch.inf).double()},
+        "both": {"mask_bhts": mask, "bias_bhts": bias},
+        "causal": {"mask_bhts": mask, "causal": True},
+    }[extra]
+
+    def run() -> tuple[Any, ...]:
+        output = attention.scaled_dot_product_attention(query, key, value, **options)
+        return output, *torch.autograd.grad(output.square().sum(), (query, key, value))
+
+    expected = run()
+    monkeypatch.setattr(attention, "_zeroes_empty_rows", lambda query: False)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    for found, wanted in zip(run(), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_bias_has_the_dtype_of_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda query, *_, attn_mask, **__: given.append(attn_mask) or query)
+    query = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
+    attention.scaled_dot_product_attention(query, query, query, bias_bhts=torch.zeros(1, 1, 2, 2))
+    assert given[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("config", [CONFIG, CONFIG.replace(share_embeddings=False, source_vocabulary=11)], ids=["shared", "tied"])
+def test_no_way_of_loading_loses_a_tie(config: TransformerConfig) -> None:
+    model, source = model_of(config), SOURCE % 11
+    expected, state = model(source, TARGET), model.state_dict()
+    table = state["source_embedding.table" if config.share_embeddings else "target_embedding.table"]
+    older = state | dict.fromkeys(ALIASES, table)
+    twice = state | {name: table.clone() for name in ALIASES}
+    last = {name: tensor for name, tensor in older.items() if not name.endswith("embedding.table") or name == "source_embedding.table"}
+    last = last if not config.share_embeddings else {name: tensor for name, tensor in last.items() if name != "source_embedding.table"}
+    for given in (state, older, twice, last):
+        for assign in (False, True):
+            for device in ("cpu", "meta"):
+                with torch.device(device):
+                    fresh = Transformer(config).eval()
+                if device == "meta" and not assign:
+                    fresh.to_empty(device="cpu")
+                fresh.load_state_dict(given, assign=assign)
+                assert fresh.logits.weight is fresh.target_embedding.table
+                assert torch.equal(fresh(source, TARGET), expected)
+    holder = torch.nn.ModuleDict({"inner": model_of(config, 1)})
+    holder.load_state_dict({f"inner.{name}": tensor for name, tensor in older.items()})
+    assert torch.equal(holder["inner"](source, TARGET), expected)
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_two_tensors_for_one_tie_are_refused(name: str) -> None:
+    model = model_of()
+    state = model.state_dict()
+    with pytest.raises(RuntimeError, match=rf"{name} must equal source_embedding\.table, since both are one parameter"):
+        model.load_state_dict(state | {name: state["source_embedding.table"] + 1})
+
+
+def test_tied_logits_take_no_weight_of_their_own() -> None:
+    with pytest.raises(KeyError, match="attribute 'weight' already exists"):
+        model_of().logits.weight = torch.nn.Parameter(torch.zeros(19, 32))
+
+
+def test_functional_calls_leave_the_model_as_it_was() -> None:
+    model = model_of()
+    expected, parameters = model(SOURCE, TARGET), dict(model.named_parameters())
+    doubled = torch.func.functional_call(model, {name: 2 * value for name, value in parameters.items()}, (SOURCE, TARGET))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+    close(doubled, other(SOURCE, TARGET))
+    gradients = torch.func.grad(lambda given: torch.func.functional_call(model, given, (SOURCE, TARGET)).sum())(parameters)
+    assert tied(model)
+    assert isinstance(model.source_embedding.table, torch.nn.Parameter)
+    assert torch.equal(model(SOURCE, TARGET), expected)
+    model(SOURCE, TARGET).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
+def test_a_copy_has_ties_of_its_own(copied: Callable[[Any], Any]) -> None:
+    model = model_of()
+    other = copied(model)
+    assert tied(other)
+    assert other.logits.weight is not model.logits.weight
+    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
+
+
+class LowRank(torch.nn.Module):
+    """What users put in the place of a linear layer; it looks like one."""
+
+    def __init__(self, base: Any, rank: int = 4) -> None:
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, base.out_features, bias=False)
+
+    weight, bias, in_features = (property(lambda self, name=name: getattr(self.base, name)) for name in ("weight", "bias", "in_features"))
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.up(self.down(x))
+
+
+class Doubled(torch.nn.Module):
+    """A parametrisation with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, weight: Any) -> Any:
+        return self.factor * weight
+
+
+def test_export_leaves_out_no_parameter() -> None:
+    model = model_of()
+    arrays = weights.export(model, CONFIG)
+    model.logits = torch.nn.Linear(32, 19)
+    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
+        weights.export(model, CONFIG)
+    model = model_of()
+    model.encoder.layers[0].feed_forward.hidden = LowRank(model.encoder.layers[0].feed_forward.hidden)
+    with pytest.raises(ValueError, match=r"hidden\.down\.weight\n.*hidden\.up\.weight"):
+        weights.export(model, CONFIG)
+    model = model_of()
+    torch.nn.utils.parametrize.register_parametrization(model.encoder.layers[0].feed_forward.hidden, "weight", Doubled())
+    name = "encoder.layers.0.feed_forward.hidden.kernel"
+    np.testing.assert_array_equal(weights.export(model, CONFIG)[name], 2 * arrays[name])
+
+
+def test_parameters_without_values_are_neither_loaded_nor_exported() -> None:
+    with torch.device("meta"):
+        model = Transformer(CONFIG)
+    with pytest.raises(ValueError, match="can hold no values: it is on the meta device"):
+        weights.load(model, weights.export(model_of(), CONFIG), CONFIG)
+    with pytest.raises(ValueError, match="has no values: it is on the meta device"):
+        weights.export(model, CONFIG)
+
+
+def test_ids_without_values_are_not_read() -> None:
+    model = model_of()
+    expected = model(SOURCE, TARGET)
+    batch = torch.func.vmap(lambda source: model(source, TARGET))(torch.stack([SOURCE, SOURCE.flip(1)]))
+    close(batch, torch.stack([expected, model(SOURCE.flip(1), TARGET)]))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model.training_loss(mode.from_tensor(SOURCE), mode.from_tensor(TARGET)).shape == ()
+    with torch.device("meta"):
+        assert Transformer(CONFIG).training_loss(SOURCE.to("meta"), TARGET.to("meta")).shape == ()
+    for graph in _traced(model):
+        close(graph(SOURCE, TARGET), expected)
+        empty = torch.cat([torch.zeros_like(SOURCE[:1]), SOURCE[1:]])
+        close(graph(empty, TARGET), model(empty, TARGET))
+
+
+def _traced(model: Any) -> Iterator[Any]:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield make_fx(model)(SOURCE, TARGET)
+        yield torch.jit.trace(model, (SOURCE, TARGET))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_loss_under_autocast_is_float32(dtype: Any) -> None:
+    model = model_of()
+    expected = model.training_loss(SOURCE, TARGET, 0.1)
+    with torch.autocast("cpu", dtype):
+        found = model.training_loss(SOURCE, TARGET, 0.1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=0)
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler.scale(found).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**16
+    assert model.to(dtype).training_loss(SOURCE, TARGET).dtype == dtype
+
+
+def test_the_training_loss_is_that_of_a_call_with_hooks_and_reads_the_ids_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    model = model_of()
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: calls.append("read") or tolist(tensor))
+    model.training_loss(SOURCE, TARGET)
+    assert calls == ["read", "forward"]
+
+
+@pytest.mark.slow
+def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = model_of()
+    expected = torch.autograd.grad(model.training_loss(SOURCE, TARGET, 0.1), [*model.parameters()])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        replica = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+        input_bt, label_bt = loss.teacher_forcing(TARGET)
+        loss.cross_entropy(replica(SOURCE, input_bt), label_bt, label_bt != 0, 0.1).backward()
+        sharded = fully_shard(copy.deepcopy(model))
+        sharded.training_loss(SOURCE, TARGET, 0.1).backward()
+        for wanted, one, other in zip(expected, replica.parameters(), sharded.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, wanted)
+            torch.testing.assert_close(other.grad.full_tensor(), wanted)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+        assert fully_shard(copy.deepcopy(model), mp_policy=policy).training_loss(SOURCE, TARGET).dtype == torch.float32
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_quantisation_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"leaves subclasses of nn\.Linear unquantised; use torchao"):
+        torch.ao.quantization.quantize_dynamic(model_of(), {torch.nn.Linear}, dtype=torch.qint8)
