@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy.parameters import nearest
+from reference_numpy.suggestions import nearest
 
 from ..extras import install
 from . import container, recognise

@@ -1,6 +1,5 @@
 """What a file or folder is that is no safetensors, by its first bytes, members and names. Nothing in it is run."""
 
-import json
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .checkpoint import CheckpointError
+from .reading import read_json
 
 __all__ = ["CONVERT", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "kind_of", "model_type", "refuse", "refuse_folder"]
 
 HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
-LONGEST_CONFIG = 1 << 20  # bytes of a config.json that are read
 LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a table of LevelDB ends
 
 
@@ -130,9 +129,8 @@ def refuse_folder(folder: Path) -> None:
 def model_type(place: Path) -> str | None:
     """The architecture that Hugging Face's config.json names, in a folder or beside a file; None where there is none."""
     try:
-        with ((place if place.is_dir() else place.parent) / "config.json").open(encoding="utf-8") as file:
-            config = json.loads(file.read(LONGEST_CONFIG))
-    except (OSError, ValueError, RecursionError):
+        config = read_json((place if place.is_dir() else place.parent) / "config.json")
+    except (OSError, ValueError):
         return None
     found = config.get("model_type") if isinstance(config, dict) else None
     return found if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found) else None
