@@ -136,7 +136,7 @@ def test_an_enumeration_of_text_in_the_config_is_its_text(tmp_path: Path) -> Non
 
 def test_what_is_too_large_to_be_copied_is_refused_by_its_size(tmp_path: Path) -> None:
     text = "import numpy as np\ndef layer_norm(case): return np.broadcast_to(np.float64(0), (10**5, 10**5))"
-    assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748192 bytes; got 80000000000")]
+    assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748896 bytes; got 80000000000")]
 
 
 def test_a_flood_of_messages_is_kept_by_its_end(tmp_path: Path) -> None:
