@@ -99,6 +99,7 @@ VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
 BAD = {
     # options
     "max_new_tokens_0": (_greedy(max_new_tokens=0), "max_new_tokens must be an integer of at least 1; got 0"),
+    "max_new_tokens_huge": (_beams(max_new_tokens=10**9), "max_new_tokens must be at most 65536; got 1000000000"),
     "max_new_tokens_fraction": (_beams(max_new_tokens=2.5), "max_new_tokens must be an integer of at least 1; got 2.5"),
     "min_new_tokens": (_greedy(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens; got 3 and 3"),
     "repetition_penalty_0": (_greedy(repetition_penalty=0.0), "repetition_penalty must be from 1e-9 to 1e9; got 0.0"),
