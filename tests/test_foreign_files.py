@@ -374,10 +374,11 @@ def test_files_that_the_libraries_write_are_told(tmp_path: Path) -> None:
     """What stands above in bytes, from the hands of those who define it."""
     torch, tf, keras = (pytest.importorskip(name) for name in ("torch", "tensorflow", "keras"))
     flax, orbax = pytest.importorskip("flax.serialization"), pytest.importorskip("orbax.checkpoint")
+    distributed = pytest.importorskip("torch.distributed.checkpoint")
     module, tree = torch.nn.Linear(3, 3), {"params": {"kernel": np.ones((3, 3), np.float32)}}
     torch.jit.save(torch.jit.script(module), "script.pt")
     torch.export.save(torch.export.export(module, (torch.zeros(2, 3),)), "program.pt2")
-    torch.distributed.checkpoint.save(module.state_dict(), checkpoint_id="distributed")
+    distributed.save(module.state_dict(), checkpoint_id="distributed")
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(3)])
     model.save("model.keras")
     model.save_weights("model.weights.h5")
