@@ -7,11 +7,19 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from reference_numpy import preset
+from rosettaformer.checkpoints import container
+from rosettaformer.checkpoints.canonical import save
 from rosettaformer.cli import main
 from rosettaformer.commands import explain as explain_command
+from rosettaformer.conformance import truth
 from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.casefile import answer_path
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.truth import COMPONENTS
 
@@ -165,6 +173,34 @@ def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> No
     unknown = check("layer_norm/batch_9")
     assert unknown.returncode == 2
     assert "(nearest: layer_norm/batch_0)" in unknown.stderr
+
+
+def test_results_of_which_some_are_missing_do_not_conform_unless_it_is_allowed(tmp_path: Path) -> None:
+    case = next(case for case in all_cases() if case.id == "layer_norm/plain").at("float32")
+    path = tmp_path / answer_path(case)
+    path.parent.mkdir(parents=True)
+    container.write(path, truth.answer(case), {})
+    arguments = ("check", "--results", str(tmp_path), "--component", "layer_norm")
+    missing = _run(*arguments)
+    assert (missing.returncode, "1 compared, 0 failed, 35 not compared: 1 of 36 given" in missing.stdout) == (1, True)
+    allowed = _run(*arguments, "--allow-incomplete")
+    assert (allowed.returncode, "conforms except 35 not given" in allowed.stdout) == (0, True)
+
+
+def test_zeros_and_what_overflows_are_not_comparable_where_the_dtype_overflows(tmp_path: Path) -> None:
+    config = preset("tiny")
+    values = parameters_of(config, "transformer", np.random.default_rng(0))
+    large = {name: np.float32(value) * (1000 if name.endswith(("kernel", "table")) else 1) for name, value in values.items()}
+    file, port = tmp_path / "large.safetensors", tmp_path / "zeros.py"
+    save(file, config, large)
+    for fill in ("0", "np.nan"):
+        text = f"np.full((*case.inputs['target'].shape, case.config.target_vocabulary), {fill}, case.dtype)"
+        port.write_text(f"import numpy as np\n\ndef transformer(case):\n    return {text}\n")
+        result = _run("check", str(port), "--checkpoint", str(file), "--dtype", "float16")
+        assert result.returncode == 1
+        assert "not comparable output: plain arithmetic in float16 overflows (2)" in result.stdout
+        assert "0 compared, 0 failed, 2 not compared: nothing was compared" in result.stdout
+        assert "Warning" not in result.stderr
 
 
 def test_too_few_comparisons_fail() -> None:

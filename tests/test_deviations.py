@@ -170,3 +170,33 @@ def test_too_few_comparisons_fail_with_the_numbers() -> None:
     summary = Summary(results, min_cases=4)
     assert not summary.conforms
     assert summary.verdict == "at least 4 cases must be compared; got 3"
+
+
+def test_what_was_not_shown_is_said_and_fails_unless_it_is_allowed() -> None:
+    given = [row(status="pass"), *[row("layer_norm/plain", "not given")] * 35]
+    assert (Summary(given).verdict, Summary(given).conforms) == ("1 of 36 given", False)
+    assert Summary([row(), *given[1:]]).verdict == "differs; 1 of 36 given"
+    allowed = Summary(given, incomplete=True)
+    assert (allowed.verdict, allowed.conforms) == ("conforms except 35 not given", True)
+    hidden = [row(status="pass"), row("layer_norm/plain", "not shown")]
+    assert (Summary(hidden).verdict, Summary(hidden).conforms) == ("1 not shown", False)
+    assert Summary(hidden, incomplete=True).verdict == "conforms except 1 not shown"
+    assert not Summary(given[1:], incomplete=True).conforms
+
+
+@pytest.mark.parametrize("status", ["not comparable", "empty"])
+def test_a_component_of_which_nothing_is_comparable_does_not_conform(status: str) -> None:
+    results = [row("softmax/plain", "pass"), row(status=status), row("dropout/mixed", "not covered")]
+    assert (Summary(results).verdict, Summary(results).conforms) == ("nothing of layer_norm can be compared", False)
+    assert Summary([*results, row(status="pass", dtype="float64")]).conforms
+    assert Summary(results, incomplete=True).conforms
+    assert Summary([row(status=status)], incomplete=True).verdict == "nothing was compared"
+
+
+def test_what_is_not_comparable_is_named_beside_what_conforms() -> None:
+    some = [row(status="pass"), row(status="not comparable"), row(status="pass", incomparable={"a": "it is wide", "b": "it is wide"})]
+    assert Summary(some).verdict == "conforms except 1 not comparable, 2 single outputs that are not comparable"
+    assert Summary(some).to_dict()["incomparable_parts"] == 2
+    assert Summary([row(status="pass"), row(status="empty")]).verdict == "all conform"
+    cell = Summary(some).cell(("layer_norm", "float16"), ("mine", "eager", "cpu"))
+    assert (cell.passed, cell.left, cell.other) == (2, 1, "not comparable")
