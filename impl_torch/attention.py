@@ -89,8 +89,9 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
     """
     if tracing.exporting():
         return False
-    half = query_bthk.dtype.itemsize == 2 or dtypes.autocasts(query_bthk)
-    return query_bthk.is_cpu or (query_bthk.is_cuda and not (half and torch.is_grad_enabled()))
+    if query_bthk.is_cuda and torch.is_grad_enabled():
+        return query_bthk.dtype.itemsize > 2 and not dtypes.autocasts(query_bthk)
+    return query_bthk.is_cpu or query_bthk.is_cuda
 
 
 def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
