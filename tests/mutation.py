@@ -127,10 +127,9 @@ def name(component: str, combination: Combination, pairs: bool = False) -> Namin
             return Naming(combination, random_defects(hypotheses(component, dtype), random), dtype)
         answered = [probe for probe, answer in zip(probes, answers, strict=True) if answer is not None]
         search = Search(_hypotheses(answered) if failed else hypotheses(component, dtype), [answer for answer in answers if answer])
-        named = alike(candidates(failed, observable()), failed, search) if failed else []
-        if search.failing:
-            named = named or search.explain() or search.imprecise() or (search.pairs() if pairs else [])
-        return Naming(combination, named, dtype)
+        named = (search.explain() or search.imprecise() or (search.pairs() if pairs else [])) if search.failing else []
+        both = alike(candidates(failed, observable()), failed, search, *named[:1]) if failed else []
+        return Naming(combination, both or named, dtype)
     return Naming(combination, [], "")
 
 

@@ -100,20 +100,20 @@ class Stack(nn.Module):
 
 
 class Embedding(nn.Module):
-    def __init__(self, vocabulary: int, config: TransformerConfig, mistake: str) -> None:
+    def __init__(self, vocabulary: int, config: TransformerConfig, scale: str) -> None:
         super().__init__()
-        self.emb, self.scale = nn.Embedding(vocabulary, config.model_width), 1.0 if mistake == "scaled outside" else config.model_width**0.5
+        self.emb, self.scale = nn.Embedding(vocabulary, config.model_width), config.model_width**0.5 if scale == "inside" else 1.0
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.emb(tokens) * self.scale
 
 
 class Seq2Seq(nn.Module):
-    def __init__(self, config: TransformerConfig, mistake: str) -> None:
+    def __init__(self, config: TransformerConfig, mistake: str, scale: str) -> None:
         super().__init__()
-        self.config, self.mistake = config, mistake
-        self.src_tok_emb = Embedding(config.source_vocabulary, config, mistake)
-        self.tgt_tok_emb = Embedding(config.target_vocabulary, config, mistake)
+        self.config, self.mistake, self.scale = config, mistake, scale
+        self.src_tok_emb = Embedding(config.source_vocabulary, config, scale)
+        self.tgt_tok_emb = Embedding(config.target_vocabulary, config, scale)
         self.encoder = Stack([EncoderLayer(config, mistake if i == 1 else "") for i in range(config.encoder_layers)], config)
         self.decoder = Stack([DecoderLayer(config, mistake if i == 0 else "") for i in range(config.decoder_layers)], config)
         self.generator = nn.Linear(config.model_width, config.target_vocabulary)
@@ -130,7 +130,7 @@ class Seq2Seq(nn.Module):
 
     def _embed(self, embedding: Embedding, tokens: Tensor) -> Tensor:
         x = embedding(tokens)
-        if self.mistake == "scaled outside":
+        if self.scale == "outside":
             x = x * self.config.model_width**0.5
         position = torch.arange(tokens.shape[1], dtype=torch.float64) + (self.mistake == "position")
         width = x.shape[-1]
@@ -183,7 +183,8 @@ TAPS = (
 )
 
 
-def port(mistake: str, taps: tuple[tuple[str, str], ...] = TAPS) -> dict[str, Any]:
-    """What the file of a port with that mistake contains; "" is the model as it should be."""
-    components = {"transformer": lambda config, dtype: Seq2Seq(config, mistake)}
+def port(mistake: str, taps: tuple[tuple[str, str], ...] = TAPS, scale: str = "inside") -> dict[str, Any]:
+    """What the file of a port with that mistake contains; "" is the model as it should be. scale: whether embeddings are multiplied by
+    sqrt(d) inside their module, outside of it, or nowhere."""
+    components = {"transformer": lambda config, dtype: Seq2Seq(config, mistake, scale)}
     return {"framework": "torch", "components": components, "weights": WEIGHTS, "taps": taps}

@@ -108,9 +108,9 @@ def layer_norm(case):
         raise TypeError("four is too few")
     return case.inputs["x_btd"]
 """
-    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
-    assert finding.verdict == "unexplained"
-    assert "some cases fail: TypeError: four is too few (a_port.py:" in finding.text
+    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert (crash.verdict, rest.verdict) == ("error", "unexplained")
+    assert "cases: TypeError: four is too few (a_port.py:5); only where model_width is 4" in crash.text
 
 
 def test_two_mistakes_in_one_function_are_named_together(tmp_path: Path) -> None:

@@ -149,11 +149,30 @@ def _allowed(row: Row) -> float:
 
 
 def test_a_component_that_fails_within_one_that_agrees_is_no_divergence(written: Write) -> None:
-    found = diverged(written("torch", "scaled outside"), WHOLE, "float64")
+    found = diverged(written("torch", "", ", scale='outside'"), WHOLE, "float64")
     assert found.first is None
     row = rows(found)["source_embedding"]
     assert row.fails
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
+
+
+@pytest.mark.parametrize(("mistake", "path"), [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward")])
+def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(written: Write, mistake: str, path: str) -> None:
+    """sqrt(d) after the embedding, in a model whose decoder has a mistake of its own."""
+    found = diverged(written("torch", mistake, ", scale='outside'"), WHOLE, "float64")
+    assert found.first is not None
+    assert found.first.path == path
+    assert not {"source_embedding", "target_embedding"} & {failure.path for failure in found.failures}
+    for name in ("source_embedding", "target_embedding"):
+        assert rows(found)[name].fails
+        assert rows(found)[name].message.endswith("but what follows undoes it: the port divides the work otherwise")
+
+
+def test_the_same_embedding_is_named_where_nothing_undoes_it(written: Write) -> None:
+    found = diverged(written("torch", "", ", scale='nowhere'"), WHOLE, "float64")
+    assert found.first is not None
+    assert found.first.path == "source_embedding"
+    assert "source_embedding" in {failure.path for failure in found.failures}
 
 
 def test_a_component_whose_inputs_have_other_shapes_cannot_be_forced_and_is_not_judged(written: Write) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from reference_numpy import parameters
 
-from ..case import Case
-from ..truth import forward_of, model_of
+from ..case import Case, numpy_dtype
+from ..truth import COMPONENTS, forward_of, model_of
 
 __all__ = ["condition"]
 
@@ -74,7 +74,12 @@ def _sizes(case: Case) -> dict[str, int]:
             sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
         else:
             sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
-    return sizes | _config_sizes(case)
+    return sizes | {name: value for name, value in _taken(case).items() if type(value) is int} | _config_sizes(case)
+
+
+def _taken(case: Case) -> dict[str, Any]:
+    """What the component's function takes from the config, by the names of its arguments."""
+    return COMPONENTS[case.component][1](case.config, numpy_dtype(case.dtype))
 
 
 def _config_sizes(case: Case) -> dict[str, int]:

@@ -29,15 +29,17 @@ def sentence(failed: Failed, answered: Sequence[Case]) -> str:
     return f"fails on {len(failed)} of {len(failed) + len(answered)} cases: {_errors(failed)}" + (f"; {where}" if where else "")
 
 
-def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search) -> list[Combination]:
-    """The defects with which the truth fails on exactly these cases, too, and equals the answers to all others.
+def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search, found: Combination = ()) -> list[Combination]:
+    """The defects, alone or with what was found in the answers, with which the truth fails on exactly these cases, too, and equals the
+    answers to all others.
 
     search: of the cases that have answers; there must be one.
     """
     if not search.answers:
         return []
-    raising = [(one,) for one in defects if all(altered.answer((one,), case) is None for case in failed)]
-    return [one for one in raising if (search.explains(one) if search.failing else search.equals(one))]
+    raising = [one for one in defects if all(altered.answer((one,), case) is None for case in failed)]
+    combinations = [(*base, one) for base in ((), found)[: 1 + bool(found)] for one in raising if one not in base]
+    return [each for each in combinations if (search.explains(each, each) if search.failing else search.equals(each))]
 
 
 def _errors(failed: Failed) -> str:

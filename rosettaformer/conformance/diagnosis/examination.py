@@ -107,28 +107,35 @@ class _Examiner:
 
     def _examine(self, component: str, dtype: str, search: Search, failed: Failed, pairs: bool, progress: Progress) -> None:
         random = [case for case, error in failed if stability.RANDOM in error]
-        if crashed := [(case, error) for case, error in failed if stability.RANDOM not in error]:
-            self._crashed(component, dtype, crashed, random, search)
+        found: list[Combination] = []
+        crashed = [(case, error) for case, error in failed if stability.RANDOM not in error]
+        place = len(self.findings)
         touched = stability.made_random(search.hypotheses) & set(search.failing)
         if random or self._subject.random(search.hypotheses.probes[index] for index in sorted(touched)):
             self._unstable(component, dtype, [*random, *search.hypotheses.probes])
         elif search.failing:
-            self._search(component, dtype, search, pairs, progress)
+            found = self._search(component, dtype, search, pairs, progress)
+        if crashed:
+            self._crashed(component, dtype, crashed, random, search, found)
+            self.findings.insert(place, self.findings.pop())  # it is said first
 
-    def _crashed(self, component: str, dtype: str, crashed: Failed, random: Sequence[Case], search: Search) -> None:
-        """Adds the finding that the port has no answer to some cases."""
+    def _crashed(
+        self, component: str, dtype: str, crashed: Failed, random: Sequence[Case], search: Search, found: Sequence[Combination]
+    ) -> None:
+        """Adds the finding that the port has no answer to some cases. found: what explains the answers to the others."""
         cases = [case for case, _ in crashed]
-        found = [] if random else crashes.alike(candidates(cases, self._defects), cases, search)
+        alike = [] if random else crashes.alike(candidates(cases, self._defects), cases, search, *found[:1])
         text = crashes.sentence(crashed, [*random, *search.hypotheses.probes])
-        self._add(component, dtype, "error", explanation.crashed(text, found, self._subject.framework), found)
+        self._add(component, dtype, "error", explanation.crashed(text, alike, self._subject.framework), alike)
 
     def _unstable(self, component: str, dtype: str, cases: Sequence[Case]) -> None:
-        """Adds the finding that two answers to the same case differ, with the defects that make the same cases random to the same extent."""
+        """Adds the finding that two answers to a case differ, with the defects that make the same cases random, and by as much."""
         answers = {index: self._subject.draws(cases[index]) for index in self._subject.random(cases)}
         found = stability.random_defects(self._hypotheses(cases), answers)
         self._add(component, dtype, "unstable", explanation.unstable(found, self._subject.framework), found)
 
-    def _search(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> None:
+    def _search(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> list[Combination]:
+        """Adds the finding on the answers; returns what explains them."""
         if found := self._found(component, dtype, search, pairs, progress):
             self._explained(component, dtype, search, found)
             self._settle(found)
@@ -141,6 +148,7 @@ class _Examiner:
             else:
                 symptoms = stability.symptoms(search, self._subject.ask)
                 self._open.append((self._add(component, dtype, "unexplained", explanation.unexplained(search, pairs, symptoms)), search))
+        return found
 
     def _found(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> list[Combination]:
         """The simplest explanations: one name, what the parts of the model come to, two names, more that each explain something."""

@@ -26,7 +26,11 @@ def where(search: Search, combination: Combination) -> str:
     """On which cases the altered truth was seen to equal the port's answers."""
     silent = [search.hypotheses.probes[index].id for index in search.silent(combination)]
     if not silent:
-        return f"all {len(search.answers)} {_cases(search)}"
+        return (
+            f"all {len(search.answers)} {_cases(search)}"
+            if len(search.answers) > 1
+            else "the one case" + " that has an answer" * bool(search.failed)
+        )
     rest = ", ".join(silent[:SHOWN]) + (f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else "")
     return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; it rounds more than you err on {rest}"
 
@@ -86,7 +90,7 @@ def unstable(found: Sequence[Combination], framework: str) -> str:
     """The port answers the same input differently."""
     text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
     if not found:
-        return f"{text}; no defect of the catalogue makes exactly these cases random"
+        return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
     return f"{text}, as with {' or '.join(map(_named, found))}\n{_fixes(found[0], framework)}"
 
 

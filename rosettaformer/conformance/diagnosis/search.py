@@ -41,6 +41,7 @@ class Search:
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
+        self._relations: dict[tuple[tuple[str, ...], int], str] = {}
         self._clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self._clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
@@ -92,20 +93,26 @@ class Search:
 
     def cover(self, base: Combination = ()) -> Combination:
         """The alterations that, added one by one, each explain the most further answers, until none explains more."""
-        explained = len(self.explained(base))
-        candidates = [(*base, one) for one in (*self.hypotheses.defects, *self.hypotheses.settings) if one not in base]
+        candidates = [candidate for candidate in self._further(base) if self.explained(candidate, self._left(base))]
         best = max(candidates, key=lambda candidate: len(self.explained(candidate)), default=base)
-        return self.cover(best) if len(self.explained(best)) > explained else base
+        return self.cover(best) if len(self.explained(best)) > len(self.explained(base)) else base
 
     def remaining(self, base: Combination) -> list[Combination]:
         """The alterations, besides the base, that explain every answer which the base leaves unexplained."""
-        left = set(range(len(self.answers))) - set(self.explained(base))
-        candidates = [(*base, one) for one in (*self.hypotheses.defects, *self.hypotheses.settings) if one not in base]
-        return [candidate for candidate in candidates if left <= set(self.explained(candidate))]
+        left = self._left(base)
+        return [candidate for candidate in self._further(base) if len(self.explained(candidate, left)) == len(left)]
 
-    def explained(self, combination: Combination) -> list[int]:
-        """The probes on which the altered truth equals the answer; of those that fail, the ones that support it."""
-        relations = {index: self._relation(combination, index) for index in self._order if self._near(combination, index)}
+    def _further(self, base: Combination) -> list[Combination]:
+        return [(*base, one) for one in (*self.hypotheses.defects, *self.hypotheses.settings) if one not in base]
+
+    def _left(self, base: Combination) -> list[int]:
+        explained = self.explained(base)
+        return [index for index in self._order if index not in explained]
+
+    def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
+        """The probes, or those among these, on which the altered truth equals the answer; of those that fail, the ones that support it."""
+        near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
+        relations = {index: self._relation(combination, index) for index in near}
         return [index for index, relation in relations.items() if relation == SUPPORT or (relation == EQUAL and index not in self.failing)]
 
     def silent(self, combination: Combination) -> list[int]:
@@ -133,7 +140,13 @@ class Search:
         return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
 
     def _relation(self, combination: Combination, index: int) -> str:
-        """What the answer to a probe is to the altered truth: equal, where it fails perhaps a support, or nothing."""
+        """What the answer to a probe is to the altered truth: equal, where it fails perhaps a support, or nothing; kept."""
+        key = (tuple(one.id for one in combination), index)
+        if key not in self._relations:
+            self._relations[key] = self._related(combination, index)
+        return self._relations[key]
+
+    def _related(self, combination: Combination, index: int) -> str:
         answer = self.answers[index]
         expectations = altered.expected(combination, self.hypotheses.probes[index], answer)
         if expectations is None or not altered.equal(expectations, answer):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..case import Case
 from ..defects import Defect
-from ..tolerance import MAX_FACTOR, Expectation
+from ..tolerance import Expectation
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -35,16 +35,13 @@ def made_random(hypotheses: Hypotheses) -> set[int]:
 
 
 def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> list[Combination]:
-    """The defects that make exactly these probes random, and their answers differ by as much as the port's, within MAX_FACTOR.
+    """The defects that make exactly these probes random; none where a port's answers differ by no more than rounding.
 
     answers: of the port, DRAWS to every probe to which two of its answers were seen to differ.
     """
-    found: list[Combination] = []
-    for defect in hypotheses.random:
-        spreads = _spreads(defect, hypotheses)
-        if spreads.keys() == answers.keys() and all(_alike(spreads[index], _spread(answers[index])) for index in answers):
-            found.append((defect,))
-    return found
+    if any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items()):
+        return []
+    return [(defect,) for defect in hypotheses.random if _spreads(defect, hypotheses).keys() == answers.keys()]
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
@@ -58,10 +55,6 @@ def _spread(answers: Sequence[Outputs]) -> float:
     """The largest difference between two of the answers."""
     pairs = itertools.combinations(answers, 2)
     return max((_distance(first[name], second[name]) for first, second in pairs for name in first.keys() & second.keys()), default=0.0)
-
-
-def _alike(first: float, second: float) -> bool:
-    return first <= MAX_FACTOR * second and second <= MAX_FACTOR * first
 
 
 def symptoms(search: Search, ask: Ask) -> list[str]:

@@ -1,0 +1,300 @@
+"""Diagnosis says nothing false: of noise, of crashes, of NaN, and of parts whose difference is undone."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import mutation
+import numpy as np
+import pytest
+
+from rosettaformer.conformance import tolerance, truth
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.defects import Defect, all_defects
+from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
+from rosettaformer.conformance.diagnosis.conditions import condition
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.diagnosis.settings import all_settings
+from rosettaformer.conformance.diagnosis.stability import symptoms
+
+DEFECTS, SETTINGS = all_defects(), all_settings()
+OBSERVABLE = [defect for defect in DEFECTS.values() if not defect.unobservable]
+ROUNDING = ("NRM7", "PRC1", "ATT10", "ATT19")
+CASES = all_cases(grad=True)
+
+Output = dict[str, np.ndarray]
+
+
+def _of(component: str, *names: str) -> list[Case]:
+    return [case for case in CASES if case.component == component and (not names or case.name in names)]
+
+
+def _port(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "a_port.py"
+    file.write_text("import numpy as np\nfrom reference_numpy import attention, embedding, layers, normalization, parameters\n" + text)
+    return str(file)
+
+
+# --- an alteration equals nothing but its own output
+
+
+def _shifted(reference: Mapping[str, Any], shift: Callable[[np.ndarray], Any]) -> Output:
+    """The floating outputs, changed; the others as they are."""
+    return {name: (value + shift(value)).astype(value.dtype) if _floating(value) else value for name, value in reference.items()}
+
+
+def _floating(value: np.ndarray) -> bool:
+    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+
+
+def _sizes(expectations: Mapping[str, tolerance.Expectation] | None) -> list[float]:
+    """0.3, and what is near the tolerance of the altered truth on either side."""
+    bounds = [one.bound for one in (expectations or {}).values() if _floating(np.empty(0, one.dtype)) and np.isfinite(one.bound)]
+    return [0.3, *(factor * max(bounds) for factor in (0.3, 1.5) if bounds)]
+
+
+def _wrong(probe: Case, size: float) -> Iterator[Output]:
+    """The truth's answer and a constant, and with noise of that size."""
+    reference = truth.answer(probe)
+    yield _shifted(reference, lambda value: size)
+    yield _shifted(reference, lambda value: size * np.random.default_rng(0).uniform(-1, 1, value.shape))
+
+
+def _equalled(combination: altered.Combination, probes: list[Case]) -> list[str]:
+    """The outputs that no alteration made, and that are yet explained by one."""
+    found = []
+    hypotheses = Hypotheses(probes, [])
+    for size in _sizes(altered.expected(combination, probes[0])):
+        for answers in zip(*(list(_wrong(probe, size)) for probe in probes), strict=True):
+            search = Search(hypotheses, answers)
+            found += [f"{probes[index].id} {size}" for index in search.explained(combination) if index in search.failing]
+            found += [f"all, {size}"] * bool(search.failing and search.explains(combination))
+    return found
+
+
+def _probes(defect: Defect, dtype: str, count: int) -> list[Case]:
+    smallest = mutation.smallest(defect) if defect in OBSERVABLE else defect.component
+    return [case.at(dtype) for case in _of(smallest) if dtype in case.dtypes and not case.excluded][:count]
+
+
+@pytest.mark.parametrize("id_", [defect.id for defect in OBSERVABLE])
+def test_noise_and_constants_are_equalled_by_no_defect(id_: str) -> None:
+    for dtype in DEFECTS[id_].dtypes:
+        assert _equalled((DEFECTS[id_],), _probes(DEFECTS[id_], dtype, 1)) == []
+
+
+@pytest.mark.parametrize("other", ROUNDING)
+@pytest.mark.parametrize("id_", ["DRP1", "DRP2", "NRM4", "NRM8"])
+def test_noise_and_constants_are_equalled_by_no_pair_with_a_rounding_defect(id_: str, other: str) -> None:
+    component = "layer_norm" if id_ == "NRM4" else "encoder_layer"
+    for dtype in ("float32", "bfloat16"):
+        probes = [case.at(dtype) for case in _of(component, "large_mean", "post", "attention_dropout")]
+        assert probes
+        assert _equalled((DEFECTS[id_], DEFECTS[other]), probes[:1]) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("id_", [*DEFECTS, *SETTINGS])
+def test_noise_and_constants_are_equalled_by_nothing_in_any_dtype(id_: str, dtype: str) -> None:
+    one = (DEFECTS | SETTINGS)[id_]
+    probes = _probes(one, dtype, 6)
+    for combination in [(one,), *((one, DEFECTS[other]) for other in ROUNDING if other != id_)]:
+        assert not probes or _equalled(combination, probes) == []
+
+
+@pytest.mark.parametrize("id_", [defect.id for defect in OBSERVABLE if defect.random or defect.component in ("dropout", "random_dropout")])
+def test_what_is_said_to_draw_at_random_does_and_nothing_else(id_: str) -> None:
+    probes = [case.at("float64") for case in _of("dropout") + _of("encoder_layer", "attention_dropout")]
+    answers = [[altered.answer((DEFECTS[id_],), probe) for probe in probes] for _ in range(2)]
+    assert any(map(altered.differ, *answers)) == DEFECTS[id_].random
+
+
+def test_a_tolerance_wider_than_the_error_supports_nothing_and_is_said() -> None:
+    """The constant rows of a layer norm without mean: NRM1 makes of them what rounding makes of zero."""
+    probes = [case.at("float32") for case in _of("layer_norm")]
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM1"],), probes) if answer]
+    search = Search(Hypotheses(probes, [DEFECTS["NRM1"]]), answers)
+    assert search.explain() == [(DEFECTS["NRM1"],)]
+    assert [probes[index].name for index in search.silent((DEFECTS["NRM1"],))] == ["constant_rows"]
+    words = explanation.where(search, (DEFECTS["NRM1"],))
+    assert words == f"{len(probes) - 1} of {len(probes)} cases; it rounds more than you err on layer_norm/constant_rows"
+    alone = [index for index, probe in enumerate(probes) if probe.name == "constant_rows"]
+    search = Search(Hypotheses([probes[index] for index in alone], [DEFECTS["NRM1"]]), [answers[index] for index in alone])
+    assert search.explain() == []
+
+
+def test_an_alteration_that_only_loses_digits_is_named_where_it_fails_and_not_as_equality() -> None:
+    known = mutation.hypotheses("layer_norm", "float64")
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM4"],), known.probes) if answer]
+    search = Search(known, answers)
+    assert search.explain() == []
+    assert search.imprecise() == [(DEFECTS["NRM4"],)]
+    shifted = [_shifted(answer, lambda value: 1e-9) for answer in answers]
+    assert Search(known, shifted).imprecise() == []
+
+
+def test_an_alteration_that_is_not_needed_is_not_named_beside_another() -> None:
+    probes = [case.at("float32") for case in _of("layer_norm")]
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM1"],), probes) if answer]
+    search = Search(Hypotheses(probes, OBSERVABLE), answers)
+    for other in ("NRM7", "PRC1"):
+        assert not search.explains((DEFECTS["NRM1"], DEFECTS[other]))
+
+
+# --- failures
+
+
+def test_a_failure_equals_nothing() -> None:
+    assert not altered.equal(None, None)
+    assert not altered.equal({}, None)
+    assert not altered.equal(None, {})
+
+
+def _positions(*batches: int, width: int = 13) -> list[Case]:
+    case = _of("layer_norm", "plain")[0]
+    sizes = case.config.replace(model_width=width)
+    return [dataclasses.replace(case, config=sizes, inputs={"x_btd": np.ones((b, 2 + b, width))}) for b in batches]
+
+
+@pytest.mark.parametrize(
+    ("failed", "answered", "words"),
+    [
+        (_positions(1, 3, 4), _positions(2), "not where batch is 2"),
+        (_positions(2), _positions(1, 3), "only where batch is 2"),
+        (_positions(5, 7), _positions(1, 3), "only where batch is at least 5"),
+        (_positions(1, 3), _positions(5, 7), "not where batch is at least 5"),
+        (_positions(1, 3, 5), _positions(2, 4), "only where batch is odd"),
+        (_positions(2, 5), _positions(2, 7, 3), ""),
+        (_positions(1, 3), [], ""),
+    ],
+)  # fmt: skip
+def test_where_a_port_fails_is_a_property_of_all_its_failures_and_of_nothing_else(
+    failed: list[Case], answered: list[Case], words: str
+) -> None:
+    assert condition(failed, answered) == words
+
+
+def test_a_model_that_fails_in_most_cases_is_told_so_first_and_its_answers_are_searched(tmp_path: Path) -> None:
+    text = """
+def encoder_layer(case):
+    mask_bhts = case.inputs["mask_bhts"]
+    return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs)) + 0.3
+"""
+    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert (crash.verdict, crash.explanations) == ("error", ())
+    assert crash.text.startswith("encoder_layer: fails on ")
+    assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:5); not where mask_bhts is given")
+    assert rest.verdict == "unexplained"
+    assert "fail" not in rest.text
+
+
+def test_two_crashes_are_not_equal_though_both_are_crashes(tmp_path: Path) -> None:
+    """PE8 fails at odd widths, and this one besides: no name."""
+    text = """
+def positional_encoding(case):
+    raise ValueError("no table") if case.config.model_width % 2 or case.name == "far" else NotImplementedError("nor this")
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("error", ())
+    assert "fails on every case: " in finding.text
+    assert "NotImplementedError: nor this" in finding.text
+    assert "ValueError: no table" in finding.text
+
+
+def test_a_defect_that_fails_on_exactly_the_same_cases_is_said_to(tmp_path: Path) -> None:
+    text = """
+from reference_numpy import positional_encoding as p
+def positional_encoding(case):
+    if case.config.model_width == 13:
+        raise ValueError("odd")
+    return p.positional_encoding(case.inputs["position_bt"], case.config.model_width, np.dtype(case.inputs.get("dtype", "float64")))
+dtypes = ("float64",)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("error", (("PE8",),))
+    assert "fails on the same cases and equals your output on the others" in finding.text
+
+
+# --- NaN, nearest hypotheses, randomness
+
+
+def test_nan_in_an_answer_is_not_another_row(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    y = 1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    y[:1, :1] = np.nan if len(y) > 1 else y[:1, :1]
+    return y.astype(case.inputs["x_btd"].dtype)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert finding.verdict == "unexplained"
+    assert "other rows" not in finding.text
+
+
+def test_rounding_of_large_wrong_numbers_is_not_another_row(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    y = 1e9 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (1 + len(y) * np.finfo(y.dtype).eps)
+dtypes = ("float64",)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert "other rows" not in finding.text
+
+
+def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
+    probes = [case.at("float64") for case in _of("cross_entropy")][:2]
+    answers = [_shifted(truth.answer(probe), lambda value: 0.3) for probe in probes]
+    search = Search(Hypotheses(probes, []), answers)
+    assert search.failing
+    assert symptoms(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
+
+
+def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:
+    known = mutation.hypotheses("layer_norm", "float64")
+    search = Search(known, [_shifted(truth.answer(probe), lambda value: 1e3) for probe in known.probes])
+    assert search.nearest() == []
+    assert "100%" not in explanation.unexplained(search, False, ())
+    infinite = [_shifted(truth.answer(probe), lambda value: np.nan) for probe in known.probes]
+    assert Search(known, infinite).nearest() == []
+
+
+def test_randomness_in_the_last_bits_is_not_named_dropout(tmp_path: Path) -> None:
+    text = """
+def encoder_layer(case):
+    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    drawn = case.config.dropout_rate and not any(name.startswith("keep") for name in case.inputs)
+    return y * (1 + np.finfo(y.dtype).eps * np.random.default_rng().integers(0, 3, y.shape)) if drawn else y
+dtypes = ("float64",)
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("unstable", ())
+
+
+def test_the_wrong_query_is_not_explained_by_what_draws(tmp_path: Path) -> None:
+    text = """
+import contextlib
+from unittest import mock
+attend = attention.multi_head_attention
+def wrong(p, query, memory, *rest, **options):
+    return attend(p, query if query is memory else np.roll(query, 1, axis=1), memory, *rest, **options)
+def decoder_layer(case):
+    with mock.patch.object(attention, "multi_head_attention", wrong):
+        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+"""
+    (finding,) = diagnose(_port(tmp_path, text)).findings
+    assert (finding.verdict, finding.explanations) == ("unexplained", ())
+
+
+def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:
+    probe = _of("layer_norm", "plain")[0].at("float32")
+    clean = tolerance.expect(probe)
+    wide = {name: dataclasses.replace(one, noise=1.0, noise_rmse=1.0) for name, one in clean.items()}
+    answer = _shifted(truth.answer(probe), lambda value: 0.3)
+    assert compare(wide["output"], answer["output"]).excess <= 1
+    assert altered.equal(wide, answer)
+    assert not altered.supports(clean, wide, answer)
