@@ -184,7 +184,9 @@ class Transformer(Configured, Traced, keras.Model):
     ) -> None:
         """As Keras has it; without an input_signature the exported function takes int64 ids of any batch and lengths.
 
-        LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed.
+        LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed. Of
+        `tf.lite.TFLiteConverter` use `from_concrete_functions(functions)`: with a model of Keras 3 as second argument, any model, its
+        variables stay unset and the output is NaN.
         """
         self._built()
         if input_signature is None:
