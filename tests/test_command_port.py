@@ -82,7 +82,8 @@ def test_a_correct_command_conforms_and_what_it_lacks_is_not_covered(tmp_path: P
     results = runner.run(cases, [_script(tmp_path, TEMPLATE)], ["float64", "float32", "bfloat16"])
     for result in results:
         covered = result.component != "feed_forward" and result.dtype != "bfloat16"
-        assert result.status == ("pass" if covered else "not covered"), result
+        passes = "empty" if result.case == "layer_norm/batch_0" else "pass"
+        assert result.status == (passes if covered else "not covered"), result
     assert {result.message for result in results if result.dtype == "bfloat16" and result.component == "softmax"} == {
         "the port does not support bfloat16"
     }
@@ -130,14 +131,14 @@ def test_a_command_that_hangs_is_ended_and_the_rest_is_put_again(tmp_path: Path)
 
 
 HOSTILE = {
-    "a pipe": ("os.mkfifo(file)", "error", "the answer plain.safetensors must be a regular file; it is p"),
-    "a device": ("os.symlink('/dev/zero', file)", "error", "the answer plain.safetensors must be a regular file; it is c"),
-    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "must be a regular file; it is c"),
-    "a folder": ("file.mkdir()", "error", "must be a regular file; it is d"),
+    "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors is not a file"),
+    "a device": ("os.symlink('/dev/zero', file)", "error", "layer_norm/plain.safetensors is not a file"),
+    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json is not a file"),
+    "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors is not a file"),
     "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
-    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "must have at most "),
-    "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 21))", "error", "must have at most 1048576 bytes; it has 2097152"),
-    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "must give the reason under one of"),
+    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "layer_norm/plain.safetensors must be at most "),
+    "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
+    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "plain.json must be JSON: JSON must not be nested so deeply"),
     "a reason of escapes": (r"""file.with_suffix('.json').write_text('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
     "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
     "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
@@ -268,5 +269,5 @@ def test_the_example_of_the_page_conforms(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     cases = [case for case in CASES if case.component in ("layer_norm", "softmax")]
     results = runner.run(cases, [_script(tmp_path, example)], ["float64", "float32"])
-    assert {result.status for result in results if result.component == "layer_norm"} == {"pass"}
+    assert {result.status for result in results if result.component == "layer_norm"} == {"pass", "empty"}
     assert {result.status for result in results if result.component == "softmax"} == {"not covered"}

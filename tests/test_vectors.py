@@ -264,7 +264,7 @@ def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_rig
 def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
-    with pytest.raises(ValueError, match="an object has the name component twice"):
+    with pytest.raises(ValueError, match="a field must be named once; got 'component' twice"):
         vectors.verify(copy)
 
 

@@ -15,13 +15,15 @@ __all__ = ["importable", "require_ports"]
 
 def require_ports(ports: Iterable[str]) -> None:
     """Raises ValueError where a port cannot even be looked for; what is wrong within one is a result."""
+    if absent := [port for port in ports if port.endswith(".py") and not Path(port).is_file()]:
+        raise ValueError(f"there is no file {', '.join(absent)}")
     installed = {point.name for point in entry_points(group=ENTRY_POINTS)}
     lost = [port for port in ports if not (port in PORTS or port in installed or _findable(port))]
     known("port", lost, [*PORTS, *sorted(installed - {*PORTS})], "an installed port, a Python file, an importable module")
 
 
 def _findable(port: str) -> bool:
-    return Path(port).is_file() if port.endswith(".py") else port.startswith(PREFIX) or importable(port)
+    return port.endswith(".py") or port.startswith(PREFIX) or importable(port)
 
 
 def importable(module: str) -> bool:

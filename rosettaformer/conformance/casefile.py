@@ -24,7 +24,7 @@ __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "r
 
 MANIFEST = "manifest.json"
 LARGEST = 1 << 30  # bytes of an answer whose size nothing bounds
-MOST_REASON = 1 << 20  # bytes of a reason, and of the header of outputs
+HEADER = 1 << 20  # bytes of the header of an answer
 REASONS = ("not covered", "unsupported", "error")
 
 
@@ -80,7 +80,7 @@ def read_answer(path: Path, most: int | None = None) -> Answer | None:
         return _read_reason(reason)
     if not path.exists():
         return None
-    found = container.parse(read_bytes(path, LARGEST if most is None else most + MOST_REASON))
+    found = container.parse(read_bytes(path, LARGEST if most is None else most + HEADER))
     if found.problems:
         raise ValueError(f"the answer {path.name} {found.problems[0]}")
     return "outputs", {printable(name): array for name, array in found.tensors.items()}

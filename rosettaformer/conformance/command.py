@@ -207,7 +207,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
         try:
             answer = read_answer(outputs / path, answer_limit(_weight(case)))
         except (ValueError, OSError) as error:
-            answer, torn = ("error", printable(str(error))), path
+            answer, torn = ("error", printable(str(error).replace(f"{outputs}{os.sep}", ""))), path
         else:
             torn = torn if answer is None else ""
         if answer is not None:
