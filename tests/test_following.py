@@ -252,10 +252,11 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
 
 @pytest.mark.parametrize("name", ["alpha_0", "n_best", "prefix", "penalties"])
 def test_beams_that_tie_may_live_or_die(name: str) -> None:
-    case = of_two(SEARCHES[f"beam_search/{name}"], 4).at("float32")
+    case = of_two(SEARCHES[f"beam_search/{name}"], 4)
     other = Other(NEAR)
-    answer = chosen(case, other)
-    assert other.count
+    answer = {key: value.astype("float32") if value.dtype == "float64" else value for key, value in chosen(case, other).items()}
+    assert other.count  # in float64 what ties is equal, whatever machine computes it
+    case = case.at("float32")
     assert (answer["token_bwn"] != truth.answer(case)["token_bwn"]).any()
     assert judged(case, answer).status == "pass"
     wrong = answer | {"score_bw": answer["score_bw"] * np.float32(1.001)}
