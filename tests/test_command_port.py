@@ -219,5 +219,5 @@ def test_the_example_of_the_page_conforms(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     cases = [case for case in CASES if case.component in ("layer_norm", "softmax")]
     results = runner.run(cases, [_script(tmp_path, example)], ["float64", "float32"])
-    assert {result.status for result in results if result.component == "layer_norm"} == {"pass"}
+    assert {result.status for result in results if result.component == "layer_norm"} == {"pass", "empty"}
     assert {result.status for result in results if result.component == "softmax"} == {"not covered"}

@@ -54,7 +54,9 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
     result = suite(ONE, "", "-v", "-p", "no:xdist")
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] > 5
-    assert set(outcomes) == {"passed"}
+    assert set(outcomes) == {"passed", "skipped"}
+    assert outcomes["skipped"] == 1  # the batch of no rows
+    result.stdout.fnmatch_lines(["SKIPPED*empty: there are no elements; only shape and dtype were compared"])
     result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
 
 
@@ -99,7 +101,7 @@ def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, p
     result = suite(options, "y = y + (case.name == 'plain')", "-v")
     result.stdout.fnmatch_lines(["*deviation-1-layer_norm/plain*PASSED*"])
     assert "deviation-2" not in result.stdout.str()
-    assert set(outcomes := result.parseoutcomes()) == {"passed", "xfailed"}
+    assert set(outcomes := result.parseoutcomes()) == {"passed", "skipped", "xfailed"}
     assert outcomes["xfailed"] == 1
     result.stdout.fnmatch_lines(["XFAIL*known to be off (https://example.org/1)*"])
     result = suite(options)
@@ -147,7 +149,7 @@ def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
     result = suite(ONE + ', deviations="deviations.toml"', "y = y + (case.name == 'plain')", "-n", "2")
     outcomes = result.parseoutcomes()
     assert outcomes["xfailed"] == 1
-    assert set(outcomes) == {"passed", "xfailed"}
+    assert set(outcomes) == {"passed", "skipped", "xfailed"}
 
 
 @pytest.mark.parametrize(
