@@ -110,7 +110,7 @@ def layer_norm(case):
 """
     crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
     assert (crash.verdict, rest.verdict) == ("error", "unexplained")
-    assert "cases: TypeError: four is too few (a_port.py:5); only where model_width is 4" in crash.text
+    assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
 
 
 def test_two_mistakes_in_one_function_are_named_together(tmp_path: Path) -> None:

@@ -164,11 +164,11 @@ def _positions(*batches: int, width: int = 13) -> list[Case]:
 @pytest.mark.parametrize(
     ("failed", "answered", "words"),
     [
-        (_positions(1, 3, 4), _positions(2), "not where batch is 2"),
-        (_positions(2), _positions(1, 3), "only where batch is 2"),
-        (_positions(5, 7), _positions(1, 3), "only where batch is at least 5"),
-        (_positions(1, 3), _positions(5, 7), "not where batch is at least 5"),
-        (_positions(1, 3, 5), _positions(2, 4), "only where batch is odd"),
+        (_positions(1, 3, 4), _positions(2), "not where batch is 2 and target length is 4"),
+        (_positions(2), _positions(1, 3), "only where batch is 2 and target length is 4"),
+        (_positions(5, 7), _positions(1, 3), "only where batch is at least 5 and target length is at least 7"),
+        (_positions(1, 3), _positions(5, 7), "not where batch is at least 5 and target length is at least 7"),
+        (_positions(1, 3, 5), _positions(2, 4), "only where batch is odd and target length is odd"),
         (_positions(2, 5), _positions(2, 7, 3), ""),
         (_positions(1, 3), [], ""),
     ],
@@ -275,6 +275,7 @@ dtypes = ("float64",)
     assert (finding.verdict, finding.explanations) == ("unstable", ())
 
 
+@pytest.mark.slow
 def test_the_wrong_query_is_not_explained_by_what_draws(tmp_path: Path) -> None:
     text = """
 import contextlib

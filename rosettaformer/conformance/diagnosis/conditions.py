@@ -16,6 +16,7 @@ __all__ = ["condition"]
 
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary"}  # fmt: skip
+SHOWN = 3  # so many properties of one kind are said
 TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # their axes: b, and this one
 
 
@@ -23,16 +24,20 @@ def condition(failed: Sequence[Case], answered: Sequence[Case]) -> str:
     """Where a port fails, `only where batch is 1` or `not where batch is 2`: a property that all the cases on one side have and none on
     the other. Empty where there is none, or a side has no cases.
 
-    Of several the simplest is said: a size or a setting that is one value, then an input that is given, an odd size, equal sizes, a bound.
+    The simplest kind is said: a size or a setting that is one value, then an input that is given, an odd size, equal sizes, a bound. Of one
+    kind all are, up to SHOWN, since the cases do not tell which it is.
     """
     if not failed or not answered:
         return ""
     sizes = [_sizes(case) for case in (*failed, *answered)]
     described = [_properties(case, sizes) for case in (*failed, *answered)]
     inside, outside = described[: len(failed)], described[len(failed) :]
-    found = [(rank, f"only where {words}") for words, rank in inside[0].items() if _separates(words, inside, outside)]
-    found += [(rank, f"not where {words}") for words, rank in outside[0].items() if _separates(words, outside, inside)]
-    return min(found, key=lambda one: one[0], default=(0, ""))[1]
+    found = [(rank, "only", words) for words, rank in inside[0].items() if _separates(words, inside, outside)]
+    found += [(rank, "not", words) for words, rank in outside[0].items() if _separates(words, outside, inside)]
+    if not found:
+        return ""
+    simplest = min(found, key=lambda one: one[0])[:2]
+    return f"{simplest[1]} where {' and '.join([words for *kind, words in found if tuple(kind) == simplest][:SHOWN])}"
 
 
 def _separates(words: str, inside: Sequence[dict[str, int]], outside: Sequence[dict[str, int]]) -> bool:

@@ -46,8 +46,14 @@ def _errors(failed: Failed) -> str:
     """The errors, the commonest first; those that differ in their numbers alone are one."""
     kinds = Counter(_kind(error) for _, error in failed)
     first = {_kind(error): error for _, error in reversed(failed)}
-    listed = [first[kind] if len(kinds) == 1 else f"{first[kind]} (on {count})" for kind, count in kinds.most_common(SHOWN)]
+    listed = [_line(first[kind]) + (f" (on {count})" if len(kinds) > 1 else "") for kind, count in kinds.most_common(SHOWN)]
     return ", ".join(listed) + (f", and {len(kinds) - SHOWN} other errors" if len(kinds) > SHOWN else "")
+
+
+def _line(error: str) -> str:
+    """The first line of an error."""
+    line, *rest = error.splitlines() or [""]
+    return f"{line} (and {len(rest)} more lines)" if rest else line
 
 
 def _kind(error: str) -> str:
