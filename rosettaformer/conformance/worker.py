@@ -45,7 +45,8 @@ def _reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
     except _Wrong as error:
         return "differs", message(error)
     except BaseException as error:  # SystemExit and what foreign code derives besides
-        return "error", _in_words(error, getattr(port.module, "__file__", None) or "") + hint(error, port.module, *(arguments[:1] or [None]))
+        file = getattr(port.module, "__file__", None) or ""
+        return "error", _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
 
 
 def _answer(port: Port, watch: Watch, case: Case) -> Answer:
