@@ -52,6 +52,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if target.shape[1] > 1 or cache["read"] < 2:
             return step(model, target, cache, *args, **kwargs)
+        for rows in (target, cache["leading_b"]):  # kernels are packed for a number of rows
+            torch._dynamo.mark_static(rows, 0)
         if not cache["packed"]:
             return graph(model, target, cache, *args, **kwargs)
         with inductor.patch(freezing=True):
