@@ -131,7 +131,7 @@ BAD = {
         for alpha, count in ((1e308, 3), (40.0, 60))
     },
     "early_stop_word": (_beams(early_stop="never"), "early_stop must be True or False; got 'never'"),
-    "option_unknown": (_beams(beams=2), "unknown strategy field 'beams'"),
+    "option_unknown": (_beams(beams=2), "unknown strategy field 'beams' (nearest: beam_size)"),
     "options_missing": (
         _case("greedy_search", source=SOURCE, **{"strategy.start_id": START}),
         "a strategy needs end_id; a strategy needs max_new_tokens",
