@@ -95,11 +95,11 @@ Expectations = dict[str, Expectation]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # where the dtype overflows nothing is comparable
-def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> Expectations:
+def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False, random_orders: bool = False) -> Expectations:
     """The expectation of every output of a case that has been cast to its dtype.
 
     answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
-    differs from the truth in rounding alone.
+    differs from the truth in rounding alone. random_orders: the random orders of gradients join, whatever the component.
     """
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)
@@ -107,7 +107,7 @@ def expect(case: Case, answer: Answer = truth.answer, rounded: bool = False) -> 
         return searched(case, Chooser(), answer, rounded)[0]
     reference = answer(case) if rounded else answer(case.at("float64"))
     gradient = bool(truth.forward_of(case.component))
-    shuffles = gradient or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
+    shuffles = gradient or random_orders or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
     found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(SHUFFLES if shuffles else 0)])
     return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
 

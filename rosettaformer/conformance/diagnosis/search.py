@@ -26,7 +26,7 @@ __all__ = ["Answers", "Search"]
 
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
-FAR = {8: 1000.0, 4: 1000.0, 2: 30.0}
+FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
 ALL = 0.995  # of the error: what is left of it and reads 100 %
 EQUAL, SUPPORT = "equal", "support"
 
