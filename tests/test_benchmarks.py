@@ -516,7 +516,7 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got 'keras'"),
         (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got 'tf'"),
-        (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu'"),
+        (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu' (nearest: cpu)"),
         (("--workload", "W1,W9"), "workload must be one of W1, W2, W3, W4, W5, W6, W7; got 'W9'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
