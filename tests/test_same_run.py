@@ -340,7 +340,7 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
     ("arguments", "message"),
     [
         (("--backend", "mxnet"), "backend must be one of torch, tf, jax, numpy, or a Python file that defines Trainer; got 'mxnet'"),
-        (("--backend", "nowhere.py"), "got nowhere.py"),
+        (("--backend", "nowhere.py"), "got 'nowhere.py'"),
         (("--steps", "0"), "--steps"),
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
         (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),

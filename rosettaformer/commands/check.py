@@ -116,10 +116,10 @@ def check(
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds)
-    statuses = {result.status for result in summary.results}
-    if runner.NOT_STARTED in statuses:
+    if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == runner.NOT_STARTED]:
+        click.echo(f"Error: {'; '.join(lost)}", err=True)
         sys.exit(MISTAKE)
-    missing = "missing" in statuses
+    missing = any(result.status == "missing" for result in summary.results)
     sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
