@@ -92,8 +92,9 @@ def test_a_c_program_conforms(c_program: Path) -> None:
     cases = [case for case in all_cases() if case.component in ("layer_norm", "softmax")]
     results = runner.run(cases, [f"command:{c_program}"], DTYPES)
     counts = Counter((result.component, result.dtype, result.status) for result in results)
-    assert {key for key in counts if key[2] != "not covered"} == {("layer_norm", dtype, "pass") for dtype in ("float64", "float32")}
-    assert min(counts["layer_norm", dtype, "pass"] for dtype in ("float64", "float32")) >= 9
+    judged = {("layer_norm", dtype, status) for dtype in ("float64", "float32") for status in ("pass", "empty")}
+    assert {key for key in counts if key[2] != "not covered"} == judged
+    assert min(counts["layer_norm", dtype, "pass"] for dtype in ("float64", "float32")) >= 8
 
 
 @pytest.mark.parametrize(
