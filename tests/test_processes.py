@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,9 @@ def test_a_flood_of_messages_is_kept_by_its_end(tmp_path: Path) -> None:
 def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
     command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]
-    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    # What runs in the background ignores Ctrl-C, and so does what it starts.
+    heeds: Callable[[], Any] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heeds) as process:
         deadline = time.monotonic() + 60
         while not (tmp_path / "here").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
