@@ -11,7 +11,7 @@ from .attention import MultiHeadAttention
 from .gather import has_explicit_axes
 from .projection import SMALL, Joined
 from .softmax import softmax
-from .transformer import Transformer, need_decoder
+from .transformer import Transformer
 
 __all__ = ["FusedAttention", "fused"]
 
@@ -66,7 +66,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own.
     Raises ValueError where there is no decoder, and on a mesh of explicit axes.
     """
-    need_decoder(model.config)
+    model.config.need_decoder()
     if has_explicit_axes(model.source_embedding.table[...]):
         raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
     if isinstance(model.decoder.layers[0].self_attention, FusedAttention):

@@ -126,7 +126,7 @@ class Transformer(nnx.Module):
         keep: Tree | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
-        need_decoder(self.config)
+        self.config.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
@@ -166,9 +166,3 @@ class Transformer(nnx.Module):
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
         table_td = positional_encoding(position_t, self.config.model_width, x_btd.dtype)
         return x_btd + rows(table_td, token_positions(mask_bt), mode="clip"), mask_bt
-
-
-def need_decoder(config: TransformerConfig) -> None:
-    """Raises ValueError where the config has no decoder."""
-    if not config.decoder_layers:
-        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")

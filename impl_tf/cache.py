@@ -12,7 +12,7 @@ from .backend import keras
 from .compiled import compiled as graph
 from .fused import fused
 from .positional_encoding import positional_encoding
-from .transformer import Transformer, need_decoder
+from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -25,7 +25,7 @@ Cache: TypeAlias = Mapping[str, Any]
 def start_cache(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None = None, *, length: int) -> Cache:
     """As the truth; length: how many tokens it can hold."""
     config = model.config
-    need_decoder(config)
+    config.need_decoder()
     memory_bsd = tf.convert_to_tensor(memory_bsd)
     checks.check_features("memory", memory_bsd.shape, config.model_width)
     if source_mask_bs is not None:

@@ -10,7 +10,7 @@ from . import weights
 from .attention import MultiHeadAttention
 from .backend import register
 from .projection import Joined, Projection
-from .transformer import Transformer, need_decoder
+from .transformer import Transformer
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 
@@ -55,7 +55,7 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in.
     Raises ValueError where there is no decoder.
     """
-    need_decoder(model.config)
+    model.config.need_decoder()
     copy = Transformer(model.config, dtype=dtype or model.compute_dtype)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")

@@ -127,7 +127,7 @@ class Transformer(Configured, Traced, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        need_decoder(self.config)
+        self.config.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
@@ -219,12 +219,6 @@ class Transformer(Configured, Traced, keras.Model):
         length = keras.ops.shape(token)[1]
         table_td = positional_encoding(tf.range(length), self.config.model_width, x_btd.dtype)
         return x_btd + tf.gather(table_td, token_positions(mask_bt)), mask_bt
-
-
-def need_decoder(config: TransformerConfig) -> None:
-    """As the truth's function."""
-    if not config.decoder_layers:
-        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
 
 def _both(source: Any, target: Any) -> tuple[Any, Any]:

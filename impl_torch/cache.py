@@ -33,7 +33,7 @@ def start_cache(model: Transformer, memory_bsd: Tensor, source_mask_bs: Tensor |
     copies: so many neighbouring rows of the target share a row of the memory, and can change places without a copy of keys and values.
     Raises ValueError on a model in training, too, and where a part that steps do not call as a whole has a hook or is of a kind of its own.
     """
-    model.need_decoder()
+    model.config.need_decoder()
     _check_steps(model)
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")

@@ -54,7 +54,7 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
 
     dtype: every weight is rounded to it; by default it is the model's.
     """
-    model.need_decoder()
+    model.config.need_decoder()
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):

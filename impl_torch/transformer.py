@@ -97,7 +97,7 @@ class Transformer(nn.Module):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        self.need_decoder()
+        self.config.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         check_ids((target, self.config.target_vocabulary))
@@ -118,7 +118,7 @@ class Transformer(nn.Module):
         checked: bool = False,
     ) -> Tensor:
         """checked: the caller has checked the ids."""
-        self.need_decoder()
+        self.config.need_decoder()
         if not checked:
             self.check_ids(source, target)
         source_mask_bs = self._mask(source, source_mask_bs)
@@ -133,17 +133,12 @@ class Transformer(nn.Module):
         `DistributedDataParallel` take the loss of what it returns:
         `input_bt, label_bt = loss.teacher_forcing(target)`, then `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, ...)`.
         """
-        self.need_decoder()
+        self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
         self.check_ids(source, target)
         logits_btv = self(source, input_bt, keep=keep, checked=True)
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
-
-    def need_decoder(self) -> None:
-        """Raises ValueError where the config has no decoder."""
-        if not self.config.decoder_layers:
-            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         names = [prefix + name for name in _names_of_the_table(self.config)]

@@ -19,7 +19,7 @@ def start_cache(parameters: Tree, config: TransformerConfig, memory_bsd: np.ndar
 
     source_mask_bs: boolean, True = real token of the source. Raises ValueError on shapes that do not fit, and where there is no decoder.
     """
-    transformer.need_decoder(config)
+    config.need_decoder()
     checks.check_features("memory", memory_bsd.shape, config.model_width)
     if source_mask_bs is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])

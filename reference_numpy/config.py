@@ -99,6 +99,11 @@ class TransformerConfig:
             "f": self.feed_forward_width,
         }
 
+    def need_decoder(self) -> None:
+        """Raises ValueError where the config has no decoder."""
+        if not self.decoder_layers:
+            raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+
     def replace(self, **changes: Any) -> "TransformerConfig":
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
         refuse_unknown("config field", changes, _FIELDS)

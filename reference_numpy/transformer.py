@@ -294,7 +294,7 @@ def _decoder_inputs(
     source_mask_bs: np.ndarray | None, target_mask_bt: np.ndarray | None, keep: Tree | None,
 ) -> tuple[np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
     """The embedded target, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
-    need_decoder(config)
+    config.need_decoder()
     checks.check_features("memory", memory_bsd.shape, config.model_width)
     checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
     keep = (keep or {}).get("decoder", {})
@@ -303,12 +303,6 @@ def _decoder_inputs(
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     return x_btd, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
-
-
-def need_decoder(config: TransformerConfig) -> None:
-    """Raises ValueError where the config has no decoder."""
-    if not config.decoder_layers:
-        raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
 
 def target_table(config: TransformerConfig) -> str:
