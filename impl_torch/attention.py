@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import dtypes, mask, softmax, tracing
+from . import framework, mask, precision, softmax
 from .dropout import Dropout, dropout
-from .linear import Linear
+from .projection import Linear
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
@@ -35,9 +35,9 @@ def scaled_dot_product_attention(
     batch, target, heads, _ = query_bthk.shape
     scores = (batch, heads, target, key_bsgk.shape[1])
     if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, dtypes.name(bias_bhts.dtype), scores)
+        checks.check_bias(bias_bhts.shape, precision.name(bias_bhts.dtype), scores)
     if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, dtypes.name(mask_bhts.dtype), scores)
+        checks.check_mask(mask_bhts.shape, precision.name(mask_bhts.dtype), scores)
     if return_weights or keep_bhts is not None:
         weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
         dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
@@ -58,7 +58,7 @@ def _fused(
     """By torch's kernel. An empty row is 0 by construction (EMPTY), unless every kernel that may serve is known to give 0."""
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
     # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the last one, sees every key.
-    triangle = causal and mask_bhts is None and bias_bhts is None and tracing.same_size(target, source)
+    triangle = causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
     if causal and not triangle and target > 1:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source, query_bthk.device))
     if bias_bhts is not None:
@@ -74,7 +74,7 @@ def _fused(
         attn_mask=mask_bhts,
         dropout_p=dropout_rate,
         is_causal=triangle,
-        enable_gqa=not tracing.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
+        enable_gqa=not framework.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
     )
     if present_bht1 is not None:
         output_bhte = output_bhte.masked_fill(~present_bht1, 0)
@@ -87,10 +87,10 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
     Those of the CPU do, and on CUDA math and memory-efficient attention. cuDNN, which serves half types, does so forward; backward its
     gradient is NaN at some lengths where the row's log-sum-exp is below -88. An exported graph is run by kernels that nobody knows.
     """
-    if tracing.exporting():
+    if framework.exporting():
         return False
     if query_bthk.is_cuda and torch.is_grad_enabled():
-        return query_bthk.dtype.itemsize > 2 and not dtypes.autocasts(query_bthk)
+        return query_bthk.dtype.itemsize > 2 and not precision.autocasts(query_bthk)
     return query_bthk.is_cpu or query_bthk.is_cuda
 
 
@@ -105,8 +105,8 @@ def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
 
 def _weights(query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None, bias_bhts: Tensor | None, causal: bool) -> Tensor:
     _, target, heads, head_size = query_bthk.shape
-    scaled_bthk = dtypes.widen(query_bthk) * head_size**-0.5
-    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, dtypes.widen(_repeat(key_bsgk, heads)))
+    scaled_bthk = precision.widen(query_bthk) * head_size**-0.5
+    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, precision.widen(_repeat(key_bsgk, heads)))
     if bias_bhts is not None:
         logits_bhts = logits_bhts + bias_bhts
         mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > -torch.inf)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes, mask, positional_encoding
+from . import mask, positional_encoding, precision
 from .attention import MultiHeadAttention
 from .embedding import check_ids
-from .fused import changed, pack
+from .fast.fused import changed, pack
 from .layers import DecoderLayer
 from .transformer import Decoder, Transformer
 
@@ -40,7 +40,7 @@ def start_cache(model: Transformer, memory_bsd: Tensor, source_mask_bs: Tensor |
     config = model.config
     checks.check_features("memory", memory_bsd.shape, config.model_width)
     if source_mask_bs is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, dtypes.name(source_mask_bs.dtype), memory_bsd.shape[:2])
+        checks.check_token_mask("source mask", source_mask_bs.shape, precision.name(source_mask_bs.dtype), memory_bsd.shape[:2])
     rows, device, stack = len(memory_bsd) * copies, memory_bsd.device, _layers(model)
     sizes = config.key_size, config.value_size
     return {
@@ -70,7 +70,7 @@ def decode_step(
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
     check_ids((target, model.config.target_vocabulary))
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, dtypes.name(target_mask_bt.dtype), target.shape[:2])
+        checks.check_token_mask("target mask", target_mask_bt.shape, precision.name(target_mask_bt.dtype), target.shape[:2])
     if cache["read"] + target.shape[1] > length:
         raise ValueError(f"the cache has room for {length} tokens; got {cache['read'] + target.shape[1]}")
     return (step or read_on)(model, target, cache, target_mask_bt)
@@ -106,7 +106,7 @@ def decode_in_steps(
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, dtypes.name(target_mask_bt.dtype), target.shape[:2])
+        checks.check_token_mask("target mask", target_mask_bt.shape, precision.name(target_mask_bt.dtype), target.shape[:2])
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, length=target.shape[1]), []
     for start, length in zip(accumulate(splits, initial=0), splits, strict=False):
         part = slice(start, start + length)

@@ -9,11 +9,11 @@ from torch import Tensor
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
-from . import cache, dtypes, mask, sampling
-from .beams import Beams
-from .compiled import compiled_step, graphs
+from . import cache, mask, precision, sampling
 from .embedding import check_ids
-from .fused import fused
+from .fast.beams import Beams
+from .fast.compiled import compiled_step, graphs
+from .fast.fused import fused
 from .transformer import Transformer
 
 __all__ = ["Searcher"]
@@ -114,10 +114,10 @@ class _Reading:
         self, searcher: Searcher, strategy: Strategy, source: Tensor, prefix: Tensor | None, source_mask_bs: Tensor | None, copies: int = 1
     ) -> None:
         self.model, self.step, self.strategy, config = searcher.model, searcher.step, strategy, searcher.model.config
-        checks.check_source(source.shape, dtypes.name(source.dtype))
+        checks.check_source(source.shape, precision.name(source.dtype))
         if prefix is None:
             prefix = source.new_full((len(source), 1), strategy.start_id)
-        checks.check_prefix(prefix.shape, dtypes.name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
+        checks.check_prefix(prefix.shape, precision.name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
         check_ids((source, config.source_vocabulary), (prefix, config.target_vocabulary))
         if source_mask_bs is None:
@@ -183,7 +183,7 @@ def _read_on(
     model: Transformer, token_bt: Tensor, kept: cache.Cache, barred_n: Tensor, early: Tensor, end_id: int
 ) -> tuple[_Next, cache.Cache]:
     logits_btv, kept = cache.read_on(model, token_bt, kept, last=True)
-    logits_bv = dtypes.widen(logits_btv[:, -1])
+    logits_bv = precision.widen(logits_btv[:, -1])
     fit = (logits_bv.amax(dim=1) < torch.inf).all()
     logits_bv = logits_bv.index_fill(1, barred_n, -torch.inf)
     ends_v = torch.arange(logits_bv.shape[1], device=logits_bv.device) == end_id

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["Dropout"]
 
@@ -29,5 +29,5 @@ def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tens
     """The entries that are kept, by the mask; without one at random in training, and all of them in evaluation."""
     if keep is None:
         return F.dropout(x, rate, training)
-    checks.check_keep(keep.shape, dtypes.name(keep.dtype), x.shape, rate)
+    checks.check_keep(keep.shape, precision.name(keep.dtype), x.shape, rate)
     return torch.where(keep, x / (1 - rate), 0)

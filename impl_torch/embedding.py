@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes, tracing
-from .linear import Linear
+from . import framework, precision
+from .projection import Linear
 
 __all__ = ["Embedding", "Logits"]
 
@@ -84,14 +84,14 @@ class TiedLogits(nn.Module):
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
     """Raises ValueError on tokens that do not fit their vocabulary.
 
-    The bounds of all tokens come from the device in one transfer. Where there are no values (`tracing.has_values`) only axes and dtype
+    The bounds of all tokens come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype
     count.
     """
     for token, vocabulary in tokens:
-        checks.check_tokens("token", token.shape, dtypes.name(token.dtype), vocabulary)
-    ids = [pair for pair in tokens if tracing.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
+        checks.check_tokens("token", token.shape, precision.name(token.dtype), vocabulary)
+    ids = [pair for pair in tokens if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
     if not ids:
         return
     bounds = torch.stack([bound for token, _ in ids for bound in token.long().aminmax()]).tolist()
     for (token, vocabulary), lowest, highest in zip(ids, bounds[::2], bounds[1::2], strict=True):
-        checks.check_tokens("token", token.shape, dtypes.name(token.dtype), vocabulary, lowest, highest)
+        checks.check_tokens("token", token.shape, precision.name(token.dtype), vocabulary, lowest, highest)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .linear import Linear
+from .projection import Linear
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
@@ -19,7 +19,7 @@ def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
 
 def padding_mask(mask_bs: Tensor) -> Tensor:
     """`b s` with axes of size 1 for heads and queries: `b 1 1 s`."""
-    checks.check_token_mask("mask", mask_bs.shape, dtypes.name(mask_bs.dtype))
+    checks.check_token_mask("mask", mask_bs.shape, precision.name(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 

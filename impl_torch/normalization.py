@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["LayerNorm"]
 
@@ -31,7 +31,7 @@ class LayerNorm(nn.Module):
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.scale.shape[0])
         tensors = (x_btd, self.scale, self.offset)
-        x, scale, offset = map(dtypes.widen, tensors) if x_btd.device.type == "cpu" else tensors
+        x, scale, offset = map(precision.widen, tensors) if x_btd.device.type == "cpu" else tensors
         return F.layer_norm(x, scale.shape, scale, offset, self.epsilon).to(x_btd.dtype)
 
     def extra_repr(self) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from reference_numpy.parameters import flatten, nest
 
-from . import dtypes
+from . import precision
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -47,7 +47,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     flat = flatten(gradients)
-    norm = torch.nn.utils.get_total_norm([dtypes.widen(gradient) for gradient in flat.values()])
+    norm = torch.nn.utils.get_total_norm([precision.widen(gradient) for gradient in flat.values()])
     factor = (limit / norm).clamp(max=1)
     return nest(dict(zip(flat, torch._foreach_mul(list(flat.values()), factor), strict=True)))
 

@@ -13,12 +13,12 @@ from reference_numpy.parameters import flatten, nest
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
-from .compiled import compiled, compiled_step, graphs
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .fast.compiled import compiled, compiled_step, graphs
+from .fast.fused import fused
 from .feed_forward import FeedForward, activation
-from .fused import fused
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: Tensor) -> Tensor:
     """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`."""
-    checks.check_token_mask("mask", mask_bt.shape, dtypes.name(mask_bt.dtype))
+    checks.check_token_mask("mask", mask_bt.shape, precision.name(mask_bt.dtype))
     leading_b1 = (mask_bt.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
     return (torch.arange(mask_bt.shape[1], device=mask_bt.device) - leading_b1).clamp(min=0)
 

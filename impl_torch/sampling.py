@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -86,9 +86,9 @@ def _check_penalise(
     scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
 ) -> None:
     """Raises ValueError on what `penalise` refuses; while a graph is traced there are no values to check."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape, dtypes.name(token_bn.dtype))
+    checks.check_next_token(scores_bv.shape, token_bn.shape, precision.name(token_bn.dtype))
     if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, dtypes.name(mask_bn.dtype), token_bn.shape)
+        checks.check_token_mask("mask", mask_bn.shape, precision.name(mask_bn.dtype), token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
     if not torch.compiler.is_compiling() and token_bn.numel():
         checks.check_held(scores_bv.shape[1], *(int(bound) for bound in token_bn.long().aminmax()))

@@ -5,17 +5,17 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["softmax"]
 
 
 def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """`logits.softmax(-1)`, half types in float32; a row with no entry present is 0 (EMPTY)."""
-    x = dtypes.widen(logits)
+    x = precision.widen(logits)
     if mask is None:
         return x.softmax(dim=-1).to(logits.dtype)
-    checks.check_mask(mask.shape, dtypes.name(mask.dtype), logits.shape, axes="the logits")
+    checks.check_mask(mask.shape, precision.name(mask.dtype), logits.shape, axes="the logits")
     # The lowest finite number, not -inf: a row with nothing present stays finite, forward and backward, until it is zeroed.
     probability = x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim=-1)
     return probability.masked_fill(~mask, 0).to(logits.dtype)

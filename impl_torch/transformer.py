@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import dtypes, loss, mask, positional_encoding
+from . import loss, mask, positional_encoding, precision
 from .dropout import Dropout
 from .embedding import Embedding, Logits, SharedEmbedding, TiedLogits, check_ids
 from .layers import DecoderLayer, EncoderLayer
@@ -163,7 +163,7 @@ class Transformer(nn.Module):
         x_btd = self._embed(self.target_embedding, "target", target, mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None:
-            checks.check_token_mask("source mask", source_mask_bs.shape, dtypes.name(source_mask_bs.dtype), memory_bsd.shape[:2])
+            checks.check_token_mask("source mask", source_mask_bs.shape, precision.name(source_mask_bs.dtype), memory_bsd.shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
         return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites))
 
@@ -178,7 +178,7 @@ class Transformer(nn.Module):
         table_td = positional_encoding.positional_encoding(torch.arange(token.shape[1], device=token.device), x_btd.shape[2], x_btd.dtype)
         if mask_bt is None:
             return x_btd + table_td
-        checks.check_token_mask(f"{name} mask", mask_bt.shape, dtypes.name(mask_bt.dtype), token.shape[:2])
+        checks.check_token_mask(f"{name} mask", mask_bt.shape, precision.name(mask_bt.dtype), token.shape[:2])
         return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
 
 

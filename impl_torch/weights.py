@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
-from . import dtypes
+from . import precision
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
@@ -114,8 +114,8 @@ def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], names: Ma
         found[native_name] = tensor
         if tensor.is_meta:
             yield f"the module's {native_name} can hold no values: it is on the meta device"
-        if name in parameters and str(parameters[name].dtype) != dtypes.name(tensor.dtype):
-            yield f"{name} must be {dtypes.name(tensor.dtype)}; got {parameters[name].dtype}"
+        if name in parameters and str(parameters[name].dtype) != precision.name(tensor.dtype):
+            yield f"{name} must be {precision.name(tensor.dtype)}; got {parameters[name].dtype}"
     for native_name in _others(module, found):
         yield f"nothing fills the module's {native_name}"
 

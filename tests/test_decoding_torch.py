@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-from impl_torch import beams, cache, sampling, weights  # noqa: E402
+from impl_torch import cache, sampling, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fused import fused, pack  # noqa: E402
-from impl_torch.linear import FusedLinear  # noqa: E402
+from impl_torch.fast import beams  # noqa: E402
+from impl_torch.fast.fused import fused, pack  # noqa: E402
+from impl_torch.projection import FusedLinear  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 13
@@ -358,7 +359,7 @@ def test_compiled_searches_equal_those_of_the_truth() -> None:
 def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr("impl_torch.fused._MANY_BYTES", 0)
+    monkeypatch.setattr("impl_torch.fast.fused._MANY_BYTES", 0)
     if not pack(fused(model_of(config_of(), arrays_of(config_of()), np.float32)), 4):
         pytest.skip("this CPU's library packs no kernels")
     config, source = config_of("biases"), source_of(config_of("biases"), 4)

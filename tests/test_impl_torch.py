@@ -20,10 +20,10 @@ torch = pytest.importorskip("torch")
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_torch.compiled import compiled  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
 from impl_torch.embedding import Embedding  # noqa: E402
-from impl_torch.linear import Linear  # noqa: E402
+from impl_torch.fast.compiled import compiled  # noqa: E402
+from impl_torch.projection import Linear  # noqa: E402
 from impl_torch.softmax import softmax  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 from rosettaformer.conformance.adapters.torch import Adapter  # noqa: E402

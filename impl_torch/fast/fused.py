@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention import MultiHeadAttention
-from .embedding import Logits, TiedLogits
-from .feed_forward import FeedForward
-from .linear import FusedLinear, Linear
-from .transformer import Transformer
+from ..attention import MultiHeadAttention
+from ..embedding import Logits, TiedLogits
+from ..feed_forward import FeedForward
+from ..projection import FusedLinear, Linear
+from ..transformer import Transformer
 
 __all__ = ["FusedAttention", "fused", "pack"]
 
