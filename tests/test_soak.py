@@ -4,8 +4,8 @@ import pytest
 from random_cases import random_case
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.cases.case import DTYPES
+from rosettaformer.conformance.ports.port import PORTS
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import numpy as np
 
 from reference_numpy import parameters
 
-from ..case import Case, numpy_dtype
-from ..truth import COMPONENTS, forward_of, model_of
+from ..cases.case import Case, numpy_dtype
+from ..reference.components import COMPONENTS, forward_of, model_of
 
 __all__ = ["condition"]
 

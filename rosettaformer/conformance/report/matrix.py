@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..case import SUITE_VERSION
-from ..command import PREFIX
+from ..cases.case import SUITE_VERSION
+from ..ports.command import PREFIX
+from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
-from ..tolerance import MAX_FACTOR
 from . import grouping
 from .summary import Cell, Summary
 
