@@ -1,9 +1,9 @@
-"""Names of dtypes, and the precision in which half types compute."""
+"""The dtypes in which the port computes."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["autocasts", "name", "widen"]
+__all__ = ["autocasts", "dtype_name", "upcast_half"]
 
 
 def autocasts(x: Tensor) -> bool:
@@ -12,11 +12,11 @@ def autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
-def name(dtype: torch.dtype) -> str:
-    """The dtype's name as NumPy spells it, for the shared checks."""
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name as NumPy spells it, for the shared checks."""
     return str(dtype).removeprefix("torch.")
 
 
-def widen(x: Tensor) -> Tensor:
-    """float32 for half types, otherwise the tensor itself."""
+def upcast_half(x: Tensor) -> Tensor:
+    """The tensor in float32 where its dtype is a half-precision one, otherwise the tensor itself."""
     return x.float() if x.dtype.itemsize == 2 else x

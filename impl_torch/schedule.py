@@ -9,7 +9,10 @@ __all__ = ["noam"]
 
 
 def noam(step: int | Tensor, width: int, warmup: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Computed in float64 on the step's device, then cast. A step without a value (`framework.has_values`) is not checked."""
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM), computed in float64 on the step's device, then cast.
+
+    A step without a value (`framework.has_values`) is not checked.
+    """
     n = torch.as_tensor(step)
     for name, value in (("width", width), ("warmup", warmup)):
         if value < 1:

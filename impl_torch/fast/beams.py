@@ -8,7 +8,7 @@ from torch import Tensor
 
 from reference_numpy.strategy import Strategy
 
-__all__ = ["Beams"]
+__all__ = ["Beams", "best", "hypotheses"]
 
 
 class Beams:
@@ -33,7 +33,7 @@ class Beams:
         ended_bw = total_bwv[:, :, strategy.end_id] / _length_penalty(length, strategy.alpha)
         ended_bw = ended_bw.masked_fill(self.done_b[:, None], -torch.inf)
         total_bwv[:, :, strategy.end_id] = -torch.inf
-        self.live_bw, token_bw, parent_bw = _best(total_bwv, strategy.beam_size)
+        self.live_bw, token_bw, parent_bw = best(total_bwv, strategy.beam_size)
         self.kept_bw = torch.cat([self.kept_bw, ended_bw], dim=1).topk(strategy.beam_size, dim=1).values
         self.done_b = self.done_b | (self.live_bw[:, 0] == -torch.inf) | self._stops()
         self._steps.append((token_bw, parent_bw, ended_bw))
@@ -47,22 +47,22 @@ class Beams:
         highest_b = self.live_bw[:, 0] / _length_penalty(self.strategy.max_new_tokens, self.strategy.alpha)
         return (worst_b > -torch.inf) & (highest_b <= worst_b)
 
-    def n_best(self, filler: int) -> dict[str, Tensor]:
+    def n_best(self, pad_id: int) -> dict[str, Tensor]:
         """The hypotheses of the highest score, of equals the lower tokens first."""
         steps = [np.stack(parts) for parts in zip(*([part.cpu().numpy() for part in step] for step in self._steps), strict=True)]
         token_tbw, parent_tbw, score_tbw = steps
         count, device = self.strategy.n_best, self.live_bw.device
-        token_bwn = np.full((score_tbw.shape[1], count, self.strategy.max_new_tokens), filler)
+        token_bwn = np.full((score_tbw.shape[1], count, self.strategy.max_new_tokens), pad_id)
         score_bw = np.full(token_bwn.shape[:2], -np.inf, score_tbw.dtype)
         for row in range(len(token_bwn)):
-            kept = _kept(token_tbw[:, row], parent_tbw[:, row], score_tbw[:, row], count)
+            kept = hypotheses(token_tbw[:, row], parent_tbw[:, row], score_tbw[:, row], count)
             for place, (score, tokens) in enumerate(kept):
                 token_bwn[row, place, : len(tokens) + 1] = *tokens, self.strategy.end_id
                 score_bw[row, place] = score
         return {"token_bwn": torch.from_numpy(token_bwn).to(device), "score_bw": torch.from_numpy(score_bw).to(device)}
 
 
-def _best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The largest log p, largest first, and their tokens and beams; of equals the lower token, then the better beam.
 
     `topk` may take any of equal ones, whereas `max` takes the first.
@@ -77,7 +77,7 @@ def _best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([one.values for one in found], dim=1), index_bw // beams, index_bw % beams
 
 
-def _kept(token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int) -> list[tuple[Any, list[int]]]:
+def hypotheses(token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int) -> list[tuple[Any, list[int]]]:
     """The best hypotheses of one row, scores and tokens before the end. A beam that ends at step t is one that lived on at step t - 1."""
     finite = np.sort(score_tw[np.isfinite(score_tw)])
     lowest = finite[-count:].min(initial=np.inf)

@@ -9,7 +9,7 @@ from torch.fx.experimental import _config
 
 __all__ = ["compiled", "compiled_step", "graphs"]
 
-GRAPHS = 64  # of a step that torch may keep; by default it keeps eight
+GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
 
 
 def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +64,10 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """What compiled steps run in: room for a graph of each model and number of rows, and lengths that are equal by chance may part."""
+    """What compiled steps and losses run in: room for the graphs of many shapes and models; lengths that are equal by chance may part.
+
+    torch has no public setting for either.
+    """
     shapes: Any = _config
     room = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
     with room, shapes.patch(use_duck_shape=False):

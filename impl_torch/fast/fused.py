@@ -1,6 +1,6 @@
 """A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel.
 
-What stands in for a linear layer is called as it is.
+What stands in for a projection, such as an adapter, is called as it is.
 """
 
 import copy
@@ -12,27 +12,30 @@ from torch import Tensor, nn
 from ..attention import MultiHeadAttention
 from ..embedding import Logits, TiedLogits
 from ..feed_forward import FeedForward
-from ..projection import FusedLinear, Linear
+from ..projection import Projection
 from ..transformer import Transformer
+from .projection import FusedProjection
 
-__all__ = ["FusedAttention", "fused", "pack"]
+__all__ = ["FusedAttention", "fused", "is_changed", "pack"]
+
+CONSTANTS_FROM = 8 << 20  # bytes of kernels whose reading is most of a step's time
 
 
 class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+    """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
-    query_key_value: FusedLinear
-    key_value: FusedLinear
+    query_key_value: FusedProjection
+    key_value: FusedProjection
 
     def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
         nn.Module.__init__(self)
         self.heads, self.key_value_heads, self.weights_dropout = attention.heads, attention.key_value_heads, attention.weights_dropout
         key_value = (attention.key, attention.value)
-        kernels: dict[str, Any] = {"output": FusedLinear(attention.output)}
+        kernels: dict[str, Any] = {"output": FusedProjection(attention.output)}
         if of_itself:
-            kernels["query_key_value"] = FusedLinear(attention.query, *key_value)
+            kernels["query_key_value"] = FusedProjection(attention.query, *key_value)
         else:
-            kernels |= {"query": FusedLinear(attention.query), "key_value": FusedLinear(*key_value)}
+            kernels |= {"query": FusedProjection(attention.query), "key_value": FusedProjection(*key_value)}
         for name, kernel in kernels.items():
             setattr(self, name, kernel)
 
@@ -59,7 +62,7 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
             attention = getattr(layer, name)
-            if type(attention) is MultiHeadAttention and not changed(attention) and _fusible(attention):
+            if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention"))
         if type(layer.feed_forward) is FeedForward:
             for name in ("hidden", "output"):
@@ -70,33 +73,33 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
 
 def _fusible(attention: MultiHeadAttention) -> bool:
     parts: list[Any] = [attention.query, attention.key, attention.value, attention.output]
-    return all(map(_plain, parts)) and len({part.bias is None for part in parts[:3]}) == 1
+    return all(map(_is_affine, parts)) and len({part.bias is None for part in parts[:3]}) == 1
 
 
 def _fuse(module: nn.Module, name: str) -> None:
-    if _plain(part := getattr(module, name)):
-        setattr(module, name, FusedLinear(part))
+    if _is_affine(part := getattr(module, name)):
+        setattr(module, name, FusedProjection(part))
 
 
-def _plain(module: nn.Module) -> bool:
+def _is_affine(module: nn.Module) -> bool:
     """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another."""
-    return type(module) in (nn.Linear, Linear, Logits, TiedLogits) and not changed(module)
+    return type(module) in (nn.Linear, Projection, Logits, TiedLogits) and not is_changed(module)
 
 
-def changed(module: nn.Module) -> bool:
-    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own."""
+def is_changed(module: nn.Module) -> bool:
+    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own.
+
+    torch has no public name for the hooks of a module.
+    """
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def pack(model: Transformer, rows: int) -> bool:
     """Lays the kernels of a fused model out for steps of so many rows.
 
-    Returns whether a graph is to have them as constants, so that it lays them out itself: where reading them is most of a step's time.
+    Returns whether a graph is to have them as constants and lay them out itself: where reading them is most of a step's time.
     """
     modules = [module for name, module in model.named_modules() if not name.endswith("cross_attention.key_value")]
-    kernels = [module for module in modules if isinstance(module, FusedLinear)]
+    kernels = [module for module in modules if isinstance(module, FusedProjection)]
     packed = [kernel.pack(rows) for kernel in kernels]
-    return rows >= 4 and any(packed) and sum(kernel.weight.nbytes for kernel in kernels) >= _MANY_BYTES
-
-
-_MANY_BYTES = 8 << 20
+    return rows >= 4 and any(packed) and sum(kernel.weight.nbytes for kernel in kernels) >= CONSTANTS_FROM
