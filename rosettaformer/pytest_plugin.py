@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .conformance.cases.case import Case
+    from .conformance.case import Case
     from .conformance.deviations import Deviation
     from .conformance.result import Result
     from .conformance.single import Single
@@ -151,7 +151,7 @@ def parametrize_with_cases(
     version of the suite are expected. limit: seconds for one case.
     Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
     """
-    from .conformance.cases.case import SUITE_VERSION
+    from .conformance.case import SUITE_VERSION
     from .conformance.deviations import read
 
     if bool(port) == bool(command):
@@ -175,8 +175,8 @@ def parametrize_with_cases(
 
 def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool) -> tuple[list[Case], list[Case]]:
     """The cases that are asked for, and all."""
+    from .conformance.case import DTYPES
     from .conformance.cases import all_cases, of_components
-    from .conformance.cases.case import DTYPES
     from .conformance.reference.components import COMPONENTS
 
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig
-from rosettaformer.conformance.cases.case import Case
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import components
 
 PORTS = ("torch", "tf", "jax")

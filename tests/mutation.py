@@ -15,8 +15,8 @@ import numpy as np
 from random_cases import random_case
 
 from reference_numpy import arithmetic
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES, Case
 from rosettaformer.conformance.defects import Defect, all_defects, injected
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws

@@ -9,7 +9,7 @@ import pytest
 from backends import FOUR, PORTS, Backend, answerer
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
-from rosettaformer.conformance.cases.case import Case
+from rosettaformer.conformance.case import Case
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
 IDS = np.array([[1, 2, 3], [4, 5, 0]])

@@ -8,7 +8,7 @@ import pytest
 from backends import FOUR, answerer
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance.cases.case import Case
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import components
 
 PADDING, START, END, VOCABULARY, LIMIT = 0, 1, 2, 11, 3

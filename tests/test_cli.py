@@ -15,9 +15,9 @@ from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save
 from rosettaformer.cli import main
 from rosettaformer.commands import explain as explain_command
+from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
-from rosettaformer.conformance.cases.case import SUITE_VERSION
 from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.reference import components

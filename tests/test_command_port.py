@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 import rosettaformer
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.cases.case_files import write_cases
 from rosettaformer.conformance.ports import command
 from rosettaformer.conformance.reference import components

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case, numpy_dtype
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.conformance.reference.tolerance import Expectation, ulp

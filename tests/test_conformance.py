@@ -3,8 +3,8 @@
 import pytest
 
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES
 from rosettaformer.conformance.ports.port import PORTS
 
 CASES = all_cases()

@@ -13,8 +13,8 @@ import pytest
 
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, case_files
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.ports.adapters import matching
 from rosettaformer.conformance.reference import components, replay

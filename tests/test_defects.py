@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects, injected
 from rosettaformer.conformance.defects.effect import effect

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES
 from rosettaformer.conformance.diagnosis import diagnose
 
 TESTS = Path(__file__).parent

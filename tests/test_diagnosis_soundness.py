@@ -10,8 +10,8 @@ import mutation
 import numpy as np
 import pytest
 
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES, Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.defects.settings import all_settings

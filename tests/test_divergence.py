@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis.altered import expected

@@ -11,8 +11,8 @@ import pytest
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES, Case
 from rosettaformer.conformance.reference import components, near_ties, replay, tolerance
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
 from rosettaformer.conformance.reference.orders import order, shuffled

@@ -13,8 +13,8 @@ from training_runs import TINY, log, process, train
 
 from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import SEARCHES, forward_of
 

@@ -9,8 +9,8 @@ import pytest
 
 from rosettaformer.cli import main
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases, of_components
-from rosettaformer.conformance.cases.case import DTYPES, Case
 from rosettaformer.conformance.cases.gradients import gradient
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, statistics, tolerance

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.ports.port import NotCovered
 from rosettaformer.conformance.reference import tolerance

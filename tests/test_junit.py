@@ -3,7 +3,7 @@
 import dataclasses
 from xml.etree import ElementTree
 
-from rosettaformer.conformance.cases.case import SUITE_VERSION
+from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.report import junit
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result

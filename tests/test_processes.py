@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.ports.port import unavailable
 from rosettaformer.conformance.ports.process import Process
 from rosettaformer.conformance.report.summary import Summary

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from rosettaformer.cli import COMMANDS
+from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import SUITE_VERSION
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.conformance.report.matrix import LEGEND

@@ -12,7 +12,7 @@ from backends import PORTS, Backend
 from reference_numpy import parameters
 from reference_numpy.transformer import transformer
 from rosettaformer import checkpoints
-from rosettaformer.conformance.cases.case import Case, numpy_dtype
+from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import tolerance
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES, Case
 from rosettaformer.conformance.heat import heat_map
 from rosettaformer.conformance.report.summary import Summary
 

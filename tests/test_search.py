@@ -5,8 +5,8 @@ from pathlib import Path
 import mutation
 import pytest
 
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import explanation

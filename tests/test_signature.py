@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.ports import signature
 from rosettaformer.conformance.ports.port import Port
 from rosettaformer.conformance.ports.questions import plain

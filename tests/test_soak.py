@@ -4,7 +4,7 @@ import pytest
 from random_cases import random_case
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases.case import DTYPES
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.ports.port import PORTS
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import reference_numpy as truth_package
 from reference_numpy import parameters
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import all_defects, injected
 from rosettaformer.conformance.reference import tolerance, trace

@@ -24,7 +24,7 @@ from impl_jax import attention, decoding, embedding, feed_forward, loss, optimiz
 from impl_jax.compiled import compiled  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
-from rosettaformer.conformance.cases.case import Case  # noqa: E402
+from rosettaformer.conformance.case import Case  # noqa: E402
 from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rosettaformer.conformance import deviations, runner
+from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES
 
 HOUSE = Path(__file__).resolve().parent.parent
 JUDGED = ("pass", "deviation", *runner.FAILURES)

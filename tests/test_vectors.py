@@ -18,8 +18,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rosettaformer.cli import main
+from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case import DTYPES, SUITE_VERSION, Case
 from rosettaformer.conformance.cases.case_files import answer_path, arrays_of, row_of
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.vectors import golden, regenerate, seal

@@ -9,7 +9,7 @@ import pytest
 from backends import PORTS, Backend
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance.cases.case import DTYPES, numpy_dtype
+from rosettaformer.conformance.case import DTYPES, numpy_dtype
 
 CONFIGS = {
     "untied": preset("tiny", share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True),

@@ -13,8 +13,8 @@ from reference_numpy.suggestions import known
 
 from ..cli import MISSING, MISTAKE
 from ..conformance import deviations, runner
+from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
-from ..conformance.cases.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients

@@ -10,7 +10,7 @@ from typing import Any
 from reference_numpy.suggestions import nearest
 
 from ..checkpoints.reading import read_toml
-from .cases.case import DTYPES, Case
+from .case import DTYPES, Case
 from .runner import FAILURES, Result
 
 __all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .cases.case import Case
+from .case import Case
 from .cases.gradients import gradient
 from .reference import components
 from .reference.tolerance import Expectation

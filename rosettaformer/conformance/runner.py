@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..processes import cores
+from .case import Case
 from .cases import fitted
-from .cases.case import Case
 from .hidden import Hidden, marked
 from .ports.command import PREFIX, Command
 from .ports.process import Process, Worker

@@ -9,7 +9,7 @@ from reference_numpy import attention, parameters
 
 from ..checkpoints import Checkpoint
 from ..checkpoints.replacing import replacing
-from ..conformance.cases.case import Case
+from ..conformance.case import Case
 from ..conformance.reference import trace
 
 __all__ = ["draw", "table", "weights"]

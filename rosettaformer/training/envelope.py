@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 from reference_numpy.training import Trainer
 
-from ..conformance.cases.case import Case
+from ..conformance.case import Case
 from ..conformance.reference import tolerance
 
 __all__ = ["LOSS", "RELATIVE", "Allowed", "Envelope", "is_unseen"]

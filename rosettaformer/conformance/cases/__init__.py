@@ -9,9 +9,9 @@ import pkgutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..case import Case
 from ..reference.components import COMPONENTS, forward_of
 from .build import Builder
-from .case import Case
 from .gradients import gradients
 
 __all__ = ["all_cases", "fitted", "of_components"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters, preset
 
+from ..case import Case
 from ..reference.components import model_of
-from .case import Case
 
 __all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ...checkpoints.canonical import load
+from ..case import Case
 from .build import ragged, rng
-from .case import Case
 
 __all__ = ["checkpoint_cases"]
 

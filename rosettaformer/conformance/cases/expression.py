@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from reference_numpy.suggestions import nearest
 
-from .case import Case
+from ..case import Case
 
 __all__ = ["choose", "compiled", "matching"]
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from reference_numpy.config import ACTIVATIONS
 
+from ..case import Case
 from .build import Builder
-from .case import Case
 
 __all__ = ["cases"]
 

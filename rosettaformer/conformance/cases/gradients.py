@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..case import Case
 from ..reference import components
 from .build import rng
-from .case import Case
 
 __all__ = ["gradient", "gradients", "with_cotangent"]
 

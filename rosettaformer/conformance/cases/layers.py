@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged
-from .case import Case
 
 __all__ = ["cases"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .case import Case
 
 __all__ = ["cases"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..case import Case
 from .build import Builder, rng
-from .case import Case
 
 __all__ = ["cases"]
 

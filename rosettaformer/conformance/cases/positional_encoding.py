@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged
-from .case import Case
 
 __all__ = ["cases"]
 

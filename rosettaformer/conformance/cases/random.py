@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
+from ..case import Case
 from .build import Builder, rng
-from .case import Case
 
 __all__ = ["cases"]
 

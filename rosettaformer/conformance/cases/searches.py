@@ -8,8 +8,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
+from ..case import Case
 from .build import B, Builder, S, left_padding, parameters_of, ragged, rng
-from .case import Case
 from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters, sites
 
+from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .case import Case
 from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
+from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .case import Case
 
 __all__ = ["ONE_LAYER", "cases", "ids"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from ..compare import compare
 from ..reference import components
 from ..reference.tolerance import Expectation

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from ..compare import compare
 from ..defects import Defect, injected
 from ..reference import components, near_ties, tolerance

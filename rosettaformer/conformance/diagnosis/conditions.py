@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy import parameters
 
-from ..cases.case import Case, numpy_dtype
+from ..case import Case, numpy_dtype
 from ..reference.components import COMPONENTS, forward_of, model_of
 
 __all__ = ["condition"]

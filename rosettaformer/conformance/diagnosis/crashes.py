@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..cases.case import Case
+from ..case import Case
 from ..defects import Defect
 from . import altered
 from .altered import Combination

@@ -8,7 +8,7 @@ modules can be tapped, the parts that fail on the truth's inputs are searched on
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from ..cases.case import Case
+from ..case import Case
 from ..defects import all_defects
 from ..defects.settings import all_settings
 from ..reference.components import COMPONENTS, FORWARD, forward_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..cases.case import Case
+from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
 from .search import Search

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from ..defects import Defect
 from ..reference import tolerance
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from ..compare import compare
 from ..defects import Defect
 from ..reference import tolerance

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from ..defects import Defect
 from ..reference.tolerance import Expectation
 from . import altered

@@ -6,8 +6,8 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
+from ..case import DTYPES, Case
 from ..cases import all_cases
-from ..cases.case import DTYPES, Case
 from ..defects import all_defects
 from ..ports.port import MissingBackend
 from ..runner import open_worker

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...processes import Answer
-from ..cases.case import DTYPES
+from ..case import DTYPES
 from ..reference.components import COMPONENTS
 
 __all__ = ["START", "problem"]

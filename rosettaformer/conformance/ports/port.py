@@ -17,7 +17,7 @@ from reference_numpy.suggestions import known
 from ...checkpoints.reading import read_bytes
 from ...extras import install
 from ...processes import printable, words
-from ..cases.case import DTYPES, Case
+from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
 
 __all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "unavailable"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ...processes import Answer, Child
-from ..cases.case import Case
+from ..case import Case
 from ..result import NOT_STARTED
 from . import answers, questions
 from .port import PORTS

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ..cases.case import Case
+from ..case import Case
 
 __all__ = ["Force", "asked", "plain"]
 

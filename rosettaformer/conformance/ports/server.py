@@ -15,7 +15,7 @@ import numpy as np
 from ...processes import Answer, serve, wire
 from ...processes.server import Reply
 from ...processes.text import message, plain, words
-from ..cases.case import Case
+from ..case import Case
 from ..reference import statistics
 from ..reference.components import named_outputs
 from .port import MissingBackend, NotCovered, Port, Unsupported

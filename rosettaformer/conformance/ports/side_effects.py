@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 
 __all__ = ["Watch"]
 

@@ -5,7 +5,7 @@ import traceback
 from typing import Any
 
 from ...processes.text import message
-from ..cases.case import Case
+from ..case import Case
 from ..reference.components import forward_of
 
 __all__ = ["hint"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-from ..cases.case import Case, numpy_dtype
+from ..case import Case, numpy_dtype
 from . import statistics
 
 __all__ = [

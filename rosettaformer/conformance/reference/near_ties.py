@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import Case
+from ..case import Case
 from . import components
 from .choices import Key
 from .replay import ANY, BeamGuide, Bounds, Hypothesis, TokenGuide

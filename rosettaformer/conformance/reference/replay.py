@@ -10,7 +10,7 @@ import numpy as np
 
 from reference_numpy.beams import Beam
 
-from ..cases.case import Case
+from ..case import Case
 from .choices import Chooser, Key
 
 __all__ = ["ANY", "BeamGuide", "Bounds", "Hypothesis", "TokenGuide", "might"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-from ..cases.case import Case, numpy_dtype
+from ..case import Case, numpy_dtype
 from . import components
 
 __all__ = ["Tap", "arrays", "record"]

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..cases.case import SUITE_VERSION
+from ..case import SUITE_VERSION
 from ..diagnosis import Finding
 from ..diagnosis.divergence import Divergence
 from ..heat import HIGHEST

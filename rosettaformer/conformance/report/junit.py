@@ -10,7 +10,7 @@ from importlib.metadata import version
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from ..cases.case import SUITE_VERSION
+from ..case import SUITE_VERSION
 from ..runner import Result
 from . import grouping
 from .summary import Summary

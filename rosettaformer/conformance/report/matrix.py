@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..cases.case import SUITE_VERSION
+from ..case import SUITE_VERSION
 from ..ports.command import PREFIX
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result

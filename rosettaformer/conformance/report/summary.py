@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from ..cases.case import SUITE_VERSION
+from ..case import SUITE_VERSION
 from ..runner import FAILURES, NOT_STARTED, Result
 
 __all__ = ["Cell", "Summary"]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints import container
+from ..case import DTYPES, SUITE_VERSION, Case
 from ..cases import all_cases
-from ..cases.case import DTYPES, SUITE_VERSION, Case
 from ..cases.case_files import MANIFEST, answer_path, read_answer
 from ..reference import near_ties, statistics
 from ..result import Result, judge

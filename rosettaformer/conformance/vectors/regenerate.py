@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints import container
+from ..case import Case
 from ..cases import all_cases
-from ..cases.case import Case
 from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
 from ..reference import tolerance
 from .seal import digest, sealed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cases.case import Case
+from ...case import Case
 from ...compare import Comparison, compare
 from ...heat import heat_map, relative_error
 from ...ports.adapters.matching import turned

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ....processes import Answer
-from ...cases.case import Case
+from ...case import Case
 from ...ports.adapters.tapping import Force
 from ...ports.process import RESTARTS, Worker
 from .findings import Divergence, Failure, Findings, Row, Taps

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...cases.case import Case
+from ...case import Case
 from ...ports.process import Worker
 from ...reference import components, trace
 from .findings import Divergence

@@ -14,7 +14,7 @@ import numpy as np
 from reference_numpy import parameters
 
 from ... import compare
-from ...cases.case import Case
+from ...case import Case
 from ...cases.gradients import with_cotangent
 from ...ports.adapters.matching import turned
 from ...ports.adapters.tapping import Force

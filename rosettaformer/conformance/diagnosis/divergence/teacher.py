@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ...cases.case import Case
+from ...case import Case
 from ...compare import compare
 from ...ports.adapters.matching import assign, turned
 from ...reference import tolerance, trace

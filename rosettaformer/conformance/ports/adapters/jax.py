@@ -17,7 +17,7 @@ from impl_jax import devices, weights
 from impl_jax.compiled import compiled
 from reference_numpy import parameters as canonical
 
-from ...cases.case import Case
+from ...case import Case
 from ...reference.components import forward_of
 from ..port import Unsupported
 from . import matching

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...cases.case import Case
+from ...case import Case
 from ...reference import trace
 from ...reference.components import model_of
 from ..port import NotCovered

@@ -10,7 +10,7 @@ import numpy as np
 
 from reference_numpy import layout, parameters
 
-from ...cases.case import Case
+from ...case import Case
 from ..port import NotCovered, Unsupported
 from ..questions import Force
 from . import matching

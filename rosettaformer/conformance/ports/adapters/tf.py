@@ -20,7 +20,7 @@ import tensorflow as tf
 from impl_tf import weights
 from reference_numpy import layout, parameters
 
-from ...cases.case import Case
+from ...case import Case
 from ...reference.components import forward_of
 from ..port import Unsupported
 from . import matching

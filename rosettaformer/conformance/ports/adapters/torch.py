@@ -13,7 +13,7 @@ from impl_torch import weights
 from impl_torch.fast.compiled import compiled
 from reference_numpy import layout, parameters
 
-from ...cases.case import Case
+from ...case import Case
 from ...reference.components import forward_of
 from ...reference.statistics import RANDOM
 from ..port import Unsupported
