@@ -11,7 +11,7 @@ from reference_numpy import checks
 
 from . import positional_encoding, precision
 from .embedding import check_ids
-from .fast.cache import check_steps, decoder_layers, forward_step, with_static_sizes
+from .fast.cache import check_steps, forward_step, with_static_sizes
 from .fast.fused import pack
 from .transformer import Transformer
 
@@ -39,7 +39,7 @@ def start_cache(model: Transformer, memory_bsd: Tensor, source_mask_bs: Tensor |
     if source_mask_bs is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
     batch, device, layers = len(memory_bsd), memory_bsd.device, []
-    for layer in decoder_layers(model):
+    for layer in model.decoder.layers:
         room = (memory_bsd.new_empty(batch, length, copies, config.key_value_heads, size) for size in (config.key_size, config.value_size))
         cross_attention = layer.cross_attention.keys_and_values(memory_bsd)
         layers.append({"self_attention": with_static_sizes(room), "cross_attention": with_static_sizes(cross_attention)})

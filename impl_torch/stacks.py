@@ -25,7 +25,7 @@ class Encoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.layers: Any = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
 
     def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.layers: Any = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
 
     def forward(

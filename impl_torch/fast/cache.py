@@ -14,7 +14,7 @@ from ..stacks import Decoder
 from ..transformer import Transformer
 from .fused import is_changed
 
-__all__ = ["check_steps", "decoder_layers", "forward_step", "with_static_sizes"]
+__all__ = ["check_steps", "forward_step", "with_static_sizes"]
 
 Cache = Mapping[str, Any]
 Pair = tuple[Tensor, ...]  # keys and values
@@ -33,7 +33,7 @@ def forward_step(
     source_bias_bhts = None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
     target_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
     x_btd = x_btd.reshape(target_bias_bhts.shape[0], target_bias_bhts.shape[2], x_btd.shape[2])
-    for layer, layer_cache in zip(decoder_layers(model), cache["layers"], strict=True):
+    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
         x_btd = _layer_step(layer, x_btd, layer_cache, read, target_bias_bhts, source_bias_bhts)
     x_btd = x_btd.reshape(*target.shape[:2], x_btd.shape[2])
     x_btd = model.decoder.final_norm(x_btd[:, -1:] if last else x_btd)
@@ -92,7 +92,7 @@ def _bias(mask_bhts: Tensor, dtype: torch.dtype) -> Tensor:
 def check_steps(model: Transformer) -> None:
     """Raises ValueError where a step would leave out what `forward` does: it calls these modules by other methods than that."""
     whole: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
-    for index, layer in enumerate(decoder_layers(model)):
+    for index, layer in enumerate(model.decoder.layers):
         whole.append((f"decoder.layers.{index}", layer, DecoderLayer))
         attentions = ("self_attention", "cross_attention")
         whole += [(f"decoder.layers.{index}.{name}", getattr(layer, name), MultiHeadAttention) for name in attentions]
@@ -101,11 +101,6 @@ def check_steps(model: Transformer) -> None:
             raise ValueError(f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}")
         if is_changed(module):
             raise ValueError(f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own")
-
-
-def decoder_layers(model: Transformer) -> Any:
-    """The layers of the decoder; of a `nn.ModuleList` mypy does not know the class."""
-    return model.decoder.layers
 
 
 def with_static_sizes(pair: Iterable[Tensor]) -> Pair:
