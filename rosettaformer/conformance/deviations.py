@@ -98,7 +98,7 @@ def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
 
 
 def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
-    """True where every case and dtype of the entry was put to the port and none failed.
+    """True where every case and dtype of the entry was run on the port and none failed.
 
     A run that left some of them out says nothing: they may be the ones that fail.
     """
