@@ -1,6 +1,6 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,15 +36,13 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
         keep = keep or {}
+        y_btd = residual_in(self, "self_attention", x_btd)
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=_inner(keep, "self_attention", "weights_dropout"))
+        x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
-        def self_attention(x_btd: Tensor) -> Tensor:
-            return self.self_attention(x_btd, x_btd, mask_bhts, keep_bhts=_inner(keep, "self_attention", "weights_dropout"))
-
-        def feed_forward(x_btd: Tensor) -> Tensor:
-            return self.feed_forward(x_btd, _inner(keep, "feed_forward", "hidden_dropout"))
-
-        x_btd = residual(self, "self_attention", x_btd, self_attention, keep)
-        return residual(self, "feed_forward", x_btd, feed_forward, keep)
+        y_btd = residual_in(self, "feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, _inner(keep, "feed_forward", "hidden_dropout"))
+        return residual_out(self, "feed_forward", x_btd, y_btd, keep)
 
 
 class DecoderLayer(nn.Module):
@@ -76,29 +74,30 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}
+        y_btd = residual_in(self, "self_attention", x_btd)
+        keep_bhts = _inner(keep, "self_attention", "weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
-        def self_attention(x_btd: Tensor) -> Tensor:
-            keep_bhts = _inner(keep, "self_attention", "weights_dropout")
-            return self.self_attention(x_btd, x_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        y_btd = residual_in(self, "cross_attention", x_btd)
+        keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
+        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+        x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
 
-        def cross_attention(x_btd: Tensor) -> Tensor:
-            keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
-            return self.cross_attention(x_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-
-        def feed_forward(x_btd: Tensor) -> Tensor:
-            return self.feed_forward(x_btd, _inner(keep, "feed_forward", "hidden_dropout"))
-
-        x_btd = residual(self, "self_attention", x_btd, self_attention, keep)
-        x_btd = residual(self, "cross_attention", x_btd, cross_attention, keep)
-        return residual(self, "feed_forward", x_btd, feed_forward, keep)
+        y_btd = residual_in(self, "feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, _inner(keep, "feed_forward", "hidden_dropout"))
+        return residual_out(self, "feed_forward", x_btd, y_btd, keep)
 
 
-def residual(layer: nn.Module, name: str, x_btd: Tensor, sublayer: Callable[[Tensor], Tensor], keep: Tree) -> Tensor:
-    """The sub-layer of that name with its norm, dropout and residual connection (RESIDUAL)."""
-    norm, dropout, keep_btd = getattr(layer, f"{name}_norm"), getattr(layer, f"{name}_dropout"), keep.get(f"{name}_dropout")
-    if layer.pre_norm:
-        return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
-    return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
+def residual_in(layer: Any, name: str, x_btd: Tensor) -> Tensor:
+    """What the sub-layer of that name is given: pre-norm `norm(x)`, post-norm x."""
+    return getattr(layer, f"{name}_norm")(x_btd) if layer.pre_norm else x_btd
+
+
+def residual_out(layer: Any, name: str, x_btd: Tensor, y_btd: Tensor, keep: Tree) -> Tensor:
+    """After the sub-layer of that name gave y: pre-norm `x + dropout(y)`, post-norm `norm(x + dropout(y))`."""
+    x_btd = x_btd + getattr(layer, f"{name}_dropout")(y_btd, keep.get(f"{name}_dropout"))
+    return x_btd if layer.pre_norm else getattr(layer, f"{name}_norm")(x_btd)
 
 
 def _inner(keep: Tree, name: str, site: str) -> Tensor | None:

@@ -362,7 +362,7 @@ def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
     config, source = config_of("biases").replace(model_width=64, feed_forward_width=8192), source_of(config_of("biases"), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
-    if not pack(fused(models[0]), 4):
+    if not fused(models[0]).logits.pack(4):
         pytest.skip("this CPU's library packs no kernels")
     searchers, eager = ([Searcher(model, compiled=compiled) for model in models] for compiled in (True, False))
     for length, count in ((5, 6), (4, 9)):

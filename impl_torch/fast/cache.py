@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import mask
 from ..attention import MultiHeadAttention
-from ..layers import DecoderLayer, residual
+from ..layers import DecoderLayer, residual_in, residual_out
 from ..stacks import Decoder
 from ..transformer import Transformer
 from .fused import is_changed
@@ -48,20 +48,20 @@ def _layer_step(
     x_btd: of every row the tokens of each of its w copies, one copy after the other. cache: self_attention, keys and values `b s w g k`
     of the copies of a whole target; cross_attention, those of the memory, `b s g k`.
     """
+    attention = layer.self_attention
+    query_bthk, *new = attention.project(residual_in(layer, "self_attention", x_btd))
+    key_bsgk, value_bsge = (_written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True))
+    y_btd: Any = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
+    x_btd = residual_out(layer, "self_attention", x_btd, y_btd, {})
 
-    def self_attention(x_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(x_btd)
-        key_bsgk, value_bsge = (_written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True))
-        return layer.self_attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
+    attention = layer.cross_attention
+    query_bthk = attention.queries(residual_in(layer, "cross_attention", x_btd))
+    key_bsgk, value_bsge = cache["cross_attention"]
+    y_btd = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts)
+    x_btd = residual_out(layer, "cross_attention", x_btd, y_btd, {})
 
-    def cross_attention(x_btd: Tensor) -> Any:
-        query_bthk = layer.cross_attention.queries(x_btd)
-        key_bsgk, value_bsge = cache["cross_attention"]
-        return layer.cross_attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts)
-
-    x_btd = residual(layer, "self_attention", x_btd, self_attention, {})
-    x_btd = residual(layer, "cross_attention", x_btd, cross_attention, {})
-    return residual(layer, "feed_forward", x_btd, layer.feed_forward, {})
+    y_btd = layer.feed_forward(residual_in(layer, "feed_forward", x_btd))
+    return residual_out(layer, "feed_forward", x_btd, y_btd, {})
 
 
 def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
