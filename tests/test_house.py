@@ -25,6 +25,7 @@ TWINS = (
     "normalization",
     "dropout",
     "layers",
+    "stacks",
     "transformer",
     "loss",
     "optimizer",

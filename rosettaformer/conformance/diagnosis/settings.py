@@ -58,7 +58,7 @@ def _norms() -> Iterator[Defect]:
         yield _setting(f"norm.{name}=none", "layer_norm", title, f"load the norm's {name}", "normalization.layer_norm", without)
     for stack in ("encoder", "decoder"):
         title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"transformer.{stack}", other_final_norm)
+        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"stacks.{stack}", other_final_norm)
 
 
 def _outside(x: np.ndarray, epsilon: Any) -> np.ndarray:
