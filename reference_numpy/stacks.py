@@ -23,7 +23,7 @@ def encoder(
     layer_keep = (keep or {}).get("layers", {})
     for index in range(config.encoder_layers):
         x_bsd = layers.encoder_layer(parameters["layers"][str(index)], config, x_bsd, mask_bhts, layer_keep.get(str(index)))
-    return normalization.layer_norm(parameters["final_norm"], x_bsd, config.epsilon) if config.final_norm else x_bsd
+    return final_norm(parameters, config, x_bsd)
 
 
 def encoder_vjp(
@@ -67,7 +67,7 @@ def decoder(
         x_btd = layers.decoder_layer(
             parameters["layers"][str(index)], config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index))
         )
-    return normalization.layer_norm(parameters["final_norm"], x_btd, config.epsilon) if config.final_norm else x_btd
+    return final_norm(parameters, config, x_btd)
 
 
 def decoder_vjp(
@@ -95,6 +95,11 @@ def decoder_vjp(
         gradients["layers"][str(index)], g_btd = inner["parameters"], inner["x_btd"]
         g_bsd = g_bsd + inner["memory_bsd"]
     return {"parameters": gradients, "x_btd": g_btd, "memory_bsd": g_bsd}
+
+
+def final_norm(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray) -> np.ndarray:
+    """The norm after the last layer, where the config has one."""
+    return normalization.layer_norm(parameters["final_norm"], x_btd, config.epsilon) if config.final_norm else x_btd
 
 
 def _final_norm_vjp(

@@ -30,8 +30,8 @@ from rosettaformer.conformance.truth import DECODING, TRAINING, forward_of
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
 PLACES = (
-    "attention.scaled_dot_product_attention", "attention._project", "embedding.embedding", "embedding.logits", "feed_forward.activation",
-    "feed_forward.feed_forward", "layers._residual", "normalization.layer_norm", "positional_encoding.positional_encoding",
+    "attention.scaled_dot_product_attention", "attention._projection", "embedding.embedding", "embedding.logits", "feed_forward.activation",
+    "feed_forward.feed_forward", "layers.residual_out", "normalization.layer_norm", "positional_encoding.positional_encoding",
 )  # fmt: skip
 _einsum = arithmetic.einsum
 

@@ -168,7 +168,7 @@ def _biases() -> Iterator[Defect]:
             return original(given, {"kernel": parameters["kernel"]} if given == subscripts else parameters, x)
 
         title = f"the {name} projection has no bias"
-        yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", "attention._project", unbiased)
+        yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", "attention._projection", unbiased)
     for name in ("hidden", "output"):
 
         def without(original: Callable, parameters: Any, *rest: Any, name: str = name, **options: Any) -> np.ndarray:
@@ -195,7 +195,7 @@ def _layouts() -> Iterator[Defect]:
 
             title = f"the {name} kernel is read {layout}"
             fix = f"declare the axes of the {name} kernel in the weight table"
-            yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, "attention._project", altered)
+            yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, "attention._projection", altered)
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
         yield _setting(
