@@ -89,7 +89,7 @@ def beam_search(
         if all(row.done for row in rows):
             break
         model.read(*_continued(rows, strategy.beam_size))
-    return _n_best(rows, strategy, strategy.filler(config), scores_bwv.dtype)
+    return _n_best(rows, strategy, strategy.pad_id(config), scores_bwv.dtype)
 
 
 class _Model:
@@ -121,7 +121,7 @@ class _Model:
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
         self.logits_bv = arithmetic.widen(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
-        self.logits_bv[:, self.strategy.barred(self.config)] = -np.inf
+        self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
 
     @property
     def log_p_bv(self) -> np.ndarray:
@@ -143,7 +143,7 @@ def _one_by_one(
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs)
-    done_b, filler = np.zeros(len(source), bool), strategy.filler(config)
+    done_b, filler = np.zeros(len(source), bool), strategy.pad_id(config)
     shape = len(source), strategy.max_new_tokens
     token_bn, log_p_bn = np.full(shape, filler), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
