@@ -23,7 +23,7 @@ __all__ = [
     "tanh",
     "total",
     "unbroadcast",
-    "widen",
+    "upcast_half",
 ]
 
 
@@ -32,7 +32,7 @@ def is_half(dtype: np.dtype) -> bool:
     return np.dtype(dtype).itemsize == 2
 
 
-def widen(array: np.ndarray) -> np.ndarray:
+def upcast_half(array: np.ndarray) -> np.ndarray:
     """float32 for half types, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
     return array.astype(np.float32) if is_half(array.dtype) else array
 
@@ -42,7 +42,7 @@ def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
 
     Half types multiply and add in float32 and round once at the end, as matrix units do.
     """
-    result = np.einsum(subscripts, *(widen(operand) for operand in operands), optimize=True)
+    result = np.einsum(subscripts, *(upcast_half(operand) for operand in operands), optimize=True)
     return result.astype(operands[0].dtype, copy=False)
 
 
@@ -63,7 +63,7 @@ def einsum_vjp(subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np
 
 def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting. Half types add in float32."""
-    result = widen(array)
+    result = upcast_half(array)
     if not result.size:
         return np.zeros(shape, dtype=array.dtype)
     result = total(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
@@ -75,7 +75,7 @@ def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
     """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index. Half types add in float32."""
-    result = np.zeros((size, rows.shape[-1]), dtype=widen(rows).dtype)
+    result = np.zeros((size, rows.shape[-1]), dtype=upcast_half(rows).dtype)
     np.add.at(result, index.reshape(-1), rows.reshape(-1, rows.shape[-1]))
     return result.astype(rows.dtype, copy=False)
 

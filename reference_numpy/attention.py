@@ -71,9 +71,9 @@ def scaled_dot_product_attention_vjp(
     g_bhts = dropout.dropout_vjp(weights_bhts, keep_bhts, dropout_rate, cotangent=g_bhts)["x"]
     g_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
     gradients = {
-        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.widen(key_bshk)) * scale).astype(dtype, copy=False),
+        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.upcast_half(key_bshk)) * scale).astype(dtype, copy=False),
         "key_bsgk": sum_over_groups(
-            arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.widen(query_bthk) * scale).astype(dtype), key_bsgk
+            arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.upcast_half(query_bthk) * scale).astype(dtype), key_bsgk
         ),
         "value_bsge": sum_over_groups(arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge),
     }
@@ -94,12 +94,12 @@ def _logits(
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
     scores = (batch, heads, target, key_bshk.shape[1])
-    wide_query_bthk = arithmetic.widen(query_bthk)
+    wide_query_bthk = arithmetic.upcast_half(query_bthk)
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
-    logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.widen(key_bshk))
+    logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk))
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-        logits_bhts = logits_bhts + arithmetic.widen(bias_bhts)
+        logits_bhts = logits_bhts + arithmetic.upcast_half(bias_bhts)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if causal:

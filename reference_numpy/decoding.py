@@ -119,7 +119,7 @@ class _Model:
             self._cache, self.target_bt = cache.reorder(self._cache, row_b), self.target_bt[row_b]
         logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache)
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
-        self.logits_bv = arithmetic.widen(logits_btv[:, -1])
+        self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
 

@@ -17,7 +17,7 @@ def dropout(x: np.ndarray, keep: np.ndarray | None, rate: float) -> np.ndarray:
     if keep is None:
         return x
     checks.check_keep(keep.shape, str(keep.dtype), x.shape, rate)
-    wide = arithmetic.widen(x)
+    wide = arithmetic.upcast_half(x)
     return np.where(keep, wide / wide.dtype.type(1 - rate), wide.dtype.type(0)).astype(x.dtype, copy=False)
 
 

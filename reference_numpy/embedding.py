@@ -47,7 +47,7 @@ def _are_ids(token: np.ndarray, vocabulary: int) -> bool:
 
 
 def _scaled(x_btd: np.ndarray) -> np.ndarray:
-    wide_btd = arithmetic.widen(x_btd)
+    wide_btd = arithmetic.upcast_half(x_btd)
     return (wide_btd * wide_btd.dtype.type(x_btd.shape[2] ** 0.5)).astype(x_btd.dtype, copy=False)
 
 

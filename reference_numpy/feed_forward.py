@@ -20,7 +20,7 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
-    wide = arithmetic.widen(x)
+    wide = arithmetic.upcast_half(x)
     number = wide.dtype.type
     if name == "gelu_erf":
         gate = arithmetic.erf(wide * number(0.5**0.5))
@@ -37,7 +37,7 @@ def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[s
     relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal density.
     gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
     """
-    wide, g = arithmetic.widen(x), arithmetic.widen(cotangent)
+    wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
     half = number(0.5)
     if name == "relu":

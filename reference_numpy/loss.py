@@ -30,7 +30,7 @@ def cross_entropy(
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
-    log_p_btv = _log_softmax(arithmetic.widen(logits_btv))
+    log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))
     number = log_p_btv.dtype.type
     loss_bt = -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
     if smoothing:
@@ -46,12 +46,12 @@ def cross_entropy_vjp(
 ) -> dict[str, Any]:  # fmt: skip
     """`dL/dlogits = mask (p - q) / total`, times the cotangent; zero where a label does not count."""
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
-    p_btv = softmax.softmax(arithmetic.widen(logits_btv))
+    p_btv = softmax.softmax(arithmetic.upcast_half(logits_btv))
     number = p_btv.dtype.type
     gradient_btv = p_btv - number(smoothing / logits_btv.shape[-1])
     true_bt1 = np.take_along_axis(gradient_btv, label_bt[..., None], axis=-1)
     np.put_along_axis(gradient_btv, label_bt[..., None], true_bt1 - number(1 - smoothing), axis=-1)
-    factor_bt1 = (weight_bt * arithmetic.widen(np.asarray(cotangent)).astype(number))[..., None]
+    factor_bt1 = (weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number))[..., None]
     gradient_btv = np.where(weight_bt[..., None] > 0, gradient_btv, number(0)) * factor_bt1
     return {"logits_btv": gradient_btv.astype(logits_btv.dtype)}
 
@@ -64,7 +64,7 @@ def _weight(logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | 
         mask_bt = np.ones(label_bt.shape, dtype=bool)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     count = int(mask_bt.sum()) if total is None else total
-    return mask_bt / arithmetic.widen(logits_btv).dtype.type(max(count, 1))
+    return mask_bt / arithmetic.upcast_half(logits_btv).dtype.type(max(count, 1))
 
 
 def _log_softmax(x_btv: np.ndarray) -> np.ndarray:

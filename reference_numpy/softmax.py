@@ -15,7 +15,7 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
-    x = arithmetic.widen(logits)
+    x = arithmetic.upcast_half(logits)
     if mask is not None:
         checks.check_mask(mask.shape, str(mask.dtype), logits.shape, axes="the logits")
         x = np.where(mask, x, x.dtype.type(-np.inf))
@@ -28,5 +28,5 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
 
 def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
     """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and for rows with no entry present (EMPTY)."""
-    p, g = softmax(arithmetic.widen(logits), mask), arithmetic.widen(cotangent)
+    p, g = softmax(arithmetic.upcast_half(logits), mask), arithmetic.upcast_half(cotangent)
     return {"logits": (p * (g - arithmetic.total(p * g, axis=-1))).astype(logits.dtype, copy=False)}

@@ -16,8 +16,8 @@ def normalised(formula: Callable[[np.ndarray, Any], np.ndarray]) -> Callable:
     """The norm whose centred and scaled values are a formula of the wide input and epsilon."""
 
     def altered(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
-        wide = arithmetic.widen(x_btd)
-        scale, offset = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
+        wide = arithmetic.upcast_half(x_btd)
+        scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
         return (formula(wide, wide.dtype.type(epsilon)) * scale + offset).astype(x_btd.dtype, copy=False)
 
     return altered

@@ -117,7 +117,7 @@ def shuffled(seed: int) -> dict[str, Callable]:
             moved = [permuted(x, a.index(letter)) if letter in a else x for a, x in zip(axes, moved, strict=True)]
         if not arithmetic.is_half(operands[0].dtype):
             return _einsum(subscripts, *moved)
-        wide = _einsum(subscripts, *map(arithmetic.widen, moved))
+        wide = _einsum(subscripts, *map(arithmetic.upcast_half, moved))
         unit = float(ml_dtypes.finfo(operands[0].dtype).eps)
         dither = np.random.default_rng((seed, wide.size)).uniform(-unit / 2, unit / 2, wide.shape).astype(wide.dtype)
         return (wide * (1 + dither)).astype(operands[0].dtype)
@@ -159,16 +159,16 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
     """The gradient as fused kernels take it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO O`, and the
     logits' gradient rounded to the dtype before it is multiplied."""
     output_bthe = attention.scaled_dot_product_attention(query_bthk, *rest, **options)
-    product_bthe = arithmetic.widen(cotangent) * arithmetic.widen(output_bthe)
+    product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
     row_bht1 = arithmetic.total(product_bthe, axis=-1).swapaxes(1, 2)
 
     def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
-        x = arithmetic.widen(logits)
+        x = arithmetic.upcast_half(logits)
         x = x if mask is None else np.where(mask, x, x.dtype.type(-np.inf))
         largest = np.max(x, axis=-1, keepdims=True)
         shifted = x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
         whole = np.log(np.maximum(arithmetic.total(arithmetic.exp(shifted), axis=-1), x.dtype.type(1)))
-        gradient = arithmetic.exp(shifted - whole) * (arithmetic.widen(cotangent) - row_bht1)
+        gradient = arithmetic.exp(shifted - whole) * (arithmetic.upcast_half(cotangent) - row_bht1)
         return {"logits": gradient.astype(query_bthk.dtype).astype(logits.dtype)}
 
     with mock.patch.object(softmax, "softmax_vjp", softmax_vjp):
