@@ -19,9 +19,9 @@ __all__ = [
     "is_half",
     "mean",
     "power",
-    "scatter",
+    "scatter_add",
+    "sum",
     "tanh",
-    "total",
     "unbroadcast",
     "upcast_half",
 ]
@@ -66,28 +66,28 @@ def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     result = upcast_half(array)
     if not result.size:
         return np.zeros(shape, dtype=array.dtype)
-    result = total(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
+    result = sum(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
     for axis, size in enumerate(shape):
         if size == 1 and result.shape[axis] != 1:
-            result = total(result, axis)
+            result = sum(result, axis)
     return result.astype(array.dtype, copy=False)
 
 
-def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
     """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index. Half types add in float32."""
     result = np.zeros((size, rows.shape[-1]), dtype=upcast_half(rows).dtype)
     np.add.at(result, index.reshape(-1), rows.reshape(-1, rows.shape[-1]))
     return result.astype(rows.dtype, copy=False)
 
 
-def total(array: np.ndarray, axis: int) -> np.ndarray:
+def sum(array: np.ndarray, axis: int) -> np.ndarray:
     """The sum over one axis, which is kept with size 1."""
     return np.sum(array, axis=axis, keepdims=True)
 
 
 def mean(array: np.ndarray, axis: int) -> np.ndarray:
     """The arithmetic mean over one axis, which is kept with size 1."""
-    return total(array, axis) / array.dtype.type(array.shape[axis])
+    return sum(array, axis) / array.dtype.type(array.shape[axis])
 
 
 def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

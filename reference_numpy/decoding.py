@@ -126,7 +126,7 @@ class _Model:
     @property
     def log_p_bv(self) -> np.ndarray:
         x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
-        return x_bv - np.log(arithmetic.total(arithmetic.exp(x_bv), axis=1))
+        return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
     def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
         """The scores by which the next token is chosen."""

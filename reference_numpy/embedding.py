@@ -33,7 +33,7 @@ def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale
     table_vd = parameters["table"]
     g_btd = _scaled(cotangent) if scale else cotangent
     if _are_ids(token, table_vd.shape[0]):
-        return {"parameters": {"table": arithmetic.scatter(g_btd, token, table_vd.shape[0])}}
+        return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
     token_btv, gradient_vd = arithmetic.einsum_vjp("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd)
     return {"parameters": {"table": gradient_vd}, "token": token_btv.astype(token.dtype, copy=False)}
 

@@ -37,7 +37,7 @@ def cross_entropy(
         loss_bt = loss_bt - number(smoothing) * arithmetic.mean(log_p_btv, axis=-1)[..., 0]
     # A label that does not count adds nothing, whatever its logits are.
     counted_bt = np.where(weight_bt > 0, loss_bt, number(0)) * weight_bt
-    return arithmetic.total(counted_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
+    return arithmetic.sum(counted_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
 
 
 def cross_entropy_vjp(
@@ -69,4 +69,4 @@ def _weight(logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | 
 
 def _log_softmax(x_btv: np.ndarray) -> np.ndarray:
     shifted_btv = x_btv - np.max(x_btv, axis=-1, keepdims=True)
-    return shifted_btv - np.log(arithmetic.total(arithmetic.exp(shifted_btv), axis=-1))
+    return shifted_btv - np.log(arithmetic.sum(arithmetic.exp(shifted_btv), axis=-1))

@@ -22,11 +22,11 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     largest = np.max(x, axis=-1, keepdims=True)
     empty = np.isneginf(largest)
     exponential = arithmetic.exp(x - np.where(empty, x.dtype.type(0), largest))
-    denominator = np.where(empty, x.dtype.type(1), arithmetic.total(exponential, axis=-1))
+    denominator = np.where(empty, x.dtype.type(1), arithmetic.sum(exponential, axis=-1))
     return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)
 
 
 def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
     """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and for rows with no entry present (EMPTY)."""
     p, g = softmax(arithmetic.upcast_half(logits), mask), arithmetic.upcast_half(cotangent)
-    return {"logits": (p * (g - arithmetic.total(p * g, axis=-1))).astype(logits.dtype, copy=False)}
+    return {"logits": (p * (g - arithmetic.sum(p * g, axis=-1))).astype(logits.dtype, copy=False)}

@@ -75,11 +75,11 @@ def _einsum_shuffled(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return _einsum(subscripts, *moved)
 
 
-def _total_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
+def _sum_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
     return np.sum(_shuffled(array, axis), axis=axis, keepdims=True)
 
 
-ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "total": _total_shuffled}
+ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "sum": _sum_shuffled}
 
 
 def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:

@@ -29,7 +29,7 @@ def centred(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
     x_centred = centred(x)
-    variance = arithmetic.divide(arithmetic.total(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
+    variance = arithmetic.divide(arithmetic.sum(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
     return arithmetic.divide(x_centred, np.sqrt(variance) + epsilon)
 
 
