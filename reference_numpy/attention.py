@@ -29,9 +29,9 @@ def scaled_dot_product_attention(
     Returns the output `b t h e`; with return_weights `(output, weights b h t s)`.
 
     mask_bhts: boolean, True = may attend; causal also hides later keys (CAUSAL). bias_bhts: added to the logits; -inf hides a key.
-    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half types hold
-    logits and softmax in float32 and round the weights before they meet the values. keep_bhts: dropout mask of the weights; the weights
-    returned are those before dropout.
+    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
+    mask of the weights; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in float32 and round
+    the weights before they multiply the values.
 
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
@@ -59,7 +59,7 @@ def scaled_dot_product_attention_vjp(
     """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q / sqrt(k)`, with P the weights.
 
     A query that may attend to nothing has weights 0, so it passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half types hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
+    share get the sum. Half-precision dtypes hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -196,11 +196,11 @@ def multi_head_attention_vjp(
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
     settings: dict[str, Any] = {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": dropout_rate}
     output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings)
-    g_bthe, output = _projection_vjp("bthe,hed->btd", parameters["output"], output_bthe, cotangent)
+    g_bthe, output = arithmetic.affine_vjp("bthe,hed->btd", output_bthe, parameters["output"], cotangent)
     inner = scaled_dot_product_attention_vjp(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings, cotangent=g_bthe)
-    gradient_btd, query = _projection_vjp("btd,dhk->bthk", parameters["query"], query_btd, inner["query_bthk"])
-    from_key_bsd, key = _projection_vjp("bsd,dgk->bsgk", parameters["key"], memory_bsd, inner["key_bsgk"])
-    from_value_bsd, value = _projection_vjp("bsd,dge->bsge", parameters["value"], memory_bsd, inner["value_bsge"])
+    gradient_btd, query = arithmetic.affine_vjp("btd,dhk->bthk", query_btd, parameters["query"], inner["query_bthk"])
+    from_key_bsd, key = arithmetic.affine_vjp("bsd,dgk->bsgk", memory_bsd, parameters["key"], inner["key_bsgk"])
+    from_value_bsd, value = arithmetic.affine_vjp("bsd,dge->bsge", memory_bsd, parameters["value"], inner["value_bsge"])
     gradients = {
         "parameters": {"query": query, "key": key, "value": value, "output": output},
         "query_btd": gradient_btd,
@@ -210,12 +210,5 @@ def multi_head_attention_vjp(
 
 
 def _projection(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    """One of the four projections, told apart by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)
-
-
-def _projection_vjp(
-    subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray, cotangent: np.ndarray
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    gradient, kernel = arithmetic.einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
-    bias = {"bias": arithmetic.unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
-    return gradient, {"kernel": kernel} | bias

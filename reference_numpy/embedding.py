@@ -14,7 +14,7 @@ def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bo
     """Rows of the table, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     token: integer ids `b t`, or soft one-hot rows `b t v`, whose embedding is the weighted sum of the table's rows.
-    parameters: table `v d`. Returns `b t d` in the table's dtype; half types multiply by sqrt(d) in float32 and round once.
+    parameters: table `v d`. Returns `b t d` in the table's dtype; half-precision dtypes multiply by sqrt(d) in float32 and round once.
     The padding id has an ordinary row: it is masked in attention, not zeroed here (EMBED).
 
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al. 2017, section 3.4.
@@ -63,8 +63,5 @@ def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarra
 
 def logits_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
     """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`."""
-    gradient_btd, kernel_dv = arithmetic.einsum_vjp("btd,dv->btv", x_btd, parameters["kernel"], cotangent)
-    gradients = {"kernel": kernel_dv}
-    if "bias" in parameters:
-        gradients["bias"] = arithmetic.unbroadcast(cotangent, parameters["bias"].shape)
+    gradient_btd, gradients = arithmetic.affine_vjp("btd,dv->btv", x_btd, parameters, cotangent)
     return {"parameters": gradients, "x_btd": gradient_btd}

@@ -26,7 +26,7 @@ def cross_entropy(
     label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing is spread over all V tokens, the true
     one included. total: the number of labels that count in the whole batch, by default in this one: the losses and the gradients of a
     batch's parts add up to those of the batch when each is given the batch's total. Where no label counts the loss is 0.
-    Half types compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit.
+    Half-precision dtypes compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)

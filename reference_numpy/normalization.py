@@ -14,7 +14,7 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
     The variance is biased (divided by d) and taken in a second pass over the centred values, so that a large mean costs no accuracy.
-    Half types compute in float32 up to and with the offset. parameters: scale `d`, offset `d`. Returns `b t d`.
+    Half-precision dtypes compute in float32 up to and with the offset. parameters: scale `d`, offset `d`. Returns `b t d`.
     Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
@@ -41,7 +41,7 @@ def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsi
 
 
 def _normalise(x_btd: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half types in float32."""
+    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half-precision dtypes in float32."""
     wide_btd = arithmetic.upcast_half(x_btd)
     centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
     variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)

@@ -11,7 +11,7 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, where masked entries count as absent.
 
     mask: boolean, True = present, broadcastable to logits. A row with no entry present is 0 (EMPTY).
-    Half types compute in float32 (SOFTMAX). Raises ValueError on a mask of another dtype or shape, and on rows of length 0.
+    Half-precision dtypes compute in float32 (SOFTMAX). Raises ValueError on a mask of another dtype or shape, and on rows of length 0.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
