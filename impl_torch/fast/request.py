@@ -42,7 +42,7 @@ def request(config: TransformerConfig, strategy: Strategy, source: Tensor, prefi
         source=source,
         source_mask_bs=mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs,
         prefix_bp=prefix,
-        pad_id=strategy.filler(config),
-        forbidden_n=torch.tensor(strategy.barred(config), dtype=torch.int64, device=source.device),
+        pad_id=strategy.pad_id(config),
+        forbidden_n=torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=source.device),
         too_early_n=torch.arange(strategy.max_new_tokens, device=source.device) < strategy.min_new_tokens,
     )
