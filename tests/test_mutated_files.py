@@ -25,7 +25,7 @@ from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.conformance import casefile, truth
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.training import folder as run_folder
+from rosettaformer.training import schema
 from rosettaformer.training.store import Store
 
 LAST = "checkpoints/step-00000004"
@@ -234,8 +234,8 @@ def stamped(path: Path) -> None:
     """The fingerprint of what the fields are now, where they still are fields."""
     try:
         fields = json.loads(path.read_text())
-        fields.pop(run_folder.FINGERPRINT, None)
-        path.write_text(json.dumps(fields | {run_folder.FINGERPRINT: run_folder._fingerprint(fields)}))
+        fields.pop(schema.FINGERPRINT, None)
+        path.write_text(json.dumps(fields | {schema.FINGERPRINT: schema.fingerprint(fields)}))
     except (ValueError, OSError, AttributeError, TypeError, RecursionError):
         pass
 

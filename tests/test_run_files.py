@@ -15,7 +15,7 @@ import pytest
 from training_runs import MODEL, command, train
 
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training import folder, lines
+from rosettaformer.training import lines, schema
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.store import Store, _digest
 
@@ -55,10 +55,10 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Changes the fields of a file of a run, with the fingerprint that fits."""
     fields = json.loads(path.read_text())
-    del fields[folder.FINGERPRINT]
+    del fields[schema.FINGERPRINT]
     change(fields)
     plain = json.dumps(fields, sort_keys=True)
-    path.write_text(json.dumps(json.loads(plain) | {folder.FINGERPRINT: folder._fingerprint(json.loads(plain))}))
+    path.write_text(json.dumps(json.loads(plain) | {schema.FINGERPRINT: schema.fingerprint(json.loads(plain))}))
 
 
 # the manifest

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rosettaformer.training.tasks import TASKS, Data, create, messages, options
-from rosettaformer.training.tasks.task import split
+from rosettaformer.training.tasks import TASKS, Data, catalogues, create, options, split
 
 
 def sources(pairs: Any) -> set[str]:
@@ -253,7 +252,7 @@ def test_what_is_no_sentence_is_left_out(tmp_path: Path, source: str, target: st
 
 
 def test_numbered_placeholders_may_change_their_order() -> None:
-    assert messages.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
+    assert catalogues.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
 
 
 def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
@@ -267,7 +266,7 @@ def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
     pairs = found(tmp_path)
     assert len(pairs) == len(FILL) + 2
     for side in (0, 1):
-        assert len({messages.key(pair[side]) for pair in pairs}) == len(pairs)
+        assert len({catalogues.key(pair[side]) for pair in pairs}) == len(pairs)
 
 
 def test_damaged_catalogues_and_lists_of_names_are_passed_over(tmp_path: Path) -> None:

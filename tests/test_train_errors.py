@@ -18,8 +18,8 @@ from reference_numpy.training import Trainer
 from rosettaformer.checkpoints import container
 from rosettaformer.training import settings
 from rosettaformer.training.backends import BACKENDS
-from rosettaformer.training.log import Log
 from rosettaformer.training.manifest import Manifest
+from rosettaformer.training.report import Log
 from rosettaformer.training.store import Store
 
 

@@ -11,10 +11,10 @@ import pytest
 from training_runs import command
 
 from rosettaformer.checkpoints import canonical
-from rosettaformer.training import attention, tasks
+from rosettaformer.training import tasks
 from rosettaformer.training.manifest import Manifest, read_tokens
 from rosettaformer.training.tokens import START
-from rosettaformer.training.translator import load_model
+from rosettaformer.training.translator import attention_weights, load_model
 
 MODEL = {"model_width": 32, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
 NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
@@ -153,7 +153,7 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
     manifest = Manifest.read(run)
     tokens, model = read_tokens(run, manifest), load_model(run, manifest, "last")
     (source,) = tokens.source(["bca"])
-    weights_ts = attention.weights(model, source, [START, *source[:-1]])
+    weights_ts = attention_weights(model, source, [START, *source[:-1]])
     assert weights_ts.shape == (4, 4)
     np.testing.assert_allclose(weights_ts.sum(axis=1), 1, rtol=1e-12)
 

@@ -1,7 +1,6 @@
 """`rosettaformer translate`."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any, BinaryIO
 import click
 
 from ..checkpoints.replacing import require as writable
-from ..cli import MISSING
+from ..pictures import SUFFIXES
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
-from .options import Choice
+from .options import Choice, Missing
 
 __all__ = ["translate"]
 
@@ -45,8 +44,7 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
         session = _open(folder, **options)
         _translate(session, file, show, as_json)
     except MissingBackend as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(MISSING)
+        raise Missing(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def _attention(choice: str | None, as_json: bool) -> Path | str | None:
             raise ValueError("--attention text and --json both speak on standard output: choose one")
         return choice
     path = Path(choice)
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    if path.suffix not in SUFFIXES:
         raise ValueError(f"--attention must be text, or a file that ends in .png, .svg or .pdf; got {choice!r}")
     writable(path)
     return path
@@ -123,13 +121,13 @@ def _json(number: int, text: str, found: Any, session: _Session) -> str:
 
 
 def _show(session: _Session, found: Any, show: Path | str) -> None:
-    from ..training import attention
     from ..training.tokens import END, START
+    from ..training.translator import attention_table, attention_weights, draw_attention
 
     for source, answer in zip(found.sources, found.answers, strict=True):
         words = session.tokens.words(source), session.tokens.words([*answer.tokens, END])
-        weights_ts = attention.weights(session.model, source, [START, *answer.tokens])
+        weights_ts = attention_weights(session.model, source, [START, *answer.tokens])
         if isinstance(show, Path):
-            attention.draw(show, weights_ts, *words)
+            draw_attention(show, weights_ts, *words)
         else:
-            click.echo(attention.table(weights_ts, *words) + "\n")
+            click.echo(attention_table(weights_ts, *words) + "\n")

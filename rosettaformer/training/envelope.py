@@ -1,4 +1,4 @@
-"""What a training run may lie away from the truth's, step by step: derived from the truth's own runs in other orders of additions."""
+"""How far a training run may lie from the reference's, step by step: derived from the reference's own runs in other summation orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def is_unseen(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The truth's value of the loss or of a parameter after a step, and the largest error that stays together with it."""
+    """The reference's value of the loss or of a parameter after a step, and the largest error that stays together with it."""
 
     reference: np.ndarray
     bound: float
@@ -43,7 +43,7 @@ class Allowed:
 
 
 class Envelope:
-    """The truth's run in float64 from the given parameters, and the same run in their dtype in the orders of `conformance.tolerance`.
+    """The reference's run in float64 from the given parameters, and the same run in their dtype in the orders of `conformance.tolerance`.
 
     float32: an error may be `MAX_FACTOR max_i max|c_i - r| + ulp` at every step, with r the float64 run and c_i the run in one order, each
     from the beginning: the bound grows as rounding grows. float64: RELATIVE of r's largest value; but a parameter that `is_unseen` as in

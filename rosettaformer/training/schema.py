@@ -1,11 +1,31 @@
-"""What the fields of a run's files and options must be: tables of checks, each with the words that its message says."""
+"""JSON objects: what their fields must be, in tables of checks, and files of them that a fingerprint binds."""
 
+import hashlib
+import json
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from reference_numpy.config import LARGEST, LONGEST_NAME, is_integer, is_number
 
-__all__ = ["BOOLEAN", "LARGEST", "OBJECT", "Check", "Table", "choice", "integer", "number", "optional", "problems", "several", "text"]
+from ..checkpoints.reading import read_json
+
+__all__ = [
+    "BOOLEAN",
+    "LARGEST",
+    "OBJECT",
+    "Check",
+    "Table",
+    "choice",
+    "dump",
+    "integer",
+    "load",
+    "number",
+    "optional",
+    "problems",
+    "several",
+    "text",
+]
 
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
@@ -53,3 +73,30 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
 
 def _unknown(fields: Collection[str], table: Table) -> Collection[str]:
     return [name for name in fields if name not in table]
+
+
+FINGERPRINT = "fingerprint"
+
+
+def dump(fields: Mapping[str, Any]) -> str:
+    """The JSON of a file, with the fingerprint of its fields."""
+    plain = json.loads(json.dumps(fields, allow_nan=False))
+    return json.dumps(plain | {FINGERPRINT: fingerprint(plain)}, indent=2) + "\n"
+
+
+def load(path: Path, table: Table) -> dict[str, Any]:
+    """The fields of a file of `dump`.
+
+    Raises ValueError where it is none, where the fields are not as the table says, and where one of them is not what was written.
+    """
+    fields = read_json(path)
+    problems = problems(fields, {**table, FINGERPRINT: text()})
+    if not problems and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
+        problems = [f"its fields have been changed: their fingerprint is {found}"]
+    if problems:
+        raise ValueError("\n  ".join(problems))
+    return fields
+
+
+def fingerprint(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

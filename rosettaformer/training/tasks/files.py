@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..lines import damage, decode, read
-from .task import Data, Pair, Task, split
+from . import Data, Pair, Task, split
 
 __all__ = ["Files"]
 
