@@ -12,7 +12,7 @@ from rich.status import Status
 from reference_numpy.suggestions import known
 
 from ..benchmarks import measure, peer_process, picture, report
-from ..benchmarks.answers import Truth
+from ..benchmarks.answers import Reference
 from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
@@ -77,7 +77,7 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
     series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
 
     def run(task: Task) -> list[Result]:
-        results, said = measure.run(task, Truth(make(task)), settings)
+        results, said = measure.run(task, Reference(make(task)), settings)
         described.update(said)
         return results
 
