@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .checkpoints.replacing import replacing
+from .atomic import replacing
 
 __all__ = ["SUFFIXES", "save"]
 

@@ -17,8 +17,7 @@ from checkpoint_models import CONFIG, DAMAGES, QUERY, SIZES, TIED, assert_same_b
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError, canonical, container
-from rosettaformer.checkpoints.checkpoint import SHOWN
+from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
 from rosettaformer.checkpoints.strict import DTYPES
 
 

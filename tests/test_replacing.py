@@ -13,8 +13,8 @@ import pytest
 from checkpoint_models import CONFIG, random_parameters
 from training_runs import command
 
+from rosettaformer.atomic import replacing, require
 from rosettaformer.checkpoints import canonical
-from rosettaformer.checkpoints.replacing import replacing, require
 from rosettaformer.conformance.report import files
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from training_runs import MODEL, command, train
 
+from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training import lines, schema
+from rosettaformer.training import schema
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.store import Store, _digest
 
@@ -294,7 +295,7 @@ def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, capsys: pytest.
 
 
 def test_lines_are_those_of_the_file_and_a_long_one_is_one() -> None:
-    content = b"a\n\n" + b"b" * (3 * lines.LONGEST) + b"\nc\r\n" + b"d" * lines.LONGEST
-    found = [lines.decode(raw) for raw in lines.read(io.BytesIO(content))]
-    assert [text for text, _ in found] == ["a", "", "", "c", "d" * lines.LONGEST]
+    content = b"a\n\n" + b"b" * (3 * reading.LONGEST_LINE) + b"\nc\r\n" + b"d" * reading.LONGEST_LINE
+    found = [reading.decode(raw) for raw in reading.read_lines(io.BytesIO(content))]
+    assert [text for text, _ in found] == ["a", "", "", "c", "d" * reading.LONGEST_LINE]
     assert [bool(problem) for _, problem in found] == [False, False, True, False, False]

@@ -10,11 +10,10 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy import parameters as declaration
 
-from . import container, evidence, families, strict
-from .checkpoint import Checkpoint, CheckpointError
+from ..atomic import replacing
+from ..reading import parse_json
+from . import Checkpoint, CheckpointError, container, families, strict
 from .container import Container
-from .reading import parse_json
-from .replacing import replacing
 
 __all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "save", "validate"]
 
@@ -105,7 +104,7 @@ def _config(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[s
 
 
 def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> list[str]:
-    believed, problems = evidence.contradictions(config, tensors)
+    believed, problems = strict.contradictions(config, tensors)
     problems += [f"the config ties {name} to {stored}" for name, stored in declaration.ties(believed).items() if name in tensors]
     return problems + strict.problems(tensors, declaration.shapes(believed))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import CheckpointError
-from .reading import read_json
+from ..reading import read_json
+from . import CheckpointError
 
 __all__ = ["CONVERT", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "kind_of", "model_type", "refuse", "refuse_folder"]
 

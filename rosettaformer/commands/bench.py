@@ -11,13 +11,13 @@ from rich.status import Status
 
 from reference_numpy.suggestions import known
 
+from ..atomic import replacing
 from ..benchmarks import measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
 from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
-from ..checkpoints.replacing import replacing
 from ..cli import MISSING
 from ..conformance.report import files
 from ..processes import cores

@@ -14,11 +14,10 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import known
 
 from ..checkpoints import canonical
-from ..checkpoints.choices import parse_settings
-from ..checkpoints.reading import parse_json
 from ..cli import MISSING
 from ..conformance.ports.port import PORTS
 from ..conformance.report import files
+from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from ..training.backends import BACKENDS
 from .options import Choice, listed, require_picture, wide_console
@@ -110,13 +109,4 @@ def _start(
 
 def _recipe(choices: Iterable[str], microbatches: int) -> Recipe:
     """The default recipe with these fields changed; values are numbers or none."""
-    changes: dict[str, Any] = {}
-    for text in choices:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals:
-            raise ValueError(f"a choice of the recipe must be FIELD=VALUE; got {text!r}")
-        try:
-            changes[name] = None if value.lower() == "none" else parse_json(value)
-        except ValueError:
-            raise ValueError(f"{name} must be a number or none; got {value!r}") from None
-    return comparison.RECIPE.replace(**({"microbatches": microbatches} | changes))
+    return comparison.RECIPE.replace(**({"microbatches": microbatches} | parse_settings(choices, Recipe)))

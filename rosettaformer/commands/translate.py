@@ -8,8 +8,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..checkpoints.replacing import require as writable
+from ..atomic import require as writable
 from ..pictures import SUFFIXES
+from ..reading import decode, read_lines
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
 from .options import Choice, Missing
 
@@ -100,11 +101,9 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
 
 def _chunks(file: BinaryIO) -> Iterator[list[str]]:
     """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8, or too long."""
-    from ..training.lines import decode, read
-
     size = 1 if file.isatty() else CHUNK
     texts: list[str] = []
-    for number, raw in enumerate(read(file), start=1):
+    for number, raw in enumerate(read_lines(file), start=1):
         text, problem = decode(raw)
         if problem:
             raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")

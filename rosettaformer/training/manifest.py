@@ -10,8 +10,8 @@ from typing import Any
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..checkpoints.reading import read_text
-from ..checkpoints.replacing import replacing
+from ..atomic import replacing
+from ..reading import read_text
 from . import schema, settings
 from .corpus import BEGINNING, Position, padded_length
 from .schema import dump, load

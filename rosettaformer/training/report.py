@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from reference_numpy.config import is_number
 
 from .. import pictures
-from ..checkpoints.reading import parse_json
-from ..checkpoints.replacing import replacing
+from ..atomic import replacing
+from ..reading import parse_json
 from . import schema
 
 __all__ = ["Log", "Report", "draw_curves", "read_log"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.choices import parse_settings
+from ..reading import parse_settings
 from . import schema, settings, tasks
 from .corpus import Corpus, answer_limits
 from .manifest import Manifest, check, read_tokens, write_tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 from reference_numpy.config import LARGEST, LONGEST_NAME, is_integer, is_number
 
-from ..checkpoints.reading import read_json
+from ..reading import read_json
 
 __all__ = [
     "BOOLEAN",

@@ -17,8 +17,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
+from ..atomic import replacing
 from ..checkpoints import Checkpoint, CheckpointError, canonical, container, strict
-from ..checkpoints.replacing import replacing
 from . import schema
 from .manifest import PROGRESS, Progress
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from reference_numpy.suggestions import known
 
-from ...checkpoints.reading import parse_json
 from ...processes import Answer, Program, limited_threads, printable
 from ...processes.wire import answer_limit
+from ...reading import parse_json
 from ..case import DTYPES, Case
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import polib
 
-from ...checkpoints.reading import read_bytes
+from ...reading import read_bytes
 from . import Data, Pair, Task, split
 
 __all__ = ["Catalogues", "clean", "key", "usable"]
