@@ -164,9 +164,9 @@ def test_the_metadata_of_shards_may_stand_in_the_index_or_in_one_of_them(tmp_pat
     arrays = random_parameters(CONFIG)
     names = list(arrays)
     for number, part in enumerate((names[::2], names[1::2])):
-        own = canonical._metadata(CONFIG) if (where, number) == ("shard", 1) else {}
+        own = canonical.metadata(CONFIG) if (where, number) == ("shard", 1) else {}
         container.write(tmp_path / f"{number}.safetensors", {name: arrays[name] for name in part}, own)
-    metadata = canonical._metadata(CONFIG) if where == "index" else {}
+    metadata = canonical.metadata(CONFIG) if where == "index" else {}
     weight_map = {name: f"{number % 2}.safetensors" for number, name in enumerate(names)}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": metadata | {"total_size": 1}, "weight_map": weight_map}))
     loaded = canonical.load(tmp_path)

@@ -6,7 +6,6 @@ What a mutation leaves as it must be, or turns into another sound file, is read;
 import json
 import random
 import shutil
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import safetensors.numpy
 from checkpoint_models import CHOICES, CONFIG, NAMES, random_parameters
 from forked import Forks, Outcome, forks
 from mutations import mutate
-from training_runs import MODEL, train
+from training_runs import MODEL, catalogue, train
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
@@ -159,7 +158,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     for name, side in (("source", 0), ("target", 1)):
         (root / "pairs" / f"{name}.txt").write_text("".join(f"{pair[side]}\n" for pair in lines))
     words = [letter * size for letter in "abcdefghij" for size in (2, 3, 4, 5)]
-    _catalogue(root / "catalogue" / "es" / "LC_MESSAGES", {f"the source is {word}": f"la fuente es {word}" for word in words})
+    catalogue(root / "catalogue", "a", {f"the source is {word}": f"la fuente es {word}" for word in words})
     assert command.run("vectors", "export", root / "vectors", "--component", "softmax", "--core", limit=120).code == 0
     return root
 
@@ -170,7 +169,7 @@ def _shards(path: Path) -> None:
     names = list(arrays)
     for number in (1, 2):
         part = {name: arrays[name] for name in names[number - 1 :: 2]}
-        container.write(path / f"{number}.safetensors", part, canonical._metadata(CONFIG))
+        container.write(path / f"{number}.safetensors", part, canonical.metadata(CONFIG))
     weight_map = {name: f"{1 + place % 2}.safetensors" for place, name in enumerate(names)}
     (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
 
@@ -207,21 +206,6 @@ def _results(path: Path) -> None:
     (path / "deviations.toml").write_text(
         f'[[deviation]]\ncase = "{cases[0].id}"\nport = "given"\nreason = "known"\nlink = "https://example.org/1"\ndtype = "float32"\n'
     )
-
-
-def _catalogue(path: Path, messages: dict[str, str]) -> None:
-    """A compiled catalogue, as msgfmt writes it."""
-    path.mkdir(parents=True)
-    pairs = [(b"", b"Content-Type: text/plain; charset=UTF-8\n"), *((a.encode(), b.encode()) for a, b in sorted(messages.items()))]
-    start = 28 + 16 * len(pairs)
-    tables: list[bytes] = []
-    data = b""
-    for side in (0, 1):
-        for pair in pairs:
-            tables.append(struct.pack("<II", len(pair[side]), start + len(data)))
-            data += pair[side] + b"\0"
-    head = struct.pack("<IIIIIII", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, start)
-    (path / "a.mo").write_bytes(head + b"".join(tables) + data)
 
 
 def tree(path: Path) -> dict[str, Any]:

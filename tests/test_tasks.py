@@ -1,12 +1,11 @@
 """Tasks: what they give, what they hold out, and what they refuse."""
 
 import gettext
-import io
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training_runs import catalogue
 
 from rosettaformer.training.tasks import TASKS, Data, catalogues, create, options, split
 
@@ -191,25 +190,6 @@ def test_too_few_pairs_for_a_validation_set(tmp_path: Path, content: str) -> Non
 # gettext
 
 
-def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:
-    """Writes a .mo file: its header, and the messages sorted by their bytes."""
-    header = {"": "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"}
-    items = sorted((key.encode(), value.encode()) for key, value in (header | messages).items())
-    start = 28 + 16 * len(items)
-    tables: list[bytes] = [b"", b""]
-    content = b""
-    for side in (0, 1):
-        for item in items:
-            tables[side] += struct.pack("<II", len(item[side]), start + len(content))
-            content += item[side] + b"\0"
-    path = folder / language / "LC_MESSAGES" / f"{name}.mo"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = struct.pack("<IIIIIII", 0x950412DE, 0, len(items), 28, 28 + 8 * len(items), 0, 0)
-    path.write_bytes(head + tables[0] + tables[1] + content)
-    gettext.GNUTranslations(io.BytesIO(path.read_bytes()))  # the standard library reads it
-    return path
-
-
 def found(folder: Path, **given: Any) -> list[tuple[str, str]]:
     data = create("gettext", {"catalogues": (str(folder),), "held_out": 1, **given}).data()
     assert_disjoint(data)
@@ -226,6 +206,8 @@ def test_messages_and_singulars_are_pairs_without_their_context_and_accelerators
         " Save as... \n": "Guardar como... ",
         "&Print this": "Imprimir &esto",
     })  # fmt: skip
+    with (tmp_path / "es" / "LC_MESSAGES" / "program.mo").open("rb") as file:
+        assert gettext.GNUTranslations(file).gettext("The first file") == "El archivo primero"  # a catalogue for others too
     assert set(found(tmp_path)) == {
         *FILL.items(),
         ("Open Recent", "Abrir reciente"),
@@ -258,11 +240,8 @@ def test_numbered_placeholders_may_change_their_order() -> None:
 def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
     """Of texts that differ in case, digits, punctuation and accelerators only, on either side, one pair is left."""
     catalogue(tmp_path, "a", FILL | {"_Close the file": "_Cerrar el archivo", "Page 12 of the book": "Página 12 del libro"})
-    catalogue(
-        tmp_path,
-        "b",
-        {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."},
-    )
+    others = {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."}
+    catalogue(tmp_path, "b", others)
     pairs = found(tmp_path)
     assert len(pairs) == len(FILL) + 2
     for side in (0, 1):

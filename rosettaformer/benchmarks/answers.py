@@ -42,7 +42,7 @@ class Reference:
         """Raises ValueError where the output has not the reference's shape, for answers exactly new_tokens tokens."""
         task = self.problem.task
         got = output["token_bn" if task.decodes else "output"].shape
-        wanted = (task.batch, task.new_tokens) if task.decodes else self._expected.shape
+        wanted = (task.batch, task.new_tokens) if task.decodes else self.expected.shape
         if got != wanted:
             raise ValueError(f"shape {got}, must be {wanted}")
 
@@ -51,14 +51,14 @@ class Reference:
         kind = self.problem.task.kind
         if kind in ("greedy", "beam"):
             return self._greedy(output) if kind == "greedy" else self._beam(output)
-        return float(np.abs(output["output"] - self._expected).max() / np.abs(self._expected).max()), ""
+        return float(np.abs(output["output"] - self.expected).max() / np.abs(self.expected).max()), ""
 
     @functools.cached_property
     def _nested(self) -> Mapping[str, np.ndarray]:
         return parameters.nest(_wide(self.problem.tensors))
 
     @functools.cached_property
-    def _expected(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         """In float64: logits, losses, or the encoder's output."""
         problem = self.problem
         if problem.task.kind == "training":

@@ -40,7 +40,7 @@ class Server:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._rows: list[Row] = []
-        self._calls: dict[int, Call] = {}
+        self.started: dict[int, Call] = {}
         self._lasting: set[int] = set()
 
     def describe(self, device: str) -> str:
@@ -55,7 +55,7 @@ class Server:
     def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
         """The seconds of the first call, which compiles, and what is compared with the reference."""
         row = self._rows[index]
-        call = self._calls[index] = row.start()
+        call = self.started[index] = row.start()
         seconds, output = _timed(call)
         if row.ceiling:
             return seconds, {}
@@ -63,9 +63,9 @@ class Server:
 
     def calls(self, index: int) -> int:
         """Warms up, and says how many calls of the row a round takes, so that no clock or waking counts."""
-        seconds = _timed(self._calls[index])[0]
+        seconds = _timed(self.started[index])[0]
         if seconds < LASTING:
-            seconds = min(seconds, _timed(self._calls[index])[0])
+            seconds = min(seconds, _timed(self.started[index])[0])
         else:
             self._lasting.add(index)
         return max(1, min(MOST, round(LONG / seconds)))
@@ -73,10 +73,10 @@ class Server:
     def time(self, index: int, calls: int) -> float:
         """Seconds of a call that comes after another of its row, where it matters how memory and caches are found."""
         if index not in self._lasting:
-            self._calls[index]()
+            self.started[index]()
         start = time.perf_counter()
         for _ in range(calls):
-            self._calls[index]()
+            self.started[index]()
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
@@ -84,14 +84,14 @@ class Server:
 
         Nothing is timed after it.
         """
-        if index not in self._calls:
-            call = self._calls[index] = self._rows[index].start()
+        if index not in self.started:
+            call = self.started[index] = self._rows[index].start()
             call()
             call()
         gc.collect()
         measure = getattr(self._module, "memory", _resident)
         try:
-            return measure(self._calls[index])
+            return measure(self.started[index])
         except OSError:
             return None
 

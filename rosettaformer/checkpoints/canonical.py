@@ -15,7 +15,7 @@ from ..reading import parse_json
 from . import Checkpoint, CheckpointError, container, families, strict
 from .container import Container
 
-__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "save", "validate"]
+__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate"]
 
 FORMAT = "rosettaformer"
 VERSION = "1"
@@ -37,9 +37,9 @@ def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, n
     ordered = {name: arrays[name] for name in declaration.axes(config)}
     with replacing(path) as temporary:
         if max_shard_bytes is None:
-            container.write(temporary, ordered, _metadata(config))
+            container.write(temporary, ordered, metadata(config))
         else:
-            container.write_shards(temporary, ordered, _metadata(config), max_shard_bytes)
+            container.write_shards(temporary, ordered, metadata(config), max_shard_bytes)
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -71,7 +71,8 @@ def is_canonical(source: Container) -> bool:
     return source.metadata.get("format") == FORMAT
 
 
-def _metadata(config: TransformerConfig) -> dict[str, str]:
+def metadata(config: TransformerConfig) -> dict[str, str]:
+    """What the file says of itself beside its tensors."""
     return {
         "format": FORMAT,
         "format_version": VERSION,

@@ -22,7 +22,7 @@ from ..checkpoints import Checkpoint, CheckpointError, canonical, container, str
 from . import schema
 from .manifest import PROGRESS, Progress
 
-__all__ = ["Store", "average"]
+__all__ = ["Store", "average", "digest"]
 
 _STEP = re.compile(r"step-(\d{8,})")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
@@ -65,7 +65,7 @@ class Store:
             canonical.save(temporary / _MODEL, config, _part(state, "parameters"))
             moments = {name: value for name, value in state.items() if not name.startswith("parameters.")}
             container.write(temporary / _OPTIMIZER, moments, {})
-            digests = {name: _digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
+            digests = {name: digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
             (temporary / _PROGRESS).write_text(schema.dump(progress.to_dict() | {"sha256": digests}), encoding="utf-8")
         for path in self.paths()[: -self.keep]:
             self._remove(path)
@@ -137,7 +137,7 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     if problems := optimizer.problems or strict.problems(optimizer.tensors, shapes):
         raise CheckpointError(path / _OPTIMIZER, problems)
     said = schema.load(path / _PROGRESS, _FIELDS)
-    if others := [name for name, wanted in said.pop("sha256").items() if wanted != _digest(path / name)]:
+    if others := [name for name, wanted in said.pop("sha256").items() if wanted != digest(path / name)]:
         raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
     progress = Progress.from_dict(said)
     if progress.steps != _steps(path):
@@ -146,9 +146,10 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     return parameters | {name: np.array(value) for name, value in optimizer.tensors.items()}, progress
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.filedigest(file, "sha256").hexdigest()
 
 
 def _part(state: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
