@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
 
@@ -122,13 +125,6 @@ def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, p
     assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
 
 
-def test_a_bad_deviations_file_is_an_error_of_the_collection(suite, pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("deviations.toml").write_text(ENTRY.replace("plain", "plane"))
-    result = suite(ONE + ', deviations="deviations.toml"')
-    result.stdout.fnmatch_lines(["*'layer_norm/plane' is unknown (nearest: layer_norm/plain)*"])
-    assert result.ret != 0
-
-
 def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
     newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
     newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
@@ -166,14 +162,18 @@ def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ('components=["norm"]', "components must be a list of embedding, *; got norm"),
-        ('dtypes="float32"', "dtypes must be a list of float64, *; got float32"),
-        ("min_version=99", "min_version must be from 1 to *; got 99"),
-        ('command="./port"', "one of port and command must be given"),
+        ({"components": ["norm"]}, "components must be a list of embedding, .*; got norm"),
+        ({"dtypes": "float32"}, "dtypes must be a list of float64, .*; got float32"),
+        ({"min_version": 99}, "min_version must be from 1 to .*; got 99"),
+        ({"command": "./port"}, "one of port and command must be given"),
+        ({"components": ["layer_norm"], "deviations": "deviations.toml"}, r"'layer_norm/plane' is unknown \(nearest: layer_norm/plain\)"),
     ],
 )
-def test_bad_arguments_are_one_message(suite, options: str, message: str) -> None:
-    suite(options).stdout.fnmatch_lines([f"E*ValueError: {message}"])
+def test_bad_arguments_are_one_message(options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deviations.toml").write_text(ENTRY.replace("plain", "plane"))
+    with pytest.raises(ValueError, match=message):
+        parametrize_with_cases("norm.py", **options)
 
 
 def test_loading_the_plug_in_loads_nothing_heavy() -> None:

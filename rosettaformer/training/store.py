@@ -149,7 +149,7 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
 def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
-        return hashlib.filedigest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _part(state: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
