@@ -23,7 +23,8 @@ PACKAGES = {"number-words": ("num2words",), "gettext": ("polib",)}  # what a tas
 
 def _default(name: str, none: str) -> str:
     """What an option is where it is not given: in general, and with the tasks that have another value."""
-    general, own = (FIXED | FREE).get(name), {}
+    general = (FIXED | FREE).get(name)
+    own: dict[Any, list[str]] = {}
     for task in tasks.TASKS:
         kind = tasks.kind(task)
         has = {field.name: field.default for field in dataclasses.fields(kind)} if name in TASK_OPTIONS else kind.defaults

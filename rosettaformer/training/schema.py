@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
 
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
+FINGERPRINT = "fingerprint"
 
 BOOLEAN: Check = (lambda value: isinstance(value, bool), "true or false")
 OBJECT: Check = (lambda value: isinstance(value, dict), "an object")
@@ -64,18 +65,11 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
         return [f"{where or 'it'} must be an object; got {fields!r:.{LONGEST_NAME}}"]
     prefix = f"{where}." if where else ""
     found = [f"{prefix}{name} is missing" for name in table if name not in fields]
-    found += [f"{prefix}{name:.{LONGEST_NAME}} is unknown" for name in list(_unknown(fields, table))[:3]]
+    found += [f"{prefix}{name:.{LONGEST_NAME}} is unknown" for name in [name for name in fields if name not in table][:3]]
     for name, (good, wanted) in table.items():
         if name in fields and not good(fields[name]):
             found.append(f"{prefix}{name} must be {wanted}; got {fields[name]!r:.{LONGEST_NAME}}")
     return found
-
-
-def _unknown(fields: Collection[str], table: Table) -> Collection[str]:
-    return [name for name in fields if name not in table]
-
-
-FINGERPRINT = "fingerprint"
 
 
 def dump(fields: Mapping[str, Any]) -> str:
@@ -90,13 +84,14 @@ def load(path: Path, table: Table) -> dict[str, Any]:
     Raises ValueError where it is none, where the fields are not as the table says, and where one of them is not what was written.
     """
     fields = read_json(path)
-    problems = problems(fields, {**table, FINGERPRINT: text()})
-    if not problems and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
-        problems = [f"its fields have been changed: their fingerprint is {found}"]
-    if problems:
-        raise ValueError("\n  ".join(problems))
+    wrong = problems(fields, {**table, FINGERPRINT: text()})
+    if not wrong and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
+        wrong = [f"its fields have been changed: their fingerprint is {found}"]
+    if wrong:
+        raise ValueError("\n  ".join(wrong))
     return fields
 
 
 def fingerprint(fields: Mapping[str, Any]) -> str:
+    """Of an object's fields, whatever their order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
