@@ -11,21 +11,9 @@ from reference_numpy.config import LARGEST, LONGEST_NAME, is_integer, is_number
 from ..reading import read_json
 
 __all__ = [
-    "BOOLEAN",
-    "LARGEST",
-    "OBJECT",
-    "Check",
-    "Table",
-    "choice",
-    "dump",
-    "integer",
-    "load",
-    "number",
-    "optional",
-    "problems",
-    "several",
-    "text",
-]
+    "BOOLEAN", "FINGERPRINT", "LARGEST", "OBJECT", "Check", "Table", "choice", "dump", "fingerprint", "integer", "load", "number",
+    "optional", "problems", "several", "text",
+]  # fmt: skip
 
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
