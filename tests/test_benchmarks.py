@@ -470,8 +470,7 @@ def test_the_page_in_the_docs_can_be_written_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "peer", "code"),
-    [("timed", False, 0), ("wrong", False, 1), ("error", True, 1), ("missing", False, 3), ("missing", True, 0)],
+    ("status", "peer", "code"), [("timed", False, 0), ("wrong", False, 1), ("error", True, 1), ("missing", False, 3), ("missing", True, 0)]
 )
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, status: str, peer: bool, code: int) -> None:
     results = [rows.Result("torch", "one", status=status, message="why", peer=peer), rows.Result("torch", "two", median_ms=1.0, min_ms=1.0)]

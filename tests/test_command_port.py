@@ -170,8 +170,7 @@ def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    "describe",
-    ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"],
+    "describe", ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"]
 )
 def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, describe: str) -> None:
     start = time.monotonic()

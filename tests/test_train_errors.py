@@ -194,14 +194,6 @@ def test_data_that_have_changed(tmp_path: Path) -> None:
     assert "the data of the task files are no longer those of the run" in refused("train", "--out", run, "--resume", "--steps", 4)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"format": "rosettaformer-run", "version": 2}', '{"format": "rosettaformer-run", "version": 1}']
-)
-def test_a_damaged_manifest(run: Path, content: str) -> None:
-    (run / "run.json").write_text(content)
-    assert "run.json is damaged or no run's" in refused("train", "--out", run, "--resume")
-
-
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "progress.json"])
 @pytest.mark.parametrize("content", [None, b"\xff" * 64])
 def test_when_no_checkpoint_can_be_read_all_problems_are_listed(run: Path, file: str, content: bytes | None) -> None:
