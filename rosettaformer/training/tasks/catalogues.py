@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import polib
-
 from ...reading import read_bytes
 from . import Data, Pair, Task, split
 
@@ -78,6 +76,8 @@ def _is_list_of_names(file: Path) -> bool:
 
 def _read(file: Path) -> Iterator[Pair]:
     """Every message and its translation; of plural forms the singular, where the language tells them apart. A damaged file has none."""
+    import polib
+
     try:
         catalogue = polib.mofile(_sound(read_bytes(file)))
     except (OSError, ValueError, LookupError, struct.error):
