@@ -52,7 +52,7 @@ def compare_training(
 
     The start is the canonical CHECKPOINT, or fresh parameters of a preset. Dropout is 0.1 at every site that the config leaves at 0, unless
     --set says otherwise. In float64 the loss and every parameter may be 1e-9 of the reference's away; in float32 what is allowed is
-    derived, step by step, from the reference's own runs in other orders of additions.
+    derived, step by step, from the reference's own runs in other summation orders.
 
     Exit codes: 0 together, 1 a backend leaves or fails, 2 wrong usage, 3 backend missing.
     """

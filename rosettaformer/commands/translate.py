@@ -22,7 +22,7 @@ CHUNK = 256  # lines that are translated at a time; at a terminal one
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
-@click.option("--backend", type=Choice(list(BACKENDS)), help="Who computes. [default: the run's own]")
+@click.option("--backend", type=Choice(list(BACKENDS)), help="Backend to translate with. [default: the run's own]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another.")
 @click.option(
     "--checkpoint", type=Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."

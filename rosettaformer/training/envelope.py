@@ -70,19 +70,19 @@ class Envelope:
 
     def _expected(self, batch: Any, reference: Mapping[str, np.ndarray] | None = None) -> dict[str, tolerance.Expectation]:
         """The policy's expectation of what a step gives; where the reference is there already, of the unseen parameters alone."""
-        turn = 0
+        index = 0
 
         def answer(case: Case) -> dict[str, np.ndarray]:
-            nonlocal turn
-            trainer, first = self._run(turn), turn == 0
-            turn += 1
+            nonlocal index
+            trainer, first = self._run(index), index == 0
+            index += 1
             values = reference if reference is not None and first else _advanced(trainer, batch)
             return dict(values) if reference is None else {name: value for name, value in values.items() if is_unseen(name)}
 
         return tolerance.expect(self._case, answer)
 
     def _run(self, index: int) -> Trainer:
-        """The run of that turn: 0 is r; the others, as many as the policy has orders, begin when they are first asked."""
+        """The run of that index: 0 is r; the others, as many as the policy has orders, begin when they are first asked."""
         if index == len(self._runs):
             self._runs.append(Trainer(*self._start))
         return self._runs[index]

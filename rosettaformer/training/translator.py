@@ -95,8 +95,8 @@ def attention_weights(model: Checkpoint, source: Sequence[int], target: Sequence
     """
     inputs = {"source": np.array([source]), "target": np.array([target])}
     path = f"decoder.layers.{model.config.decoder_layers - 1}.cross_attention"
-    tap = trace.record(Case("translation", "transformer", model.config, inputs, model.parameters).at("float64"))[path]
-    _, weights_bhts = attention.multi_head_attention(parameters.nest(tap.parameters), **tap.inputs, return_weights=True)
+    call = trace.record(Case("translation", "transformer", model.config, inputs, model.parameters).at("float64"))[path]
+    _, weights_bhts = attention.multi_head_attention(parameters.nest(call.parameters), **call.inputs, return_weights=True)
     return weights_bhts[0].mean(axis=0)
 
 
