@@ -143,7 +143,7 @@ def test_inspect_a_foreign_file(tmp_path: Path, suffix: str) -> None:
     else:
         container.write(path, state, {"format": "pt"})
     summary = " ".join(run(inspect, path).split())
-    assert "family not known" in summary and "tensors 4 parameters 6" in summary and "int64 (1)" in summary and "[red]w" not in summary
+    assert "family unknown" in summary and "tensors 4 parameters 6" in summary and "int64 (1)" in summary and "[red]w" not in summary
     assert "[red]w" in run(inspect, path, "--tensors")
     rows = {row["name"]: row for row in json.loads(run(inspect, path, "--json"))["tensors"]}
     assert [rows[name]["mean"] for name in ("steps", "[red]w", "complex")] == [2, None, None]

@@ -288,7 +288,3 @@ def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command:
 def test_a_thousand_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
     """1,000 and some, of all kinds together."""
     assert not _failures({name: range(2, 2 + round(38 * WEIGHTS.get(name, 1)))}, bases, tmp_path, command)
-
-
-def test_there_are_a_thousand() -> None:
-    assert sum(2 * (name not in WEIGHTS) + round(38 * WEIGHTS.get(name, 1)) for name in KINDS) >= 1000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from training_runs import catalogue
 
-from rosettaformer.training.tasks import TASKS, Data, catalogues, create, options, split
+from rosettaformer.training.tasks import Data, catalogues, create
 
 
 def sources(pairs: Any) -> set[str]:
@@ -278,14 +278,3 @@ def test_unknown_tasks_and_options_are_refused() -> None:
         create("translate", {})
     with pytest.raises(ValueError, match=r"--limit, --from means nothing to the task copy, which takes .*--length"):
         create("copy", {"limit": 3, "from_language": "es"})
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_can_be_held_out_from_and_seeded(name: str) -> None:
-    assert {"held_out", "seed"} <= set(options(name))
-
-
-def test_a_split_is_a_function_of_the_seed() -> None:
-    pairs = [(str(index), str(index)) for index in range(50)]
-    first, again, other = (split(pairs, 5, seed) for seed in (0, 0, 1))
-    assert first.validation == again.validation != other.validation

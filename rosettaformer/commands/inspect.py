@@ -90,25 +90,22 @@ def _row(name: str, array: np.ndarray, statistics: bool) -> dict[str, Any]:
 
 def _print(description: Mapping[str, Any], listed: bool) -> None:
     console = wide_console(WIDTH, markup=False, highlight=False)
-    canonical_file, tensors = description["format"] is not None, description["tensors"]
-    sizes = [math.prod(row["shape"]) for row in tensors]
+    foreign, tensors = description["format"] is None, description["tensors"]
+    dtypes = Counter(row["dtype"] for row in tensors)
     summary = {
-        "family": _family(description["config"])
-        if canonical_file
-        else description["recognised"] or "not known by the names of its tensors",
+        "family": (description["recognised"] or "unknown") if foreign else _family(description["config"]),
         "format": description["format"] or "not canonical",
-        "dtypes": ", ".join(f"{dtype} ({count})" for dtype, count in Counter(row["dtype"] for row in tensors).items()) or "none",
+        "dtypes": ", ".join(f"{dtype} ({count})" for dtype, count in dtypes.items()) or "none",
         "tensors": f"{len(tensors):,}",
-        "parameters": f"{sum(sizes):,}",
-        "ties": (", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none") if canonical_file else None,
-        "problems": "none",
+        "parameters": f"{sum(math.prod(row['shape']) for row in tensors):,}",
     }
-    console.print(_pairs(description["file"], ((name, text) for name, text in summary.items() if text is not None)))
-    console.print(
-        _pairs("config", description["config"].items()) if canonical_file else _pairs("metadata", description["metadata"].items())
-    )
+    if not foreign:
+        summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
+    console.print(_pairs(description["file"], (summary | {"problems": "none"}).items()))
+    more = "metadata" if foreign else "config"
+    console.print(_pairs(more, description[more].items()))
     if listed:
-        console.print(_tensors(tensors, ("name", "axes" if canonical_file else "dtype", "shape")))
+        console.print(_tensors(tensors, ("name", "dtype" if foreign else "axes", "shape")))
 
 
 def _family(config: Mapping[str, Any]) -> str:
