@@ -18,10 +18,9 @@ from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
-from ..cli import MISSING
 from ..conformance.report import files
 from ..processes import cores
-from .options import listed, require_picture, wide_console
+from .options import exit_code, listed, require_picture, wide_console
 
 __all__ = ["bench"]
 
@@ -67,7 +66,9 @@ def bench(
         _write(found, json_file, None, None)
     else:
         report.render(wide_console(WIDTH), found)
-    sys.exit(_exit_code(found.results, bool(frameworks)))
+    # A peer that is not installed is no failure.
+    statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
+    sys.exit(exit_code(statuses, "timed", bool(frameworks)))
 
 
 def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: peer_process.Settings) -> Iterator[report.Report]:
@@ -125,11 +126,3 @@ def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, si
         known(what, given, words)
     known(f"framework on {device}", frameworks, FRAMEWORKS[device])
     files.require(paths)
-
-
-def _exit_code(results: Sequence[Result], named: bool) -> int:
-    """A peer that is not installed is no failure; a framework is one where it was named, or where nothing was timed."""
-    statuses = [result.status for result in results if result.status != "missing" or not result.peer]
-    if any(status in ("wrong", "error") for status in statuses):
-        return 1
-    return MISSING if "missing" in statuses and (named or "timed" not in statuses) else 0

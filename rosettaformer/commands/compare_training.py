@@ -14,13 +14,12 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import known
 
 from ..checkpoints import canonical
-from ..cli import MISSING
 from ..conformance.ports.port import PORTS
 from ..conformance.report import files
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from ..training.backends import BACKENDS
-from .options import Choice, listed, require_picture, wide_console
+from .options import Choice, exit_code, listed, require_picture, wide_console
 
 __all__ = ["compare_training"]
 
@@ -72,13 +71,7 @@ def compare_training(
         comparison_report.draw(picture, losses, runs)
     if str(json_file) != "-":
         comparison_report.render(wide_console(WIDTH), losses, runs)
-    sys.exit(_exit_code([run.status for run in runs], bool(backends)))
-
-
-def _exit_code(statuses: list[str], named: bool) -> int:
-    if any(status not in ("together", "missing") for status in statuses):
-        return 1
-    return MISSING if "missing" in statuses and (named or "together" not in statuses) else 0
+    sys.exit(exit_code([run.status for run in runs], "together", bool(backends)))
 
 
 def _refuse(backends: Iterable[str], written: list[Path]) -> None:

@@ -1,7 +1,7 @@
 """What the commands have in common: options and their groups, words with the nearest one where one is unknown, what is missing."""
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from reference_numpy.suggestions import known
 from ..extras import install
 from ..pictures import SUFFIXES
 
-__all__ = ["Choice", "Group", "Grouped", "Missing", "listed", "require_picture", "section", "wide_console"]
+__all__ = ["Choice", "Group", "Grouped", "Missing", "exit_code", "listed", "require_picture", "section", "wide_console"]
 
 Names = tuple[str, ...]
 
@@ -89,6 +89,13 @@ def require_picture(path: Path | None, option: str) -> None:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {path}")
     if path and importlib.util.find_spec("matplotlib") is None:
         raise Missing(f"{option} needs matplotlib: {install('report')}")
+
+
+def exit_code(statuses: Collection[str], good: str, named: bool) -> int:
+    """1 where one is neither good nor missing; that of Missing where one is missing that was named, or where none is good."""
+    if set(statuses) - {good, "missing"}:
+        return 1
+    return Missing.exit_code if "missing" in statuses and (named or good not in statuses) else 0
 
 
 def wide_console(width: int, **options: Any) -> Console:
