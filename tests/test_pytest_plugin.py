@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
@@ -24,6 +25,7 @@ def layer_norm(case):
     return y.astype(case.inputs["x_btd"].dtype)
 """
 SUITE = """
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 @parametrize_with_cases("norm.py", {options})
@@ -42,19 +44,22 @@ ONE = 'components=["layer_norm"], dtypes=["float32"]'
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester):
-    """Runs a test file with the given options on a port with the given fault."""
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Runs a test file with the given options on a port with the given fault; without other plug-ins, unless they are asked for."""
 
     def run(options: str = ONE, fault: str = "", *arguments: str) -> pytest.RunResult:
         pytester.path.joinpath("norm.py").write_text(NORM.replace("{fault}", fault))
         pytester.makepyfile(test_port=SUITE.replace("{options}", options))
+        if "-n" not in arguments:
+            monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            arguments = ("-p", "rosettaformer.pytest_plugin", *arguments)
         return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rsxX", *arguments)
 
     return run
 
 
 def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
-    result = suite(ONE, "", "-v", "-p", "no:xdist")
+    result = suite(ONE, "", "-v")
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] > 5
     assert (set(outcomes), outcomes["skipped"]) == ({"passed", "skipped"}, 1)
@@ -139,11 +144,9 @@ def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) 
 
 
 def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:
-    import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the inner run
-
     record = "open('pids', 'a').write(f'{__import__(\"os\").getpid()}\\n')"
     suite(ONE, record, "--collect-only")
-    assert pytester.runpytest_inprocess("-p", "no:cacheprovider").ret == 0
+    assert pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "rosettaformer.pytest_plugin").ret == 0
     pids = pytester.path.joinpath("pids").read_text().split()
     assert len(pids) > 5
     assert len(set(pids)) == 1
