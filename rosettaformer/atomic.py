@@ -23,9 +23,9 @@ def require(path: Path, folder: bool = False) -> None:
         kind = stat.S_IFMT(path.stat().st_mode)
         if (found := _KINDS.get(kind)) and not (folder and kind == stat.S_IFDIR):
             raise ValueError(f"{path} must be a file; it is {found}")
-    for folder in (path.parent, _target(path).parent):
-        if not folder.is_dir():
-            raise ValueError(f"the folder {folder} does not exist")
+    for parent in (path.parent, _target(path).parent):
+        if not parent.is_dir():
+            raise ValueError(f"the folder {parent} does not exist")
 
 
 @contextlib.contextmanager
