@@ -1,4 +1,4 @@
-"""The same run in every backend: one start, the same batches and keep masks; step by step beside the reference until one leaves."""
+"""The comparison of training runs: one start, the same batches and keep masks in every backend, step by step beside the reference."""
 
 import contextlib
 import math
