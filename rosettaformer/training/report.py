@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from reference_numpy.config import is_number
+from reference_numpy.fields import is_number
 
 from .. import pictures
 from ..atomic import replacing

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reference_numpy.config import LARGEST, LONGEST_NAME, is_integer, is_number
+from reference_numpy.fields import Fields, is_integer, is_number
+from reference_numpy.suggestions import LONGEST_NAME
 
 from ..reading import read_json
 
@@ -15,6 +16,7 @@ __all__ = [
     "optional", "problems", "several", "text",
 ]  # fmt: skip
 
+LARGEST = Fields.LARGEST
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
 FINGERPRINT = "fingerprint"
