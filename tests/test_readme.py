@@ -32,7 +32,7 @@ DECLARED = ("make check", "make test", "python -m venv .venv && . .venv/bin/acti
 LESS = {
     "rosettaformer check": "--component layer_norm --dtype float32",
     "rosettaformer check --grad": "torch --component layer_norm --dtype float32",
-    "rosettaformer compare-training": "--backend torch --steps 2 --mode eager",
+    "rosettaformer compare-training": "--backend numpy --steps 2",
     "rosettaformer train --backend jax --task number-words --out runs/numbers": "--backend numpy --limit 60 --held-out 10 --steps 2",
     "rosettaformer check --checkpoint model.safetensors": "torch --dtype float32",
     "rosettaformer new-port torch my_port": "--no-check",
