@@ -1,4 +1,4 @@
-"""Random strings, to be copied or reversed: the smallest tasks that need attention."""
+"""Tasks that make their own pairs: numbers in words, and random strings to be copied or reversed."""
 
 import abc
 from collections.abc import Container, Mapping, Sequence
@@ -7,11 +7,48 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .task import Data, Pair, Task
+from reference_numpy.suggestions import known
 
-__all__ = ["Copy", "Reverse"]
+from . import Data, Pair, Task, split
 
-MOST = 20_000_000  # letters of an epoch, which are drawn at once
+__all__ = ["Copy", "NumberWords", "Reverse"]
+
+MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
+MOST_LETTERS = 20_000_000  # of an epoch, which are drawn at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberWords(Task):
+    """The numbers 0 .. limit, spelled by num2words; held-out numbers never appear in training."""
+
+    name: ClassVar[str] = "number-words"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "vocabulary": 400, "batch_tokens": 2048, "buckets": 1, "warmup": 1000, "steps": 800, "validate_every": 200, "save_every": 50,
+    }  # fmt: skip
+    from_language: str = "es"
+    to_language: str = "en"
+    limit: int = 9_999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit < 0:
+            raise ValueError(f"--limit must be at least 0; got {self.limit}")
+        if self.limit > MOST_NUMBERS:
+            raise ValueError(f"--limit must be at most {MOST_NUMBERS}; got {self.limit}")
+
+    def data(self) -> Data:
+        spelled = (_spell(language, self.limit) for language in (self.from_language, self.to_language))
+        return split(list(zip(*spelled, strict=True)), self.held_out, self.seed)
+
+
+def _spell(language: str, limit: int) -> list[str]:
+    from num2words import CONVERTER_CLASSES, num2words
+
+    known("a language", [language], sorted(CONVERTER_CLASSES))
+    try:
+        return [num2words(number, lang=language) for number in range(limit + 1)]
+    except (NotImplementedError, OverflowError, IndexError, KeyError) as error:
+        raise ValueError(f"num2words cannot spell every number up to {limit} in {language!r}: {error!r}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +71,10 @@ class Strings(Task):
         for option, value in (("length", self.length), ("size", self.size)):
             if value < 1:
                 raise ValueError(f"--{option} must be at least 1; got {value}")
-        if (letters := self.length * (2 * self.held_out + self.size)) > MOST:
-            raise ValueError(f"--length times the strings of --size and twice --held-out must be at most {MOST} letters; got {letters}")
+        if (letters := self.length * (2 * self.held_out + self.size)) > MOST_LETTERS:
+            raise ValueError(
+                f"--length times the strings of --size and twice --held-out must be at most {MOST_LETTERS} letters; got {letters}"
+            )
         if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
             raise ValueError(f"--alphabet must be different printable characters; got {self.alphabet!r}")
         needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new ones

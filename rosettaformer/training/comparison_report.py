@@ -1,4 +1,4 @@
-"""What became of the same run in every backend: on a terminal, as JSON, as a picture."""
+"""The comparison of training runs: on a terminal, as JSON, as a picture."""
 
 import dataclasses
 import math
@@ -12,20 +12,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..checkpoints.replacing import replacing
-from .same_run import Experiment, Gap, Run
+from .. import pictures
+from .comparison import Experiment, Gap, Run
 
 __all__ = ["chart", "draw", "render", "to_dict", "verdict"]
 
-TRUTH = "truth"
+VERSION = 2  # of the JSON
+REFERENCE = "reference"
 SEVERAL = "*"
 
 
 def verdict(run: Run) -> str:
     """What became of a backend, in a sentence."""
-    if run.departure:
-        where = ", ".join(f"{gap.name} is {gap.distance:.2g} away, allowed {gap.allowed:.2g}" for gap in run.departure.leaves)
-        return f"{run.backend} leaves at step {run.departure.number}: {where}"
+    if run.divergence:
+        where = ", ".join(f"{gap.name} is {gap.distance:.2g} away, allowed {gap.allowed:.2g}" for gap in run.divergence.leaves)
+        return f"{run.backend} leaves at step {run.divergence.number}: {where}"
     if run.status != "together":
         return f"{run.backend}: {run.status}, {run.message}"
     worst = max((gap for step in run.steps for gap in (step.loss, step.parameter)), key=lambda gap: gap.excess)
@@ -37,7 +38,7 @@ def verdict(run: Run) -> str:
 
 def render(console: Console, losses: Sequence[float], runs: Sequence[Run]) -> None:
     """The curves, a table for each backend, and the verdicts."""
-    curves = {TRUTH: losses} | {run.backend: [step.value for step in run.steps] for run in runs if run.steps}
+    curves = {REFERENCE: losses} | {run.backend: [step.value for step in run.steps] for run in runs if run.steps}
     for line in chart(curves):
         console.print(line, markup=False, highlight=False)
     for run in runs:
@@ -68,7 +69,7 @@ def chart(curves: Mapping[str, Sequence[float]], height: int = 8) -> Iterator[st
 
 def _table(run: Run, losses: Sequence[float]) -> Table:
     table = Table(title=run.backend, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    columns = ("step", "truth's loss", "loss", "away", "allowed", "parameter nearest to its limit", "away", "allowed")
+    columns = ("step", "reference's loss", "loss", "away", "allowed", "parameter nearest to its limit", "away", "allowed")
     for column in columns:
         table.add_column(column, justify="left" if column.startswith("parameter") else "right", overflow="fold")
     for step, loss in zip(run.steps, losses, strict=False):
@@ -84,19 +85,20 @@ def _numbers(gap: Gap) -> tuple[str, str]:
 def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]) -> dict[str, Any]:
     """Every number, as JSON can hold them: what is not finite is None."""
     return {
+        "version": VERSION,
         "config": experiment.config.to_dict(),
         "recipe": experiment.recipe.to_dict(),
         "dtype": str(next(iter(experiment.values.values())).dtype),
         "seed": experiment.seed,
         "steps": experiment.steps,
         "verdict": "together" if all(run.status == "together" for run in runs) else "differs",
-        "truth": {"loss": list(losses)},
-        "backends": [_finite(dataclasses.asdict(run) | {"verdict": verdict(run), "departure": _departure(run)}) for run in runs],
+        "reference": {"loss": list(losses)},
+        "backends": [_finite(dataclasses.asdict(run) | {"verdict": verdict(run), "divergence": _divergence(run)}) for run in runs],
     }
 
 
-def _departure(run: Run) -> dict[str, Any] | None:
-    step = run.departure
+def _divergence(run: Run) -> dict[str, Any] | None:
+    step = run.divergence
     return {"step": step.number, "names": [gap.name for gap in step.leaves]} if step else None
 
 
@@ -114,7 +116,7 @@ def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
-    above.plot(np.arange(1, len(losses) + 1), losses, color="0.7", linewidth=6, label=TRUTH)
+    above.plot(np.arange(1, len(losses) + 1), losses, color="0.7", linewidth=6, label=REFERENCE)
     for index, run in enumerate(run for run in runs if run.steps):
         numbers = [step.number for step in run.steps]
         dashes = (3 * index, (3, 6))  # curves that coincide show one after the other
@@ -125,5 +127,4 @@ def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
     above.set(ylabel="loss")
     below.set(xlabel="step", ylabel="distance / allowed", yscale="log")
     figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+    pictures.save(figure, path)

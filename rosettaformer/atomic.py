@@ -15,27 +15,30 @@ __all__ = ["replacing", "require"]
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
-def require(path: Path) -> None:
-    """Raises ValueError, before any work, where nothing could be written to `path`: its folder must exist, and it may be no folder itself,
-    no block device and no socket.
+def require(path: Path, folder: bool = False) -> None:
+    """Raises ValueError, before any work, where nothing could be written to `path`: its folder must exist, and it may be no block device,
+    no socket, and a folder itself only where one is to be written.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if found := _KINDS.get(stat.S_IFMT(path.stat().st_mode)):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if (found := _KINDS.get(kind)) and not (folder and kind == stat.S_IFDIR):
             raise ValueError(f"{path} must be a file; it is {found}")
-    for folder in (path.parent, _target(path).parent):
-        if not folder.is_dir():
-            raise ValueError(f"the folder {folder} does not exist")
+    for parent in (path.parent, _target(path).parent):
+        if not parent.is_dir():
+            raise ValueError(f"the folder {parent} does not exist")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
     """Yields a free path, for a file or a new folder, that takes the place of `path` when the block ends well.
+
+    folder: `path` may be a folder, which is replaced with all that it holds.
 
     When the block, the disk or the renaming fails, the old file stands untouched and nothing new is left behind. A link stays one, and a
     file keeps its permissions. A character device, a named pipe and what is the standard output or error of this process are not
     replaced: what the block wrote is written into them. Raises ValueError as `require`.
     """
-    require(path)
+    require(path, folder)
     if (stream := _stream(path)) is None:
         with _renamed(_target(path)) as temporary:
             yield temporary
@@ -61,12 +64,12 @@ def _stream(path: Path) -> Path | int | None:
             if os.path.samestat(status, os.fstat(descriptor)):
                 standard.flush()
                 return os.dup(descriptor)
-    return None if stat.S_ISREG(status.st_mode) else path
+    return None if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else path
 
 
 @contextlib.contextmanager
 def _renamed(target: Path) -> Iterator[Path]:
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = _hidden(target)
     try:
         yield temporary
         for file in temporary.iterdir() if temporary.is_dir() else (temporary,):
@@ -74,12 +77,33 @@ def _renamed(target: Path) -> Iterator[Path]:
                 os.fsync(written.fileno())
         if target.exists():
             shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+        with _aside(target):
+            os.replace(temporary, target)
         _sync_folder(target.parent)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _aside(target: Path) -> Iterator[None]:
+    """Makes room where the target is a folder: it is gone after the block, and back where that fails."""
+    if not target.is_dir():
+        yield
+        return
+    old = _hidden(target)
+    target.rename(old)
+    try:
+        yield
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{secrets.token_hex(8)}.tmp")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The processes of the rows: which there are, and how one is asked."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,10 @@ from ..processes import Child
 from .rows import Result
 from .workloads import Task
 
-__all__ = ["FAMILIES", "Family", "Settings", "failure", "modules", "started"]
+__all__ = ["PROCESSES", "PeerProcess", "Settings", "failure", "modules", "started"]
 
 # framework -> the processes of its rows, each a module of `peers`
-FAMILIES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
+PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
 LIMIT = 3600.0  # seconds, in which a process must answer
 
 
@@ -29,7 +28,7 @@ class Settings:
     progress: Callable[[str], None] = lambda text: None
 
 
-class Family:
+class PeerProcess:
     """The process of one module of `peers`."""
 
     def __init__(self, framework: str, module: str, settings: Settings) -> None:
@@ -45,8 +44,7 @@ class Family:
                 raise ValueError(self.described)
 
     def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
-        plain = (dataclasses.asdict(argument) if isinstance(argument, Task) else argument for argument in arguments)
-        self._child.ask(method, *plain, limit=LIMIT)
+        self._child.ask(method, *arguments, limit=LIMIT)
         return self._child.answer(LIMIT)
 
     def answer(self, method: str, *arguments: Any) -> Any:
@@ -60,18 +58,18 @@ class Family:
     @property
     def second(self) -> bool:
         """Whether the framework has another process, which says what is missing."""
-        return self.module != FAMILIES[self.framework][0]
+        return self.module != PROCESSES[self.framework][0]
 
 
 def modules(framework: str, task: Task) -> tuple[str, ...]:
     """The processes that have rows of the task."""
     if framework == "numpy":
-        return FAMILIES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
-    return FAMILIES[framework] if task.decodes and task.peers else FAMILIES[framework][:1]
+        return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
+    return PROCESSES[framework] if task.decodes and task.peers else PROCESSES[framework][:1]
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:
-    """The result of a row, or of a whole family, that could not be run."""
+    """The result of a row, or of a whole process, that could not be run."""
     if kind == "missing":
         result.status, (package, install) = "missing", answer
         result.message = f"needs {package}: {install}" if result.name else install
@@ -81,13 +79,13 @@ def failure(result: Result, kind: str, answer: Any) -> Result:
 
 
 @contextlib.contextmanager
-def started(settings: Settings, which: Sequence[tuple[str, str]]) -> Iterator[list[Family]]:
-    families: list[Family] = []
+def started(settings: Settings, which: Sequence[tuple[str, str]]) -> Iterator[list[PeerProcess]]:
+    processes: list[PeerProcess] = []
     try:
         for framework, module in which:
             settings.progress(f"starting {module}")
-            families.append(Family(framework, module, settings))
-        yield families
+            processes.append(PeerProcess(framework, module, settings))
+        yield processes
     finally:
-        for family in families:
-            family.close()
+        for process in processes:
+            process.close()

@@ -1,4 +1,4 @@
-"""The same run in every backend: one start, the same batches and keep masks; step by step beside the truth until one leaves."""
+"""The comparison of training runs: one start, the same batches and keep masks in every backend, step by step beside the reference."""
 
 import contextlib
 import math
@@ -62,7 +62,7 @@ def _ids(rng: np.random.Generator, lengths: np.ndarray, most: int, vocabulary: i
 
 @dataclass(frozen=True)
 class Gap:
-    """How far a loss or a parameter lies from the truth's, and how far it may: in units of the truth's largest value."""
+    """How far a loss or a parameter lies from the reference's, and how far it may: in units of the reference's largest value."""
 
     name: str
     distance: float
@@ -99,7 +99,7 @@ class Run:
     steps: list[Step] = field(default_factory=list)
 
     @property
-    def departure(self) -> Step | None:
+    def divergence(self) -> Step | None:
         """The first step at which something is further away than allowed."""
         return next((step for step in self.steps if step.leaves), None)
 
@@ -111,7 +111,7 @@ def compare(
     limit: float = 600.0,
     progress: Callable[[int], None] = lambda step: None,
 ) -> tuple[list[float], list[Run]]:
-    """The truth's losses, and the run of every backend, each in its own process while the truth computes here.
+    """The reference's losses, and the run of every backend, each in its own process while the reference computes here.
 
     limit: seconds for one step, the first of which compiles. progress is called with the number of every finished step.
     """
@@ -134,7 +134,7 @@ def compare(
                 _record(run, remote.answer(limit), number, allowed, envelope.dtype)
             progress(number)
     for run in runs:
-        if run.departure:
+        if run.divergence:
             run.status = "leaves"
     return losses, runs
 
