@@ -140,16 +140,7 @@ def test_the_search_ends_when_no_row_can_be_improved(search: Callable) -> None:
     assert longest == 1
 
 
-def test_an_early_stop_does_not_look_at_live_beams() -> None:
-    logs = np.full((1, VOCABULARY), -50.0)
-    logs[0, [END, 3]] = -1.0, -0.01
-    for early, done in ((False, False), (True, True)):
-        row = beams.Row(_strategy(beam_size=1, early_stop=early))
-        row.advance(logs.copy())
-        assert row.done is done
-
-
-def test_equal_beams_go_to_the_lower_token() -> None:
+def test_of_equal_beams_the_lower_token_lives_then_the_better_beam() -> None:
     live = [beams.Beam(-1.0, (3,)), beams.Beam(-1.0, (4,))]
     total = np.full((2, VOCABULARY), -9.0)
     total[0, 6], total[1, 5], total[0, 5] = -2.0, -2.0, -2.0

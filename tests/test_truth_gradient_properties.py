@@ -1,7 +1,7 @@
 """What holds for the gradients of every valid configuration and input; complex steps."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,12 @@ from strategies import DTYPES, HALF, configs, draw_pairs, draw_parameters, seeds
 from reference_numpy import (
     TransformerConfig,
     attention,
-    normalization,
     parameters,
     preset,
     sites,
     transformer,
 )
 from reference_numpy.config import ACTIVATIONS
-from reference_numpy.softmax import softmax_vjp
 
 seeded = settings(max_examples=15, deadline=None, derandomize=True)
 # As for the forward function: sums in another order, enlarged by the norm of an almost constant row.
@@ -192,49 +190,6 @@ def test_a_batch_without_a_label_has_loss_and_gradients_0(config: TransformerCon
 
 
 # Complex steps: the imaginary part of f(x + i h) / h is the derivative to the last bit, as nothing is subtracted.
-
-
-def complex_softmax(x: np.ndarray) -> np.ndarray:
-    power = np.exp(x - x.real.max(-1, keepdims=True))
-    return power / power.sum(-1, keepdims=True)
-
-
-def complex_norm(x: np.ndarray, scale: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return scale * centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) + offset
-
-
-def complex_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    weights = complex_softmax(np.einsum("bthk,bshk->bhts", query, key.repeat(2, 2)) / 3**0.5 + bias)
-    return np.einsum("bhts,bshe->bthe", weights, value.repeat(2, 2))
-
-
-def by_complex_step(function: Callable[..., np.ndarray], inputs: list[np.ndarray], g: np.ndarray) -> list[np.ndarray]:
-    """The gradient of `<g, function(*inputs)>` with respect to every input."""
-    results = []
-    for place, array in enumerate(inputs):
-        gradient = np.zeros(array.shape)
-        for index in np.ndindex(array.shape):
-            moved = array.astype(complex)
-            moved[index] += 1e-30j
-            gradient[index] = (g * function(*inputs[:place], moved, *inputs[place + 1 :])).sum().imag / 1e-30
-        results.append(gradient)
-    return results
-
-
-def test_complex_steps_of_softmax_norm_and_attention() -> None:
-    rng = np.random.default_rng(0)
-    x, scale, offset, g = rng.normal(size=(2, 3, 5)), rng.normal(size=5), rng.normal(size=5), rng.normal(size=(2, 3, 5))
-    assert_allclose(softmax_vjp(x, cotangent=g)["logits"], by_complex_step(complex_softmax, [x], g)[0], **EXACT)
-    norm = normalization.layer_norm_vjp({"scale": scale, "offset": offset}, x, 1e-5, cotangent=g)
-    expected = by_complex_step(complex_norm, [x, scale, offset], g)
-    for actual, wanted in zip((norm["x_btd"], *norm["parameters"].values()), expected, strict=True):
-        assert_allclose(actual, wanted, **EXACT)
-    heads: Any = [rng.normal(size=shape) for shape in ((2, 3, 4, 3), (2, 5, 2, 3), (2, 5, 2, 2), (2, 4, 3, 5))]
-    g = rng.normal(size=(2, 3, 4, 2))
-    gradients = attention.scaled_dot_product_attention_vjp(heads[0], heads[1], heads[2], bias_bhts=heads[3], cotangent=g)
-    for actual, wanted in zip(gradients.values(), by_complex_step(complex_attention, heads, g), strict=True):
-        assert_allclose(actual, wanted, **EXACT)
 
 
 def test_inputs_are_left_alone() -> None:

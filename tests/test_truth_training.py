@@ -291,25 +291,6 @@ def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refuse
 # Sites.
 
 
-def test_sites_of_a_layer_of_each_kind_and_their_shapes() -> None:
-    config = CONFIG.replace(hidden_dropout_rate=0.1)
-    assert sites.shapes(config, 2, 3, 4) == {
-        "encoder.embedding_dropout": (2, 3, 8),
-        "encoder.layers.0.self_attention.weights_dropout": (2, 2, 3, 3),
-        "encoder.layers.0.self_attention_dropout": (2, 3, 8),
-        "encoder.layers.0.feed_forward.hidden_dropout": (2, 3, 16),
-        "encoder.layers.0.feed_forward_dropout": (2, 3, 8),
-        "decoder.embedding_dropout": (2, 4, 8),
-        "decoder.layers.0.self_attention.weights_dropout": (2, 2, 4, 4),
-        "decoder.layers.0.self_attention_dropout": (2, 4, 8),
-        "decoder.layers.0.cross_attention.weights_dropout": (2, 2, 4, 3),
-        "decoder.layers.0.cross_attention_dropout": (2, 4, 8),
-        "decoder.layers.0.feed_forward.hidden_dropout": (2, 4, 16),
-        "decoder.layers.0.feed_forward_dropout": (2, 4, 8),
-    }
-    assert sites.shapes(config.replace(decoder_layers=0), 2, 3, 4).keys() == {s for s in sites.shapes(config, 2, 3, 4) if s[0] == "e"}
-
-
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(configs(model_width=5), seeds)
 def test_every_site_takes_a_mask_of_its_shape_and_no_other(config: TransformerConfig, seed: int) -> None:
