@@ -13,7 +13,7 @@ import pytest
 
 from rosettaformer.conformance.compare import Comparison
 from rosettaformer.conformance.diagnosis import Finding
-from rosettaformer.conformance.divergence import Divergence, Row
+from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
 from rosettaformer.conformance.heat import HIGHEST
 from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary

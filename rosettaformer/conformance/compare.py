@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .tolerance import Expectation, ulp
+from .reference.tolerance import Expectation, ulp
 
 __all__ = ["Comparison", "compare"]
 

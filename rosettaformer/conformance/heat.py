@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .tolerance import Expectation
+from .reference.tolerance import Expectation
 
 __all__ = ["heat_map", "relative_error"]
 

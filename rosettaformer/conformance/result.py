@@ -8,7 +8,7 @@ import numpy as np
 
 from .compare import compare
 from .heat import heat_map, relative_error
-from .tolerance import Expectation
+from .reference.tolerance import Expectation
 
 __all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 

@@ -12,10 +12,10 @@ from urllib.parse import quote, urlencode
 
 from ..case import SUITE_VERSION
 from ..diagnosis import Finding
-from ..divergence import Divergence
+from ..diagnosis.divergence import Divergence
 from ..heat import HIGHEST
+from ..reference.tolerance import MAX_FACTOR
 from ..runner import FAILURES, Result
-from ..tolerance import MAX_FACTOR
 from . import grouping
 from .summary import Summary, jsonable
 
