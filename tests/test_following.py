@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, expect
 
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
@@ -61,7 +61,7 @@ def chosen(case: Case, chooser: Chooser) -> Answer:
 
 
 def judged(case: Case, answer: Any) -> Result:
-    return judge(ROW, "outputs", answer, near_ties.expected(case, answer))
+    return judge(ROW, "outputs", answer, near_ties.followed(case, expect(case), answer))
 
 
 def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
@@ -200,11 +200,11 @@ def _at_the_edge(cut: str) -> Case:
 def test_a_token_at_the_edge_of_a_cut_may_be_left_or_not(cut: str) -> None:
     case = _at_the_edge(cut)
     differing = 0
-    for value in (0.3, 0.5, 0.65):
+    for value in (0.3, 0.65):
         uniform_bn = case.inputs["uniform_bn"].copy()
         uniform_bn[0, 0] = value
         one = dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": uniform_bn}).at("float64")
-        for seed in range(8):
+        for seed in range(4):
             noisy = Noisy(5e-15, seed)
             answer = chosen(one, noisy)
             differing += noisy.count

@@ -270,7 +270,7 @@ def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
 
 
 def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regenerate, "_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(regenerate, "environment", lambda: dict(os.environ))
     assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
 
 
