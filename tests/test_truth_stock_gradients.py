@@ -1,6 +1,5 @@
 """The truth's gradients and updates equal those of torch's autograd through its stock functions, of its AdamW and of optax, in float64."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,30 +10,18 @@ from test_truth_stock_layers import (
     BATCH,
     CONFIG,
     EXACT,
-    SOURCE,
     TARGET,
-    activations,
     pair_mask,
-    placements,
-    token_mask,
-    torch_attention,
-    torch_layer,
-    torch_load,
-    torch_norm,
-    torch_options,
+    torch_backward,
     vectors,
 )
 
-from reference_numpy import attention, embedding, feed_forward, layers, loss, normalization, optimizer, transformer
+from reference_numpy import attention, embedding, feed_forward, loss, normalization, optimizer
 
 
 def torch_gradients(function: Any, g: np.ndarray, *inputs: np.ndarray, **arguments: Any) -> list[np.ndarray]:
     """The gradients of `<g, function(*inputs)>` by torch's autograd."""
-    import torch
-
-    tensors: list[Any] = [torch.tensor(array, requires_grad=True) for array in inputs]
-    function(*tensors, **arguments).backward(torch.tensor(g))
-    return [tensor.grad.numpy() for tensor in tensors]
+    return torch_backward(function, g, *inputs, **arguments)[1]
 
 
 @pytest.mark.parametrize("hidden", ["mask", "bias", "causal"])
@@ -47,14 +34,18 @@ def test_torch_scaled_dot_product_attention(hidden: str) -> None:
     options: dict[str, Any] = {"enable_gqa": True, "is_causal": hidden == "causal"}
     attend, ours = torch.nn.functional.scaled_dot_product_attention, (query, key, value)
     if hidden == "bias":
-        *expected, of_bias = torch_gradients(lambda q, k, v, b: attend(q, k, v, attn_mask=b, **options), g.swapaxes(1, 2), *swapped, bias)
-        gradients = attention.scaled_dot_product_attention_vjp(*ours, None, bias, cotangent=g)
-        assert_allclose(gradients.pop("bias_bhts"), of_bias, **EXACT)
+        settings: dict[str, Any] = {"bias_bhts": bias}
+        output, (*expected, of_bias) = torch_backward(
+            lambda q, k, v, b: attend(q, k, v, attn_mask=b, **options), g.swapaxes(1, 2), *swapped, bias
+        )
     else:
-        options |= {"attn_mask": torch.tensor(mask)} if hidden == "mask" else {}
-        expected = torch_gradients(attend, g.swapaxes(1, 2), *swapped, **options)
-        settings: dict[str, Any] = {"mask_bhts": mask if hidden == "mask" else None, "causal": hidden == "causal"}
-        gradients = attention.scaled_dot_product_attention_vjp(*ours, **settings, cotangent=g)
+        settings = {"mask_bhts": mask if hidden == "mask" else None, "causal": hidden == "causal"}
+        options |= {"attn_mask": mask} if hidden == "mask" else {}
+        output, expected = torch_backward(attend, g.swapaxes(1, 2), *swapped, **options)
+    assert_allclose(attention.scaled_dot_product_attention(*ours, **settings), output.detach().swapaxes(1, 2), **EXACT)
+    gradients = attention.scaled_dot_product_attention_vjp(*ours, **settings, cotangent=g)
+    if hidden == "bias":
+        assert_allclose(gradients.pop("bias_bhts"), of_bias, **EXACT)
     for actual, wanted in zip(gradients.values(), expected, strict=True):
         assert_allclose(actual, wanted.swapaxes(1, 2), **EXACT)
 
@@ -94,75 +85,6 @@ def test_torch_cross_entropy(smoothing: float) -> None:
     (wanted,) = torch_gradients(torch_loss, np.array(1.5), logits)
     gradient = loss.cross_entropy_vjp(logits, label, label != 0, smoothing, cotangent=np.array(1.5))["logits_btv"]
     assert_allclose(gradient, wanted, **EXACT)
-
-
-def assert_module(module: Any, wanted: Mapping[str, np.ndarray]) -> None:
-    """The gradients of a module's parameters, in its own layout: relayouts are linear, so they carry gradients as they carry weights."""
-    grads = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
-    assert set(grads) == set(wanted)
-    for name, gradient in grads.items():
-        assert_allclose(wanted[name], gradient, **EXACT, err_msg=name)
-
-
-@pytest.mark.parametrize("memory", ["self", "cross"])
-def test_torch_multihead_attention(memory: str) -> None:
-    torch = pytest.importorskip("torch")
-    part, x, g = tree(CONFIG, 7, "multi_head_attention"), vectors(TARGET, 8), vectors(TARGET, 9)
-    m, pairs = x if memory == "self" else vectors(SOURCE, 10), pair_mask(TARGET, TARGET if memory == "self" else SOURCE)
-    module = torch_load(torch.nn.MultiheadAttention(12, 3, batch_first=True), torch_attention(part))
-    query, keys = (torch.tensor(array, requires_grad=True) for array in (x, m))
-    module(query, keys, keys, attn_mask=torch.tensor(~pairs), need_weights=False)[0].backward(torch.tensor(g))
-    gradients = attention.multi_head_attention_vjp(part, x, m, pairs[None, None], cotangent=g)
-    assert_module(module, torch_attention(gradients["parameters"]))
-    assert_allclose(gradients["query_btd"], query.grad.numpy(), **EXACT)
-    assert_allclose(gradients["memory_bsd"], keys.grad.numpy(), **EXACT)
-
-
-@placements
-@activations
-def test_torch_encoder_layer(placement: str, activation: str) -> None:
-    torch = pytest.importorskip("torch")
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
-    part, x, g, real = tree(config, 11, "encoder_layer"), vectors(SOURCE, 12), vectors(SOURCE, 13), token_mask(SOURCE, 14)
-    module = torch_load(torch.nn.TransformerEncoderLayer(**torch_options(config)), torch_layer(part))
-    x_tensor = torch.tensor(x, requires_grad=True)
-    module(x_tensor, src_key_padding_mask=torch.tensor(~real)).backward(torch.tensor(g))
-    gradients = layers.encoder_layer_vjp(part, config, x, real[:, None, None], cotangent=g)
-    assert_module(module, torch_layer(gradients["parameters"]))
-    assert_allclose(gradients["x_btd"], x_tensor.grad.numpy(), **EXACT)
-
-
-@placements
-@activations
-def test_torch_transformer(placement: str, activation: str) -> None:
-    torch = pytest.importorskip("torch")
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
-    part, source, target, g = tree(config, 15), vectors(SOURCE, 16), vectors(TARGET, 17), vectors(TARGET, 18)
-    source_real, target_real = token_mask(SOURCE, 19), token_mask(TARGET, 20)
-
-    def state(stacks: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        result: dict[str, np.ndarray] = {}
-        for stack in ("encoder", "decoder"):
-            result |= torch_norm(stacks[stack]["final_norm"], f"{stack}.norm")
-            for index, layer in stacks[stack]["layers"].items():
-                result |= torch_layer(layer, f"{stack}.layers.{index}.")
-        return result
-
-    options = torch_options(config)
-    encoder_layer = torch.nn.TransformerEncoderLayer(**options)
-    stack = torch.nn.TransformerEncoder(encoder_layer, 2, torch.nn.LayerNorm(12, config.epsilon), enable_nested_tensor=False)
-    module = torch_load(torch.nn.Transformer(custom_encoder=stack, num_decoder_layers=3, **options), state(part))
-    tensors = [torch.tensor(array, requires_grad=True) for array in (source, target)]
-    masks = {"tgt_mask": np.triu(np.ones((TARGET, TARGET), bool), 1), "tgt_key_padding_mask": ~target_real}
-    masks |= {"src_key_padding_mask": ~source_real, "memory_key_padding_mask": ~source_real}
-    module(*tensors, **{name: torch.tensor(mask) for name, mask in masks.items()}).backward(torch.tensor(g))
-    self_mask, cross_mask = target_real[:, None, None], source_real[:, None, None]
-    memory = transformer.encoder(part["encoder"], config, source, cross_mask)
-    second = transformer.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
-    first = transformer.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
-    assert_module(module, state({"encoder": first["parameters"], "decoder": second["parameters"]}))
-    assert_allclose(first["x_bsd"], tensors[0].grad.numpy(), **EXACT)
-    assert_allclose(second["x_btd"], tensors[1].grad.numpy(), **EXACT)
 
 
 STEPS, RATES, DECAY = 5, (1e-2, 2e-2, 3e-2, 1e-2, 5e-3), 0.1
