@@ -1,12 +1,11 @@
 """Diagnosis names what was put in, says when it cannot, and never names what is not there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rosettaformer.cli import main
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose
@@ -282,18 +281,20 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
 # --- the command
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rosettaformer", "diagnose", *arguments], capture_output=True, text=True, timeout=120)
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["diagnose", *arguments])
+    return int(end.value.code or 0), "".join(capsys.readouterr())
 
 
-def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, file = str(TESTS / "wrong_port.py"), tmp_path / "findings.json"
-    result = _run(port, "--json", str(file))
-    assert result.returncode == 1, result.stderr
-    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in result.stdout
+    code, text = _run(capsys, port, "--json", str(file))
+    assert code == 1, text
+    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in text
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
-    assert _run(str(TESTS / "ports" / "numpy_function.py")).returncode == 0
+    assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -306,8 +307,8 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
         ((str(TESTS / "wrong_port.py"), "--json", "no_such_folder/findings.json"), "the folder no_such_folder does not exist"),
     ],
 )
-def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    result = _run(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = _run(capsys, *arguments)
+    assert code == 2
+    assert message in text
+    assert "Traceback" not in text

@@ -65,8 +65,7 @@ def rows(found: Divergence) -> dict[str, Row]:
 
 
 @pytest.mark.parametrize(
-    ("port", "dtype"),
-    [("torch", "float64"), ("tf", "float32"), ("jax", "float32"), *(exhaustive(*each) for each in OTHERS)],
+    ("port", "dtype"), [("torch", "float64"), ("tf", "float32"), ("jax", "float32"), *(exhaustive(*each) for each in OTHERS)]
 )
 def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype: str) -> None:
     needs(port)

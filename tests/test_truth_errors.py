@@ -237,10 +237,7 @@ EMPTY_BATCH: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "layer_norm": (lambda p: normalization.layer_norm(layer(p)["feed_forward_norm"], x(p), 1e-5), (0, 3, 6)),
     "dropout": (lambda p: dropout.dropout(x(p), true(0, 3, 6), 0.5), (0, 3, 6)),
     "encoder_layer": (lambda p: layers.encoder_layer(layer(p), CONFIG, x(p), true(0, 1, 1, 3)), (0, 3, 6)),
-    "decoder_layer": (
-        lambda p: layers.decoder_layer(layer(p, "decoder"), CONFIG, x(p), memory(p), None, true(0, 1, 1, 5)),
-        (0, 3, 6),
-    ),
+    "decoder_layer": (lambda p: layers.decoder_layer(layer(p, "decoder"), CONFIG, x(p), memory(p), None, true(0, 1, 1, 5)), (0, 3, 6)),
     "encoder": (lambda p: transformer.encoder(p["encoder"], CONFIG, x(p)), (0, 3, 6)),
     "decoder": (lambda p: transformer.decoder(p["decoder"], CONFIG, x(p), memory(p)), (0, 3, 6)),
     "logits": (lambda p: embedding.logits({"kernel": p["source_embedding"]["table"].T}, x(p)), (0, 3, 7)),

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from strategies import tree
-from test_truth_stock_layers import (
-    BATCH,
-    CONFIG,
-    EXACT,
-    TARGET,
-    pair_mask,
-    torch_backward,
-    vectors,
-)
+from test_truth_stock_layers import BATCH, CONFIG, EXACT, TARGET, pair_mask, torch_backward, vectors
 
 from reference_numpy import attention, embedding, feed_forward, loss, normalization, optimizer
 

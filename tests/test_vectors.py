@@ -189,12 +189,7 @@ def _shift(name: str, size: float) -> Any:
         (lambda row: row.update(component="softmax"), None, "layer_norm/plain: the data of the case differ", False),
         (lambda row: row.update(dtype="float16"), None, "layer_norm/plain: the data of the case differ", False),
         (lambda row: row["expected"].clear(), None, "layer_norm/plain: the outputs are others", False),
-        (
-            None,
-            _shift("expected.float32.output", 1e-15),
-            "the expected result of layer_norm/plain in float32: output differs by",
-            True,
-        ),
+        (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
         (
             None,
             _shift("expected.float32.output", 1e-9),
