@@ -152,14 +152,14 @@ def test_statistics_see_a_wrong_rate_and_a_mask_that_is_shared() -> None:
 def test_gradients_are_put_where_they_are_asked_for() -> None:
     cases = list(CASES.values())
 
-    def components(*names: str, grad: bool = False) -> set[str]:
+    def chosen(*names: str, grad: bool = False) -> set[str]:
         return {case.component for case in of_components(cases, names, grad)}
 
-    assert components() == {name for name in components.COMPONENTS if not name.endswith("_vjp")}
-    assert components(grad=True) == set(components.COMPONENTS)
-    assert components("layer_norm") == {"layer_norm"}
-    assert components("layer_norm", grad=True) == {"layer_norm", "layer_norm_vjp"}
-    assert components("layer_norm_vjp", "softmax") == {"layer_norm_vjp", "softmax"}
+    assert chosen() == {name for name in components.COMPONENTS if not name.endswith("_vjp")}
+    assert chosen(grad=True) == set(components.COMPONENTS)
+    assert chosen("layer_norm") == {"layer_norm"}
+    assert chosen("layer_norm", grad=True) == {"layer_norm", "layer_norm_vjp"}
+    assert chosen("layer_norm_vjp", "softmax") == {"layer_norm_vjp", "softmax"}
 
 
 def test_check_puts_gradients_and_exits_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
