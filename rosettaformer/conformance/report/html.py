@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ..case import SUITE_VERSION
+from ..compare import HIGHEST
 from ..diagnosis import Finding
 from ..diagnosis.divergence import Divergence
-from ..heat import HIGHEST
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import FAILURES, Result
 from . import grouping

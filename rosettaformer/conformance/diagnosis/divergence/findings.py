@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...case import Case
-from ...compare import Comparison, compare
-from ...heat import heat_map, relative_error
+from ...compare import Comparison, compare, heat_map, relative_error
 from ...ports.adapters.matching import turned
 from .teacher import Teacher
 
