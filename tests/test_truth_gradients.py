@@ -37,12 +37,12 @@ placements = pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 dropped = pytest.mark.parametrize("drop", [False, True], ids=["evaluation", "dropout"])
 
 
-def differences(scalar: Callable[[], float], array: np.ndarray, step: float) -> np.ndarray:
+def differences(scalar: Callable[[], float], array: np.ndarray) -> np.ndarray:
     """The derivative of scalar() with respect to every element of an array that it reads."""
     result = np.zeros(array.shape)
     for index in np.ndindex(array.shape):
         kept, quotients = array[index], []
-        for h in (step, step / 2):
+        for h in (STEP, STEP / 2):
             values = []
             for moved in (kept + h, kept - h):
                 array[index] = moved
@@ -53,18 +53,18 @@ def differences(scalar: Callable[[], float], array: np.ndarray, step: float) -> 
     return result
 
 
-def prove(forward: Callable, vjp: Callable, step: float = STEP, seed: int = 0, **inputs: Any) -> dict[str, np.ndarray]:
+def prove(forward: Callable, vjp: Callable, **inputs: Any) -> dict[str, np.ndarray]:
     """Asserts that vjp returns the gradient of forward for every floating argument; returns the gradients by dotted name."""
     flat = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in parameters.flatten(inputs).items()}
     inputs = parameters.nest(flat)
     output = forward(**inputs)
-    cotangent = np.random.default_rng([seed, 99]).normal(size=output.shape)
+    cotangent = np.random.default_rng(99).normal(size=output.shape)
     gradients = parameters.flatten(vjp(**inputs, cotangent=cotangent))
     floating = {name: value for name, value in flat.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
     assert set(gradients) <= set(floating)
-    rounding = ROUNDINGS * EPS * np.abs(cotangent * output).sum() / step
+    rounding = ROUNDINGS * EPS * np.abs(cotangent * output).sum() / STEP
     for name, value in floating.items():
-        expected = differences(lambda: float((cotangent * forward(**inputs)).sum()), value, step)
+        expected = differences(lambda: float((cotangent * forward(**inputs)).sum()), value)
         gradient = gradients.get(name, np.zeros(value.shape))  # what the forward does not read
         assert (gradient.shape, gradient.dtype) == (value.shape, value.dtype), name
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=RELATIVE * np.abs(expected).max(initial=0) + rounding, err_msg=name)
@@ -171,10 +171,9 @@ def test_feed_forward(activation: str, drop: bool) -> None:
 
 
 @placements
-@activations
 @dropped
-def test_encoder_layer(placement: str, activation: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
+def test_encoder_layer(placement: str, drop: bool) -> None:
+    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
     mask = np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)[:, None, None]
     inputs: dict[str, Any] = {"x_btd": normal(BATCH, SOURCE, 4), "mask_bhts": mask, "keep": keep_of("encoder_layer") if drop else None}
     both = layers.encoder_layer, layers.encoder_layer_vjp
@@ -182,10 +181,9 @@ def test_encoder_layer(placement: str, activation: str, drop: bool) -> None:
 
 
 @placements
-@activations
 @dropped
-def test_decoder_layer(placement: str, activation: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
+def test_decoder_layer(placement: str, drop: bool) -> None:
+    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
     inputs: dict[str, Any] = {"x_btd": normal(BATCH, TARGET, 4), "memory_bsd": normal(BATCH, SOURCE, 4)}
     inputs |= {
         "self_mask_bhts": chance(BATCH, 1, 1, TARGET),
@@ -252,11 +250,9 @@ def test_encode_and_decode_have_a_gradient_of_what_they_read() -> None:
     assert {name.split(".")[1] for name in decoded if name != "memory_bsd"} == {"target_embedding", "decoder", "logits"}
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_a_batch_of_0_and_a_length_of_1(rows: int) -> None:
-    """No row, or one row with one source token, one input and one label."""
+def test_a_batch_and_lengths_of_1() -> None:
+    """One source token, one input and one label."""
     config = CONFIG.replace(activation="gelu_erf", feed_forward_width=2, value_size=1, final_norm=True)
-    source, target = np.array([[3]])[:rows], np.array([[1, 4]])[:rows]
     both = transformer.training_loss, transformer.training_loss_vjp
-    gradients = prove(*both, parameters=tree(config, 11), config=config, source=source, target=target, smoothing=0.1)
-    assert rows == any(gradient.any() for gradient in gradients.values())
+    inputs: dict[str, Any] = {"source": np.array([[3]]), "target": np.array([[1, 4]]), "smoothing": 0.1}
+    assert any(gradient.any() for gradient in prove(*both, parameters=tree(config, 11), config=config, **inputs).values())
