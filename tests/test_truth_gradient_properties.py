@@ -109,19 +109,6 @@ def test_rows_of_padding_change_nothing(config: TransformerConfig, seed: int, sm
     assert_same(learn(config, part, **padded, smoothing=smoothing, keep=keep), expected)
 
 
-@seeded
-@given(configs(), seeds, st.sampled_from([0.0, 0.1]))
-def test_microbatches_add_up_to_the_batch(config: TransformerConfig, seed: int, smoothing: float) -> None:
-    part, batch = tree(config, seed), draw_pairs(config, np.random.default_rng(seed))
-    label = batch["target"][:, 1:]
-    total = int((label != config.padding_id).sum()) if config.padding_id is not None else label.size
-    parts = [{name: ids[rows] for name, ids in batch.items()} for rows in (slice(0, 1), slice(1, BATCH))]
-    values = [transformer.training_loss(part, config, **some, smoothing=smoothing, total=total) for some in parts]
-    assert_allclose(sum(values), transformer.training_loss(part, config, **batch, smoothing=smoothing), **SAME)
-    first, second = (learn(config, part, **some, smoothing=smoothing, total=total) for some in parts)
-    assert_same({name: first[name] + second[name] for name in first}, learn(config, part, **batch, smoothing=smoothing))
-
-
 # Complex steps: the imaginary part of f(x + i h) / h is the derivative to the last bit, as nothing is subtracted.
 
 

@@ -64,13 +64,6 @@ def test_the_first_step_is_the_rate_whatever_the_gradient_is() -> None:
     assert one_step(3, 0, 0, 0, 1)[0] == 3
 
 
-@pytest.mark.parametrize(("name", "expected"), [("kernel", 0.94), ("table", 0.94), ("bias", 0.95), ("scale", 0.95), ("offset", 0.95)])
-def test_decay_is_decoupled_and_of_kernels_and_tables_alone(name: str, expected: float) -> None:
-    """0.1 * (0.5 + 0.1 * 1) is taken from a kernel, 0.1 * 0.5 from a bias; the moments are those without decay."""
-    assert_allclose(one_step(1, 0.5, 0, 0, 1, name, weight_decay=0.1), [expected, 0.05, 0.005], rtol=1e-14)
-    assert optimizer.decay_mask({"hidden": {name: np.ones(1)}}) == {"hidden": {name: expected == 0.94}}
-
-
 def test_adam_in_float32_stays_there() -> None:
     assert_allclose(one_step(1, 0.5, 0, 0, 1, dtype=np.float32), [0.95, 0.05, 0.005], rtol=1e-6)
 
