@@ -20,6 +20,7 @@ from reference_numpy import (
     positional_encoding,
     preset,
     schedule,
+    stacks,
     transformer,
 )
 from reference_numpy.softmax import softmax
@@ -133,7 +134,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh; got 'gelu'"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
-    (lambda: transformer.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG.replace(decoder_layers=0), IDS, X),
      "decoding needs at least one decoder layer; got decoder_layers=0"),

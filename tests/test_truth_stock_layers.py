@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from strategies import tree
 
-from reference_numpy import TransformerConfig, attention, layers, normalization, preset, transformer
+from reference_numpy import TransformerConfig, attention, layers, normalization, preset, stacks
 
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 CONFIG = preset("tiny", model_width=12, heads=3, key_value_heads=3, key_size=4, value_size=4, feed_forward_width=17, attention_bias=True,
@@ -219,11 +219,11 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     part, source, target, g = tree(config, 23), vectors(SOURCE, 24), vectors(TARGET, 25), vectors(TARGET, 18)
     source_real, target_real = token_mask(SOURCE, 26), token_mask(TARGET, 27)
 
-    def state(stacks: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def state(parts: Mapping[str, Any]) -> dict[str, np.ndarray]:
         result: dict[str, np.ndarray] = {}
         for stack in ("encoder", "decoder"):
-            result |= torch_norm(stacks[stack]["final_norm"], f"{stack}.norm")
-            for index, layer in stacks[stack]["layers"].items():
+            result |= torch_norm(parts[stack]["final_norm"], f"{stack}.norm")
+            for index, layer in parts[stack]["layers"].items():
                 result |= torch_layer(layer, f"{stack}.layers.{index}.")
         return result
 
@@ -235,11 +235,11 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     masks |= {"src_key_padding_mask": ~source_real, "memory_key_padding_mask": ~source_real}
     expected, (of_source, of_target) = torch_backward(module, g, source, target, **masks)
     self_mask, cross_mask = target_real[:, None, None], source_real[:, None, None]
-    memory = transformer.encoder(part["encoder"], config, source, cross_mask)
-    output = transformer.decoder(part["decoder"], config, target, memory, self_mask, cross_mask)
+    memory = stacks.encoder(part["encoder"], config, source, cross_mask)
+    output = stacks.decoder(part["decoder"], config, target, memory, self_mask, cross_mask)
     assert_allclose(output, expected.detach(), **EXACT)
-    second = transformer.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
-    first = transformer.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
+    second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
+    first = stacks.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
     assert_module(module, state({"encoder": first["parameters"], "decoder": second["parameters"]}))
     assert_allclose(first["x_bsd"], of_source, **EXACT)
     assert_allclose(second["x_btd"], of_target, **EXACT)
