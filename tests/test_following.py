@@ -200,7 +200,7 @@ def _at_the_edge(cut: str) -> Case:
 def test_a_token_at_the_edge_of_a_cut_may_be_left_or_not(cut: str) -> None:
     case = _at_the_edge(cut)
     differing = 0
-    for value in (0.3, 0.65):
+    for value in (0.3, 0.5, 0.65):
         uniform_bn = case.inputs["uniform_bn"].copy()
         uniform_bn[0, 0] = value
         one = dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": uniform_bn}).at("float64")
