@@ -9,8 +9,8 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import mask, softmax
-from .backend import Configured, keras, register, widen
 from .dropout import Dropout
+from .framework import Configured, keras, register, widen
 from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]

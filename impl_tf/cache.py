@@ -8,9 +8,9 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import mask
-from .backend import keras
-from .compiled import compiled as graph
-from .fused import fused
+from .fast.compiled import compiled as graph
+from .fast.fused import fused
+from .framework import keras
 from .positional_encoding import positional_encoding
 from .transformer import Transformer
 

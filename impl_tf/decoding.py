@@ -9,11 +9,13 @@ import tensorflow as tf
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
-from . import beams, choice, mask, weights
-from .backend import widen
+from . import mask, weights
 from .cache import branch, decode_step, reorder, start_cache
-from .fused import fused, refresh
-from .request import Plan, plan, request
+from .fast import beams
+from .fast import search as choice
+from .fast.fused import fused, refresh
+from .fast.request import Plan, plan, request
+from .framework import widen
 from .transformer import Transformer
 
 __all__ = ["Searcher"]

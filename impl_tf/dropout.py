@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import keras, register, widen
+from .framework import keras, register, widen
 
 __all__ = ["Dropout"]
 

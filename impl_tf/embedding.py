@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import Traced, Unquantized, add_bias, keras, register, widen
+from .framework import Traced, Unquantized, add_bias, keras, register, widen
 from .projection import xavier_uniform
 
 __all__ = ["Embedding", "Logits"]

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from .backend import Configured, SameShape, keras, register, widen
 from .dropout import Dropout
+from .framework import Configured, SameShape, keras, register, widen
 from .projection import Projection
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the truth

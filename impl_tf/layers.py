@@ -8,9 +8,9 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
-from .backend import Configured, SameShape, keras, register
 from .dropout import Dropout
 from .feed_forward import FeedForward
+from .framework import Configured, SameShape, keras, register
 from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import widen
+from .framework import widen
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import SameShape, keras, register, widen
+from .framework import SameShape, keras, register, widen
 
 __all__ = ["LayerNorm"]
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
 
-from .backend import keras, register
+from .framework import keras, register
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 

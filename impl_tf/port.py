@@ -11,10 +11,10 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig
 
 from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, transformer
-from .backend import keras
-from .compiled import compiled
 from .decoding import Searcher
 from .dropout import Dropout
+from .fast.compiled import compiled
+from .framework import keras
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
 from .weights import TABLE, export

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .backend import Unquantized, add_bias, keras, register
+from .framework import Unquantized, add_bias, keras, register
 
 __all__ = ["Joined", "Projection", "xavier_uniform"]
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import softmax
-from .backend import widen
+from .framework import widen
 
 __all__ = ["draw", "penalise", "truncate"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .backend import keras, register
+from .framework import keras, register
 
 __all__ = ["noam"]
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask
-from .backend import Configured, SameShape, Traced, keras, register
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .framework import Configured, SameShape, Traced, keras, register
 from .layers import DecoderLayer, EncoderLayer, Keep
 from .normalization import LayerNorm
 from .positional_encoding import positional_encoding, token_positions

@@ -9,10 +9,11 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-from impl_tf import beams, cache, sampling, weights  # noqa: E402
+from impl_tf import cache, sampling, weights  # noqa: E402
 from impl_tf.decoding import Searcher  # noqa: E402
-from impl_tf.fused import fused  # noqa: E402
-from impl_tf.lengths import bucket  # noqa: E402
+from impl_tf.fast import beams  # noqa: E402
+from impl_tf.fast.fused import fused  # noqa: E402
+from impl_tf.fast.request import bucket  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, mask, parameters, preset, transformer  # noqa: E402
 from reference_numpy import beams as true_beams  # noqa: E402

@@ -13,11 +13,11 @@ tf = pytest.importorskip("tensorflow")
 import reference_numpy.transformer as truth  # noqa: E402
 from impl_tf import attention, weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_tf.backend import keras  # noqa: E402
-from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
 from impl_tf.embedding import Embedding  # noqa: E402
+from impl_tf.fast.compiled import compiled  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
+from impl_tf.framework import keras  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
@@ -518,6 +518,6 @@ def test_attention_takes_a_causal_flag_under_tracing():
 
 @pytest.mark.slow
 def test_another_keras_backend_is_refused():
-    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.backend"
+    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
     run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
     assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr

@@ -12,9 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
 from impl_tf import optimizer, weights  # noqa: E402
-from impl_tf.backend import keras  # noqa: E402
-from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
+from impl_tf.fast.compiled import compiled  # noqa: E402
+from impl_tf.framework import keras  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.schedule import Noam, noam  # noqa: E402
 from impl_tf.training import Trainer  # noqa: E402

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import sampling
+from .. import sampling
 from .request import Plan
 
 __all__ = ["choose", "log_p", "penalised"]

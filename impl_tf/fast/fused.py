@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import weights
-from .attention import MultiHeadAttention
-from .backend import register
-from .projection import Joined, Projection
-from .transformer import Transformer
+from .. import weights
+from ..attention import MultiHeadAttention
+from ..framework import register
+from ..projection import Joined, Projection
+from ..transformer import Transformer
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 

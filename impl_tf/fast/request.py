@@ -7,9 +7,9 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
-from .lengths import bucket
+__all__ = ["Plan", "bucket", "plan", "request"]
 
-__all__ = ["Plan", "plan", "request"]
+SHORTEST, LONGEST = 16, 64
 
 
 class Plan(NamedTuple):
@@ -22,6 +22,13 @@ class Plan(NamedTuple):
     drawn: bool  # whether tokens are drawn, and then from a part of them
     most: int  # what top_k is at most; 0: any token may be among those
     by_probability: bool
+
+
+def bucket(length: int) -> int:
+    """The smallest of 16, 32, 64, 128, 192, ... that is not shorter, so that few lengths serve all."""
+    if length > LONGEST:
+        return -(-length // LONGEST) * LONGEST
+    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
