@@ -219,7 +219,7 @@ def test_half_types_compute_log_p_in_float32():
     model = loaded(CONFIG, "float32")
     half = {name: array.astype(tf.bfloat16.as_numpy_dtype) for name, array in values(CONFIG, "float32").items()}
     searcher = Searcher(model, "bfloat16", compiled=False)
-    assert {tf.as_dtype(variable.dtype) for variable in searcher._model.trainable_variables} == {tf.bfloat16}
+    assert {tf.as_dtype(variable.dtype) for variable in searcher.model.trainable_variables} == {tf.bfloat16}
     found = searcher.greedy_search(sources(), OPTIONS)
     assert found["log_p_bn"].dtype == tf.float32
     rounded = parameters.nest({name: array.astype(np.float64) for name, array in half.items()})

@@ -4,4 +4,4 @@ attention: chunks of queries. projection, fused: several projections as one prod
 cache: keys and values of a fixed length, written in place. request, search, beams: a whole search as one graph.
 """
 
-__all__ = ()
+__all__: list[str] = []
