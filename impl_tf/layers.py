@@ -38,13 +38,14 @@ class _Layer(Configured, SameShape, keras.layers.Layer):
         for part in (self.self_attention, self.self_attention_norm, self.feed_forward, self.feed_forward_norm):
             part.build()
 
-    def pre_norm(self, norm: LayerNorm, x_btd: tf.Tensor) -> tf.Tensor:
-        """What a sub-layer is given: `norm(x)` where the norm is placed before it, otherwise `x`."""
-        return norm(x_btd) if self.config.norm_placement == "pre" else x_btd
+    def residual_in(self, name: str, x_btd: tf.Tensor) -> tf.Tensor:
+        """What the sub-layer of that name is given: `norm(x)` (pre), or x itself (post)."""
+        return getattr(self, f"{name}_norm")(x_btd) if self.config.norm_placement == "pre" else x_btd
 
-    def post_norm(self, norm: LayerNorm, x_btd: tf.Tensor) -> tf.Tensor:
-        """What a residual sum becomes: `norm(x)` where the norm is placed after it, otherwise `x`."""
-        return x_btd if self.config.norm_placement == "pre" else norm(x_btd)
+    def residual_out(self, name: str, x_btd: tf.Tensor, y_btd: tf.Tensor, keep: Keep) -> tf.Tensor:
+        """What the sub-layer's output y becomes: `x + dropout(y)` (pre), or `norm(x + dropout(y))` (post)."""
+        sum_btd = x_btd + getattr(self, f"{name}_dropout")(y_btd, keep.get(f"{name}_dropout"))
+        return getattr(self, f"{name}_norm")(sum_btd) if self.config.norm_placement == "post" else sum_btd
 
 
 @register
@@ -58,15 +59,13 @@ class EncoderLayer(_Layer):
     def call(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
         keep = keep or {}
 
-        y_btd = self.pre_norm(self.self_attention_norm, x_btd)
+        y_btd = self.residual_in("self_attention", x_btd)
         y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep.get("self_attention", {}).get("weights_dropout"))
-        x_btd = x_btd + self.self_attention_dropout(y_btd, keep.get("self_attention_dropout"))
-        x_btd = self.post_norm(self.self_attention_norm, x_btd)
+        x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
-        y_btd = self.pre_norm(self.feed_forward_norm, x_btd)
+        y_btd = self.residual_in("feed_forward", x_btd)
         y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))
-        x_btd = x_btd + self.feed_forward_dropout(y_btd, keep.get("feed_forward_dropout"))
-        return self.post_norm(self.feed_forward_norm, x_btd)
+        return self.residual_out("feed_forward", x_btd, y_btd, keep)
 
 
 @register
@@ -98,19 +97,16 @@ class DecoderLayer(_Layer):
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}
 
-        y_btd = self.pre_norm(self.self_attention_norm, x_btd)
+        y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
         y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
-        x_btd = x_btd + self.self_attention_dropout(y_btd, keep.get("self_attention_dropout"))
-        x_btd = self.post_norm(self.self_attention_norm, x_btd)
+        x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
-        y_btd = self.pre_norm(self.cross_attention_norm, x_btd)
+        y_btd = self.residual_in("cross_attention", x_btd)
         keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
         y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-        x_btd = x_btd + self.cross_attention_dropout(y_btd, keep.get("cross_attention_dropout"))
-        x_btd = self.post_norm(self.cross_attention_norm, x_btd)
+        x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
-        y_btd = self.pre_norm(self.feed_forward_norm, x_btd)
+        y_btd = self.residual_in("feed_forward", x_btd)
         y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))
-        x_btd = x_btd + self.feed_forward_dropout(y_btd, keep.get("feed_forward_dropout"))
-        return self.post_norm(self.feed_forward_norm, x_btd)
+        return self.residual_out("feed_forward", x_btd, y_btd, keep)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
@@ -56,11 +57,12 @@ class Adam(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, which Keras applies before the update: `p = p (1 - rate decay)`.
 
     keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the paper's section 2), which is another
-    epsilon in every step, and rounds rate and decays to float32 on their way to a float64 variable.
+    epsilon in every step, and rounds its constants to float32 on their way to a float64 variable.
     """
 
     def __init__(self, learning_rate: Any, weight_decay: float | None, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
+        # of NumPy, since TensorFlow would make a plain number float32
+        super().__init__(learning_rate=learning_rate, weight_decay=np.float64(weight_decay) if weight_decay else None, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -79,7 +81,7 @@ class Adam(keras.optimizers.Optimizer):
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
         m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
-        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * m_hat / (tf.sqrt(v_hat) + self.epsilon))
+        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * (m_hat / (tf.sqrt(v_hat) + self.epsilon)))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}

@@ -97,22 +97,22 @@ def _decoder_layer_step(
 ) -> tuple[tf.Tensor, dict[str, Any]]:
     """`DecoderLayer` on the next tokens, in evaluation; their keys and values are written into the cache from that place on."""
     attention, (key_bgks, value_bgse) = layer.self_attention, cache["self_attention"]
-    query_bthk, key_btgk, value_btge = attention.project(layer.pre_norm(layer.self_attention_norm, x_btd))
+    query_bthk, key_btgk, value_btge = attention.project(layer.residual_in("self_attention", x_btd))
     new_key_bgks, new_value_bgse = _by_head(key_btgk, value_btge)
     # In place within a graph, where nothing else reads the old ones: not even a reshape may stand between the cache and its use.
     key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), new_key_bgks)
     value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), new_value_bgse)
     new_cache = {**cache, "self_attention": (key_bgks, value_bgse)}
     y_btd = attention.output_projection(attend_by_head(query_bthk, key_bgks, value_bgse, self_mask_bhts))
-    x_btd = layer.post_norm(layer.self_attention_norm, x_btd + y_btd)
+    x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
 
     attention, (key_bgks, value_bgse) = layer.cross_attention, cache["cross_attention"]
-    query_bthk = attention.queries(layer.pre_norm(layer.cross_attention_norm, x_btd))
+    query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
     y_btd = attention.output_projection(attend_by_head(query_bthk, key_bgks, value_bgse, cross_mask_bhts))
-    x_btd = layer.post_norm(layer.cross_attention_norm, x_btd + y_btd)
+    x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
 
-    y_btd = layer.feed_forward(layer.pre_norm(layer.feed_forward_norm, x_btd))
-    return layer.post_norm(layer.feed_forward_norm, x_btd + y_btd), new_cache
+    y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
+    return layer.residual_out("feed_forward", x_btd, y_btd, {}), new_cache
 
 
 def _by_head(key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
