@@ -10,11 +10,11 @@ from rich.table import Table
 
 from reference_numpy.suggestions import nearest
 
-from ..conformance import tolerance
 from ..conformance.cases import all_cases
 from ..conformance.defects import Defect, all_defects
 from ..conformance.defects.effect import Effect, effect
-from ..conformance.truth import COMPONENTS
+from ..conformance.reference import tolerance
+from ..conformance.reference.components import COMPONENTS
 
 __all__ = ["explain"]
 
@@ -26,7 +26,7 @@ FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 @click.argument("defect_id", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(defect_id: str | None, as_json: bool) -> None:
-    """Explain the defect ID of the catalogue: what it is, how it shows, how to mend it, and, measured now, how large its error is.
+    """Explain the defect ID of the catalogue: what it is, how it shows, how to fix it, and, measured now, how large its error is.
 
     Without ID, list the catalogue.
     """

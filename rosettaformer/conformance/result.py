@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .compare import compare
-from .heat import heat_map, relative_error
-from .tolerance import Expectation
+from .compare import compare, heat_map, relative_error
+from .reference.tolerance import Expectation
 
 __all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
-NOT_STARTED = "not started"  # the status of a port that no case could be put to
+NOT_STARTED = "not started"  # the status of a port that no case could be run on
 FEW = 6  # so many names of outputs are listed
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..case import Case
 from ..defects import Defect
-from ..tolerance import Expectation
+from ..reference.tolerance import Expectation
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -58,7 +58,7 @@ def _spread(answers: Sequence[Outputs]) -> float:
 
 
 def symptoms(search: Search, ask: Ask) -> list[str]:
-    """What the port's answers depend on and should not, in words. ask: puts further cases to the port."""
+    """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
     found = {}
     for index in search.failing:
         case, output = search.hypotheses.probes[index], search.answers[index].get("output")
