@@ -72,7 +72,7 @@ class Adam(keras.optimizers.Optimizer):
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
-        index = self._get_variable_index(variable)
+        index = self._get_variable_index(variable)  # as in Keras' own example of a custom optimiser
         return self.first_moments[index].value, self.second_moments[index].value
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: tf.Tensor) -> None:

@@ -215,6 +215,13 @@ def test_fused_kernels_are_the_kernels_beside_each_other(name):
             np.testing.assert_array_equal(projection.bias[np.newaxis], joined(attention, parts, "bias"))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_fused_model_gives_what_the_model_gives(name):
+    model, source = loaded(CONFIGS[name]), sources()
+    target = np.random.default_rng(6).integers(3, VOCABULARY, (3, 6))
+    np.testing.assert_allclose(fused(model)(source, target), model(source, target), rtol=0, atol=1e-12)
+
+
 def test_half_types_compute_log_p_in_float32():
     model = loaded(CONFIG, "float32")
     half = {name: array.astype(tf.bfloat16.as_numpy_dtype) for name, array in values(CONFIG, "float32").items()}
