@@ -1,9 +1,9 @@
 """The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
@@ -54,21 +54,28 @@ def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @register
 class Adam(keras.optimizers.Optimizer):
-    """Adam with decoupled weight decay, which Keras applies before the update: `p = p (1 - rate decay)`.
+    """Adam whose update holds the decoupled weight decay.
 
     keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the paper's section 2), which is another
-    epsilon in every step, and rounds its constants to float32 on their way to a float64 variable.
+    epsilon in every step, decays in a pass of its own, and rounds its constants to float32 on their way to a float64 variable.
     """
 
-    def __init__(self, learning_rate: Any, weight_decay: float | None, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
-        # of NumPy, since TensorFlow would make a plain number float32
-        super().__init__(learning_rate=learning_rate, weight_decay=np.float64(weight_decay) if weight_decay else None, **kwargs)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+    def __init__(self, learning_rate: Any, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
+        self.exclude_from_weight_decay()
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        super().exclude_from_weight_decay(var_list, var_names)
+        self.excluded = frozenset(map(id, var_list or ())), tuple(var_names or ())
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        if not self.built:
-            super().build(variables)
-            self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+        if self.built:
+            return
+        super().build(variables)
+        self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+        ids, names = self.excluded
+        self.decays = tuple(id(each) not in ids and not any(re.search(name, each.name) for name in names) for each in variables)
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
@@ -81,10 +88,14 @@ class Adam(keras.optimizers.Optimizer):
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
         m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
-        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * (m_hat / (tf.sqrt(v_hat) + self.epsilon)))
+        update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
+        if self.decay and self.decays[self._get_variable_index(variable)]:
+            update += self.decay * variable
+        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        constants = {"weight_decay": self.decay, "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        return {**super().get_config(), **constants}
 
     def _correction(self, beta: float, dtype: tf.DType) -> tf.Tensor:
         """`1 - beta^n` of this step, n."""
