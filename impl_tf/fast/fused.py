@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import weights
-from .attention import MultiHeadAttention
-from .backend import register
-from .projection import Joined, Projection
-from .transformer import Transformer
+from .. import weights
+from ..attention import MultiHeadAttention
+from ..framework import register
+from ..transformer import Transformer
+from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 
@@ -20,28 +20,30 @@ class FusedAttention(MultiHeadAttention):
     """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
     def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
-        super(MultiHeadAttention, self).__init__(**kwargs)
-        self.config, self.of_itself = config, of_itself
+        super().__init__(config, **kwargs)
+        self.of_itself = of_itself
         width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
-        query, key, value = ((n, m) for n, m in ((config.heads, config.key_size), (config.key_value_heads, config.key_size),
-                                                 (config.key_value_heads, config.value_size)))  # fmt: skip
+        query, key, value = (projection.outputs for projection in (self.query, self.key, self.value))
         if of_itself:
-            self.query_key_value = Joined(width, (query, key, value), bias, dtype=dtype, name="query_key_value")
+            self.query_key_value = FusedProjection(width, (query, key, value), bias, dtype=dtype, name="query_key_value")
+            del self.query
         else:
-            self.query = Projection(width, query, bias, dtype=dtype, name="query")
-            self.key_value = Joined(width, (key, value), bias, dtype=dtype, name="key_value")
-        self.output_projection = Projection((config.heads, config.value_size), width, bias, dtype=dtype, name="output_projection")
+            self.key_value = FusedProjection(width, (key, value), bias, dtype=dtype, name="key_value")
+        del self.key, self.value
 
     def build(self, input_shape: Any = None) -> None:
         for projection in (self.query_key_value,) if self.of_itself else (self.query, self.key_value):
             projection.build()
         self.output_projection.build()
 
+    def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
+        return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
+
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key_bsgk, value_bsge = self.key_value(memory_bsd)
+        key_bsgk, value_bsge = self.project(memory_bsd)[1:] if self.of_itself else self.key_value(memory_bsd)
         return key_bsgk, value_bsge
 
-    def queries_keys_and_values(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         query_bthk, key_btgk, value_btge = self.query_key_value(x_btd)
         return query_bthk, key_btgk, value_btge
 

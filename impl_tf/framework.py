@@ -1,4 +1,4 @@
-"""Keras on the TensorFlow backend, and what the layers of this port share."""
+"""Keras on the TensorFlow backend, and what it asks of a layer."""
 
 import os
 from collections.abc import Sequence
@@ -7,27 +7,15 @@ from typing import Any, Self
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
-import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["Configured", "SameShape", "Traced", "Unquantized", "add_bias", "keras", "register", "widen"]
+__all__ = ["Configured", "SameShape", "Traced", "Unquantized", "keras", "register"]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
-
-
-def widen(x: tf.Tensor) -> tf.Tensor:
-    """float32 for half types, otherwise the tensor itself: attention, softmax and normalisation compute in this dtype."""
-    x = tf.convert_to_tensor(x)
-    return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
-
-
-def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """y + bias along the last axis; half types pass through float32, so that the gradient of the bias adds up in float32."""
-    return tf.cast(tf.nn.bias_add(widen(y), widen(bias)), y.dtype)
 
 
 class Configured:
@@ -44,7 +32,7 @@ class Configured:
 
 
 class Traced:
-    """A Keras layer that says its output's shape, for `summary`; a symbolic call is traced all the same, so that its checks hold."""
+    """A Keras layer that gives its output's shape, for `summary`; a symbolic call is traced all the same, so that its checks hold."""
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)

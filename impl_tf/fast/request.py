@@ -1,15 +1,15 @@
 """What a search is given: checked, and padded to the lengths that graphs are compiled for."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
-from .lengths import bucket
+__all__ = ["Plan", "Request", "bucket", "plan", "request"]
 
-__all__ = ["Plan", "plan", "request"]
+SHORTEST, LONGEST = 16, 64
 
 
 class Plan(NamedTuple):
@@ -22,6 +22,35 @@ class Plan(NamedTuple):
     drawn: bool  # whether tokens are drawn, and then from a part of them
     most: int  # what top_k is at most; 0: any token may be among those
     by_probability: bool
+
+
+class Request(NamedTuple):
+    """The inputs of a graph: arrays, or tensors."""
+
+    source: Any
+    source_mask_bs: Any
+    before: Any  # the prefix but for its last token, `b p`
+    before_mask_bt: Any
+    last_b1: Any
+    end_id: Any
+    pad_id: Any  # what follows the end
+    max_new_tokens: Any
+    min_new_tokens: Any
+    top_k: Any
+    repetition_penalty: Any
+    temperature: Any
+    top_p: Any
+    early_stop: Any
+    forbidden_v: Any  # the ids that are no part of any answer
+    length_penalty_n: Any
+    uniform_bn: Any = None
+
+
+def bucket(length: int) -> int:
+    """The smallest of 16, 32, 64, 128, 192, ... that is not shorter, so that few lengths serve all."""
+    if length > LONGEST:
+        return -(-length // LONGEST) * LONGEST
+    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
@@ -39,9 +68,14 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 
 
 def request(
-    config: TransformerConfig, strategy: Strategy, source: np.ndarray, prefix: np.ndarray | None, source_mask_bs: np.ndarray | None
-) -> dict[str, np.ndarray]:
-    """The inputs of a graph by name. Raises ValueError on ids, masks and prefixes that do not fit."""
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: np.ndarray,
+    prefix: np.ndarray | None = None,
+    source_mask_bs: np.ndarray | None = None,
+    uniform_bn: np.ndarray | None = None,
+) -> Request:
+    """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
     checks.check_source(source.shape, str(source.dtype))
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
@@ -52,32 +86,29 @@ def request(
         source_mask_bs = _token_mask(source, config.padding_id)
     checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2])
     _check_ids(prefix, config.target_vocabulary)
-    longer = bucket(source.shape[1]) - source.shape[1]
-    before, given = prefix[:, :-1], prefix.shape[1] - 1
-    earlier = bucket(given) - given if given else 0
-    return {
-        "source": np.pad(source.astype(np.int32), ((0, 0), (0, longer))),
-        "source_mask_bs": np.pad(source_mask_bs, ((0, 0), (0, longer))),
-        "before": np.pad(before.astype(np.int32), ((0, 0), (earlier, 0))),  # the prefix but for its last token
-        "before_mask_bt": np.pad(_token_mask(before, config.padding_id), ((0, 0), (earlier, 0))),
-        "last_b1": prefix[:, -1:].astype(np.int32),
+    before = prefix[:, :-1]
+    left, right = bucket(before.shape[1]) - before.shape[1] if before.size else 0, bucket(source.shape[1]) - source.shape[1]
+    if uniform_bn is not None:
+        uniform_bn = np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, bucket(strategy.max_new_tokens) - uniform_bn.shape[1])))
+    return Request(
+        source=np.pad(source.astype(np.int32), ((0, 0), (0, right))),
+        source_mask_bs=np.pad(source_mask_bs, ((0, 0), (0, right))),
+        before=np.pad(before.astype(np.int32), ((0, 0), (left, 0))),
+        before_mask_bt=np.pad(_token_mask(before, config.padding_id), ((0, 0), (left, 0))),
+        last_b1=prefix[:, -1:].astype(np.int32),
+        uniform_bn=uniform_bn,
         **_numbers(config, strategy),
-    }
+    )
 
 
 def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndarray]:
     length_n = np.minimum(np.arange(1, bucket(strategy.max_new_tokens) + 1), strategy.max_new_tokens)
-    integers = {
-        "end_id": strategy.end_id,
-        "filler": strategy.pad_id(config),
-        "max_new_tokens": strategy.max_new_tokens,
-        "min_new_tokens": strategy.min_new_tokens,
-        "top_k": strategy.top_k,
-    }
+    integers = ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
     return {
-        **{name: np.array(value, np.int32) for name, value in integers.items()},
+        **{name: np.array(getattr(strategy, name), np.int32) for name in integers},
         **{name: np.array(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        "barred_v": np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
+        "pad_id": np.array(strategy.pad_id(config), np.int32),
+        "forbidden_v": np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
         "length_penalty_n": ((5 + length_n) / 6) ** strategy.alpha,
     }
 

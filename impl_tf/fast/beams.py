@@ -14,17 +14,20 @@ class Beams(NamedTuple):
     token_bwn: tf.Tensor
 
 
-def start(batch: int, size: int, length: int, filler: tf.Tensor, dtype: tf.DType) -> tuple[Beams, Beams]:
+def start(batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType) -> tuple[Beams, Beams]:
     """The live beams, of which one is empty and the others are none; and no finished hypothesis."""
-    token_bwn, nothing_bw = tf.fill([batch, size, length], filler), tf.fill([batch, size], tf.constant(float("-inf"), dtype))
+    token_bwn, nothing_bw = tf.fill([batch, size, length], pad_id), tf.fill([batch, size], tf.constant(float("-inf"), dtype))
     return Beams(tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1), token_bwn), Beams(nothing_bw, token_bwn)
 
 
-def best(live: Beams, total_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
-    """As the truth's function; and the last token of each beam, and the beam that it continues."""
+def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
+    """The continuations of the largest log p, largest first; of equals the lower token, then the better beam.
+
+    Also the last token of each beam, and the beam that it continues.
+    """
     # The likeliest of all are among the likeliest of every beam.
     size = live.score_bw.shape[1]
-    score_bwc, token_bwc = tf.math.top_k(total_bwv, size)  # of equal values the lower index first
+    score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # of equal values the lower index first
     beam_bwc = tf.broadcast_to(tf.range(size)[:, tf.newaxis], tf.shape(token_bwc))
     score_bc, token_bc, beam_bc = (tf.reshape(x, [-1, size * size]) for x in (score_bwc, token_bwc, beam_bwc))
     order_bc = tf.argsort(token_bc * size + beam_bc, axis=1, stable=True)
@@ -35,7 +38,7 @@ def best(live: Beams, total_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf
 
 
 def keep(kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor) -> Beams:
-    """As the truth's function."""
+    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
     size = ended_bw.shape[1]
     ended_bw = tf.where(tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype))
     score_bc = tf.concat([kept.score_bw, ended_bw], axis=1)
@@ -65,7 +68,7 @@ def choose(old_b: tf.Tensor, old: Beams, new: Beams) -> Beams:
 
 
 def stops(live: Beams, kept: Beams, longest: tf.Tensor, early_stop: tf.Tensor) -> tf.Tensor:
-    """As the truth's function, for every row; longest: the penalty of the longest answer."""
+    """Whether no live beam of a row can beat its worst hypothesis; longest: the length penalty of the longest answer."""
     full_b = kept.score_bw[:, -1] > float("-inf")
     return full_b & (early_stop | (live.score_bw[:, 0] / longest <= kept.score_bw[:, -1]))
 
