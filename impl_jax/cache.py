@@ -11,7 +11,7 @@ import numpy as np
 
 from reference_numpy import checks
 
-from .fused import fused
+from .fast.fused import fused
 from .lengths import bucket
 from .mask import padding_mask, token_mask
 from .positional_encoding import positional_encoding, token_positions

@@ -12,9 +12,9 @@ from flax.typing import Dtype
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
-from . import programs
-from .fused import fused
-from .request import Plan, plan, request
+from .fast import search as programs
+from .fast.fused import fused
+from .fast.request import Plan, plan, request
 from .transformer import Transformer
 
 __all__ = ["Searcher"]

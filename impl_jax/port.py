@@ -15,10 +15,10 @@ from reference_numpy import TransformerConfig
 
 from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .cache import decode_in_steps
-from .compiled import compiled
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .fast.compiled import compiled
 from .feed_forward import FeedForward, activation
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy

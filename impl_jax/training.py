@@ -15,7 +15,7 @@ from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.strategy import Strategy
 
-from . import devices, weights
+from . import framework, weights
 from .decoding import Searcher
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
@@ -47,7 +47,7 @@ class Trainer:
     ) -> None:
         self.config, self.recipe, self.steps = config, recipe, 0
         self._dtype = np.dtype(canonical.training_dtype(parameters))
-        self._device, self._name, self._compiled = devices.device(device), device, compiled
+        self._device, self._name, self._compiled = framework.device(device), device, compiled
         self._searcher: Searcher | None = None  # of the parameters as they are now
         with self._settings():
             model = _blank(config, self._dtype, seed)
@@ -130,7 +130,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        with devices.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
+        with framework.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
             yield
 
 

@@ -21,7 +21,7 @@ import ml_dtypes  # noqa: E402
 
 from impl_jax import cache, lengths, port, sampling, weights  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
-from impl_jax.fused import fused  # noqa: E402
+from impl_jax.fast.fused import fused  # noqa: E402
 from impl_jax.projection import Joined  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 11

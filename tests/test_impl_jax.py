@@ -18,9 +18,9 @@ import ml_dtypes  # noqa: E402
 
 from impl_jax import attention, port, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_jax.compiled import compiled  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.embedding import Embedding  # noqa: E402
+from impl_jax.fast.compiled import compiled  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402

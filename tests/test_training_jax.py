@@ -20,9 +20,10 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 
-from impl_jax import attention, decoding, embedding, feed_forward, loss, optimizer, port, programs, schedule, weights  # noqa: E402
-from impl_jax.compiled import compiled  # noqa: E402
+from impl_jax import attention, decoding, embedding, feed_forward, loss, optimizer, port, schedule, weights  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
+from impl_jax.fast import search as programs  # noqa: E402
+from impl_jax.fast.compiled import compiled  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
 from rosettaformer.conformance.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402

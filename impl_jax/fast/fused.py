@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from .attention import MultiHeadAttention
-from .gather import has_explicit_axes
-from .projection import SMALL, Joined
-from .softmax import softmax
-from .transformer import Transformer
+from ..attention import MultiHeadAttention
+from ..gather import has_explicit_axes
+from ..projection import SMALL, Joined
+from ..softmax import softmax
+from ..transformer import Transformer
 
 __all__ = ["FusedAttention", "fused"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
-from .lengths import bucket
+from ..lengths import bucket
 
 __all__ = ["Asked", "Plan", "plan", "request"]
 

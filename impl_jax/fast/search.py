@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from . import beams, sampling
-from .cache import Cache, decode_step, next_logits, read_at, read_tokens, start_cache
-from .mask import token_mask
-from .positional_encoding import token_positions
+from .. import sampling
+from ..cache import Cache, decode_step, next_logits, read_at, read_tokens, start_cache
+from ..mask import token_mask
+from ..positional_encoding import token_positions
+from ..transformer import Transformer
+from . import beams
 from .request import Asked, Plan
-from .transformer import Transformer
 
 __all__ = ["beam_search", "one_by_one"]
 
