@@ -3,61 +3,40 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
 from ..attention import MultiHeadAttention
-from ..gather import has_explicit_axes
-from ..projection import SMALL, Joined
-from ..softmax import softmax
+from ..framework import has_explicit_axes
 from ..transformer import Transformer
+from .projection import SMALL, FusedProjection
 
 __all__ = ["FusedAttention", "fused"]
 
 
-class FusedAttention(nnx.Module):
-    """Multi-head attention for few queries. Query, key and value are one product in self-attention, key and value in cross-attention.
+class FusedAttention(MultiHeadAttention):
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
-    Queries, keys and values have the heads before the positions: so they are held, and so each head reads its own without a jump.
-    """
+    query: Any
+    output: Any
 
     def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
-        (_, self.heads, size), (_, self.groups, _) = attention.query.kernel.shape, attention.key.kernel.shape
-        self.query_width, self.key_width = self.heads * size, self.groups * size
         if of_itself:
-            self.query_key_value = Joined(attention.query, attention.key, attention.value)
+            self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
         else:
-            self.query, self.key_value = Joined(attention.query), Joined(attention.key, attention.value)
-        self.output = Joined(attention.output, inputs=2)
+            self.query, self.key_value = FusedProjection(attention.query), FusedProjection(attention.key, attention.value)
+        self.output, self.weights_dropout = FusedProjection(attention.output, inputs=2), attention.weights_dropout
 
-    def queries(self, x_btd: jax.Array) -> jax.Array:
-        """The queries alone, `b h t k`, for keys and values that are there already."""
-        return _by_head(self.query(x_btd), self.heads)
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        return self.query.separate(query_btd)[0]
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The part that no query changes: key `b g s k` and value `b g s e`."""
-        return self._split_keys_and_values(self.key_value(memory_bsd))
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return key_bsgk, value_bsge
 
-    def queries_keys_and_values(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """All projections of self-attention."""
-        query_btn, key_value_btn = jnp.split(self.query_key_value(x_btd), [self.query_width], axis=-1)
-        return _by_head(query_btn, self.heads), *self._split_keys_and_values(key_value_btn)
-
-    def _split_keys_and_values(self, key_value_bsn: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key_bsn, value_bsn = jnp.split(key_value_bsn, [self.key_width], axis=-1)
-        return _by_head(key_bsn, self.groups), _by_head(value_bsn, self.groups)
-
-    def attend(self, query_bhtk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
-        """`scaled_dot_product_attention` and the output's projection. Query heads that share a key head are rows of one product."""
-        (batch, heads, target, size), (_, groups, source, _) = query_bhtk.shape, key_bgsk.shape
-        query_bgrk = query_bhtk.reshape(batch, groups, heads // groups * target, size)
-        wide = jnp.promote_types(query_bhtk.dtype, jnp.float32)
-        logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=wide) * size**-0.5
-        weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(query_bhtk.dtype)
-        output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
-        output_bthe = output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)
-        return self.output(jax.lax.collapse(output_bthe, 2))
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+        return query_bthk, key_btgk, value_btge
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
@@ -78,12 +57,12 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=True)
         layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
-        layer.feed_forward.hidden = Joined(layer.feed_forward.hidden)
-    table_vd = (copy.target_embedding or copy.source_embedding).table[...]
+        layer.feed_forward.hidden = FusedProjection(layer.feed_forward.hidden)
+    table_vd = copy.decoder_embedding.table[...]
     if model.config.tie_logits and table_vd.nbytes <= SMALL:
         copy.logits.kernel = nnx.Param(table_vd.T)
     if hasattr(copy.logits, "kernel"):
-        copy.logits = Joined(copy.logits)
+        copy.logits = FusedProjection(copy.logits)
     return copy
 
 
@@ -93,7 +72,3 @@ def _round(model: Transformer, dtype: Dtype) -> None:
             node.set_value(node.get_value().astype(dtype))
         elif isinstance(node, nnx.Module) and hasattr(node, "dtype"):
             node.dtype = dtype
-
-
-def _by_head(x_btn: jax.Array, heads: int) -> jax.Array:
-    return x_btn.reshape(*x_btn.shape[:2], heads, x_btn.shape[2] // heads).swapaxes(1, 2)

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from .. import sampling
-from ..cache import Cache, decode_step, next_logits, read_at, read_tokens, start_cache
+from ..cache import decode_step, start_cache
 from ..mask import token_mask
 from ..positional_encoding import token_positions
+from ..precision import upcast_dtype, upcast_half
 from ..transformer import Transformer
 from . import beams
-from .request import Asked, Plan
+from .cache import Cache, forward_step, next_logits, next_tokens
+from .request import Plan, Request
 
 __all__ = ["beam_search", "one_by_one"]
 
@@ -28,110 +30,112 @@ class Answer(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "plan"))
-def one_by_one(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> dict[str, jax.Array]:
+def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) -> dict[str, jax.Array]:
     """Greedy search; with uniform numbers, sampling."""
     model = jax.tree.unflatten(structure, leaves)
 
     def choose(answer: Answer, logits_bv: jax.Array, log_p_bv: jax.Array) -> Answer:
-        scores_bv = _penalised(plan, model, asked, answer.token_bn, answer.step, logits_bv)
-        token_b = _chosen(plan, asked, scores_bv, answer.step)
+        scores_bv = _penalised(plan, model, request, answer.token_bn, answer.step, logits_bv)
+        token_b = _chosen(plan, request, scores_bv, answer.step)
         # Where nothing may follow the answer ends.
-        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, asked.end_id, token_b)
+        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
         log_p_b = jnp.where(answer.done_b, 0, _at(log_p_bv, token_b))
-        token_b = jnp.where(answer.done_b, asked.filler, token_b)
+        token_b = jnp.where(answer.done_b, request.pad_id, token_b)
         token_bn, log_p_bn = (
             jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
             for old, new in ((answer.token_bn, token_b), (answer.log_p_bn, log_p_b))
         )
-        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == asked.end_id))
+        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == request.end_id))
 
     def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
         answer, cache, fit = state
         logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
-        logits_bv, log_p_bv, fit = _checked(asked, logits_b1v[:, 0], fit)
+        logits_bv, log_p_bv, fit = _checked(request, logits_b1v[:, 0], fit)
         return choose(answer, logits_bv, log_p_bv), cache, fit
 
-    cache, dtype = _after_prefix(model, asked, plan.room)
-    token_bn = jnp.full((len(asked.source), plan.room), asked.filler, int)
-    nothing = Answer(jnp.zeros((), int), asked.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool))
+    cache, dtype = _after_prefix(model, request, plan.room)
+    token_bn = jnp.full((len(request.source), plan.room), request.pad_id, int)
+    nothing = Answer(
+        jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
+    )
     answer, _, fit = jax.lax.while_loop(
-        lambda state: (state[0].step < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
+        lambda state: (state[0].step < request.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
     )
     return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "fit": fit}
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "plan"))
-def beam_search(structure: Any, leaves: list[Any], plan: Plan, asked: Asked) -> dict[str, jax.Array]:
+def beam_search(structure: Any, leaves: list[Any], plan: Plan, request: Request) -> dict[str, jax.Array]:
     """The beam_size best hypotheses of each row."""
     model = jax.tree.unflatten(structure, leaves)
-    batch, size, room = len(asked.source), plan.beams, plan.room
-    rows = asked._replace(**{name: jnp.repeat(getattr(asked, name), size, axis=0) for name in ("prefix_bp", "prefix_mask_bp")})
-    prefix_mask_bwp = jnp.repeat(asked.prefix_mask_bp[:, None, :-1], size, axis=1)
-    last_bw = token_positions(asked.prefix_mask_bp)[:, -1:]
+    batch, size, room = len(request.source), plan.beams, plan.room
+    rows = request._replace(**{name: jnp.repeat(getattr(request, name), size, axis=0) for name in ("prefix_bp", "prefix_mask_bp")})
+    prefix_mask_bwp = jnp.repeat(request.prefix_mask_bp[:, None, :-1], size, axis=1)
+    last_bw = token_positions(request.prefix_mask_bp)[:, -1:]
 
     def step(state: tuple[beams.Beams, Cache, jax.Array]) -> tuple[beams.Beams, Cache, jax.Array]:
         found, cache, fit = state
         own_bwnw = (found.place_bwn[..., None] == jnp.arange(size)) & (jnp.arange(room) <= found.length)[:, None]
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwnw.reshape(batch, size, room * size)], axis=2)
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
-        x_bwd, cache = read_at(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
-        _, log_p_bwv, fit = _checked(asked, next_logits(model, x_bwd), fit)
+        x_bwd, cache = forward_step(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
+        _, log_p_bwv, fit = _checked(request, next_logits(model, x_bwd), fit)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (found.live_bwn, log_p_bwv))
         scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
-        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), asked), cache, fit
+        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), request), cache, fit
 
-    cache, dtype = _after_prefix(model, asked, room * size)
-    nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, asked.filler, dtype)
+    cache, dtype = _after_prefix(model, request, room * size)
+    nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
     found, _, fit = jax.lax.while_loop(
-        lambda state: (state[0].length < asked.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
+        lambda state: (state[0].length < request.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
     )
     return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "fit": fit}
 
 
-def _after_prefix(model: Transformer, asked: Asked, room: int) -> tuple[Cache, jnp.dtype]:
+def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cache, jnp.dtype]:
     """The cache after all of the prefix but its last token, with room for so many more, and the dtype of scores."""
-    memory_bsd = model.encode(asked.source, asked.source_mask_bs)
-    before = asked.prefix_bp.shape[1] - 1
-    cache = start_cache(model, memory_bsd, asked.source_mask_bs, length=before + room)
+    memory_bsd = model.encode(request.source, request.source_mask_bs)
+    before = request.prefix_bp.shape[1] - 1
+    cache = start_cache(model, memory_bsd, request.source_mask_bs, length=before + room)
     if before:
-        _, cache = read_tokens(model, asked.prefix_bp[:, :-1], cache, asked.prefix_mask_bp[:, :-1])
-    return cache, jnp.promote_types(memory_bsd.dtype, jnp.float32)
+        _, cache = forward_step(model, request.prefix_bp[:, :-1], *next_tokens(cache, request.prefix_mask_bp[:, :-1]))
+    return cache, upcast_dtype(memory_bsd.dtype)
 
 
-def _checked(asked: Asked, logits: jax.Array, fit: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The logits in the dtype of scores, -inf for what is no part of any answer; their log p; and whether all were less than inf so far.
+def _checked(request: Request, logits: jax.Array, fit: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The logits in the dtype of scores, -inf for forbidden ids; their log p; and whether all were less than inf so far.
 
-    NaN and inf stay, also of what is barred, and show in the sum.
+    NaN and inf stay, also of forbidden ids, and show in the sum.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    logits = jnp.where(asked.barred_v & (logits < jnp.inf), -jnp.inf, logits)
+    logits = upcast_half(logits)
+    logits = jnp.where(request.forbidden_v & (logits < jnp.inf), -jnp.inf, logits)
     largest = jnp.max(logits, axis=-1, keepdims=True)
     x = logits - largest
     log_total = jnp.log(jnp.sum(jnp.exp(x), axis=-1, keepdims=True))
     return logits, x - log_total, fit & ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
 
 
-def _penalised(plan: Plan, model: Transformer, asked: Asked, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array) -> jax.Array:
+def _penalised(plan: Plan, model: Transformer, request: Request, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array) -> jax.Array:
     """The scores by which the next token is chosen, after so many tokens of the answer."""
     if plan.repetition or plan.no_repeat_ngram:
         mask_bn = token_mask(token_bn, model.config.padding_id) & (jnp.arange(token_bn.shape[1]) < count)
         # The free places go to the left, where they are padding, so that the target ends where the array ends.
         target_bt, mask_bt = (
             jnp.roll(jnp.concatenate(pair, axis=1), token_bn.shape[1] - count, axis=1)
-            for pair in ((asked.prefix_bp, token_bn), (asked.prefix_mask_bp, mask_bn))
+            for pair in ((request.prefix_bp, token_bn), (request.prefix_mask_bp, mask_bn))
         )
-        scores_bv = sampling.penalise(scores_bv, target_bt, asked.repetition_penalty, plan.no_repeat_ngram, mask_bt)
-    too_early_v = (jnp.arange(scores_bv.shape[1]) == asked.end_id) & (count < asked.min_new_tokens)
+        scores_bv = sampling.penalise(scores_bv, target_bt, request.repetition_penalty, plan.no_repeat_ngram, mask_bt)
+    too_early_v = (jnp.arange(scores_bv.shape[1]) == request.end_id) & (count < request.min_new_tokens)
     return jnp.where(too_early_v, -jnp.inf, scores_bv)
 
 
-def _chosen(plan: Plan, asked: Asked, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
-    if asked.uniform_bn is None:
+def _chosen(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
+    if request.uniform_bn is None:
         return scores_bv.argmax(axis=1)
     stuck_b1 = scores_bv.max(axis=1, keepdims=True) == -jnp.inf  # what is drawn there is replaced by the end
     scores_bv = jnp.where(stuck_b1, 0, scores_bv)
-    kept_bv = sampling.truncate(scores_bv, asked.temperature, plan.top_k, asked.top_p if plan.by_probability else 1)
-    return sampling.draw(kept_bv, asked.uniform_bn[:, step])
+    kept_bv = sampling.truncate(scores_bv, request.temperature, plan.top_k, request.top_p if plan.by_probability else 1)
+    return sampling.draw(kept_bv, request.uniform_bn[:, step])
 
 
 def _at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
