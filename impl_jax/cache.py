@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-from .fast.cache import Cache, empty_cache, forward_step, next_logits, next_tokens
+from .fast.cache import Cache, empty, forward_step, next_tokens
 from .fast.fused import fused
 from .fast.request import bucket
 from .mask import token_mask
@@ -28,7 +28,7 @@ def start_cache(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.A
     checks.check_features("memory", memory_bsd.shape, model.config.model_width)
     if source_mask_bs is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
-    return empty_cache(model, memory_bsd, source_mask_bs, length)
+    return empty(model, memory_bsd, source_mask_bs, length)
 
 
 def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: jax.Array | None = None) -> tuple[jax.Array, Cache]:
@@ -43,7 +43,7 @@ def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask
         target_mask_bt = token_mask(target, model.config.padding_id)
     checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     x_btd, cache = forward_step(model, target, *next_tokens(cache, target_mask_bt))
-    return next_logits(model, x_btd), cache
+    return model.head(x_btd), cache
 
 
 def decode_in_steps(

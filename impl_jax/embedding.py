@@ -8,7 +8,8 @@ from flax.typing import Dtype
 from reference_numpy import checks
 
 from .framework import id_bounds, take_rows
-from .precision import add_bias, upcast_half
+from .precision import upcast_half
+from .projection import add_bias
 
 __all__ = ["Embedding", "Logits"]
 

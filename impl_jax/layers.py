@@ -38,7 +38,8 @@ class EncoderLayer(nnx.Module):
 
     def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
         keep = keep or {}
-        return self._feed_forward(self._self_attention(x_btd, mask_bhts, False, keep), keep)
+        x_btd = self._self_attention(x_btd, mask_bhts, False, keep)
+        return self._feed_forward(x_btd, keep)
 
     def residual(self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree) -> jax.Array:
         """The sub-layer of that name with its residual connection, norm and dropout; keep: dropout masks by site."""

@@ -96,14 +96,18 @@ class Transformer(nnx.Module):
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
-        embedding = self.decoder_embedding
-        x_btd, mask_bt = self._embed(embedding, "target", target, target_mask_bt)
+        x_btd, mask_bt = self._embed(self.decoder_embedding, "target", target, target_mask_bt)
         if source_mask_bs is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
         x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep)
-        return self.logits(x_btd, embedding.table.T if self.config.tie_logits else None)
+        return self.head(x_btd)
+
+    def head(self, x_btd: jax.Array) -> jax.Array:
+        """`logits = x W + b`, `b t v`, W being the transposed table of the target's embedding where they are tied."""
+        tied = not hasattr(self.logits, "kernel")
+        return self.logits(x_btd, self.decoder_embedding.table.T) if tied else self.logits(x_btd)
 
     def training_loss(
         self,

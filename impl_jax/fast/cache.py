@@ -12,9 +12,8 @@ from ..layers import DecoderLayer
 from ..mask import padding_mask
 from ..positional_encoding import positional_encoding, token_positions
 from ..transformer import Transformer
-from .projection import FusedProjection
 
-__all__ = ["Cache", "empty_cache", "forward_step", "next_logits", "next_tokens"]
+__all__ = ["Cache", "empty", "forward_step", "next_tokens"]
 
 # source_mask_bs; target_mask_bt, False where nothing has been read; layers: the keys and values of each, of self_attention and
 # cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` have the heads before the positions, so that
@@ -23,7 +22,7 @@ Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 
 
-def empty_cache(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
+def empty(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
     """`start_cache` on what has been checked."""
     batch, sizes = len(memory_bsd), model.config.sizes
     nothing = tuple(jnp.zeros((batch, sizes["g"], length, sizes[size]), memory_bsd.dtype) for size in "ke")
@@ -67,13 +66,6 @@ def forward_step(
         layers.append(layer_cache)
     x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
     return x_btd, {**cache, "read": place + target.shape[1], "layers": layers}
-
-
-def next_logits(model: Transformer, x_btd: jax.Array) -> jax.Array:
-    """The logits `b t v` of the token after each vector of the decoder."""
-    if isinstance(model.logits, FusedProjection):
-        return model.logits(x_btd)
-    return model.logits(x_btd, model.decoder_embedding.table.T)
 
 
 def _layer_step(

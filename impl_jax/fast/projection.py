@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..precision import add_bias
+from ..projection import add_bias
 
 __all__ = ["SMALL", "FusedProjection"]
 

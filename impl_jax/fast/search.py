@@ -13,7 +13,7 @@ from ..positional_encoding import token_positions
 from ..precision import upcast_dtype, upcast_half
 from ..transformer import Transformer
 from . import beams
-from .cache import Cache, forward_step, next_logits, next_tokens
+from .cache import Cache, forward_step, next_tokens
 from .request import Plan, Request
 
 __all__ = ["beam_search", "one_by_one"]
@@ -79,7 +79,7 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, request: Request)
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwnw.reshape(batch, size, room * size)], axis=2)
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
         x_bwd, cache = forward_step(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
-        _, log_p_bwv, fit = _checked(request, next_logits(model, x_bwd), fit)
+        _, log_p_bwv, fit = _checked(request, model.head(x_bwd), fit)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (found.live_bwn, log_p_bwv))
         scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
         return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), request), cache, fit
