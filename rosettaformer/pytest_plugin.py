@@ -177,7 +177,7 @@ def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core
     """The cases that are asked for, and all."""
     from .conformance.case import DTYPES
     from .conformance.cases import all_cases, of_components
-    from .conformance.truth import COMPONENTS
+    from .conformance.reference.components import COMPONENTS
 
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
         if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig
-from rosettaformer.conformance import truth
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.reference import components
 
 PORTS = ("torch", "tf", "jax")
 FOUR = ("numpy", *PORTS)
@@ -25,7 +25,7 @@ class Backend:
         self.name = name
         self.port = importlib.import_module(f"impl_{name}.port")
         self.weights = importlib.import_module(f"impl_{name}.weights")
-        self.adapter = importlib.import_module(f"rosettaformer.conformance.adapters.{name}").Adapter(self.port)
+        self.adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{name}").Adapter(self.port)
 
     def dtype(self, name: str) -> Any:
         """The framework's dtype of that name."""
@@ -48,6 +48,6 @@ class Backend:
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
     """What gives the answers to a case by name: the truth, `numpy`, or a port."""
     if name == "numpy":
-        return truth.answer
+        return components.answer
     adapter = Backend(name).adapter
-    return lambda case: truth.named_outputs(adapter.run(case))
+    return lambda case: components.named_outputs(adapter.run(case))

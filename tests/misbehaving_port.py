@@ -12,7 +12,7 @@ import numpy as np
 
 from reference_numpy import normalization
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.port import Unsupported
+from rosettaformer.conformance.ports.port import Unsupported
 
 BUFFER = np.zeros((3, 5, 13))
 

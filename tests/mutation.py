@@ -15,17 +15,17 @@ import numpy as np
 from random_cases import random_case
 
 from reference_numpy import arithmetic
-from rosettaformer.conformance import tolerance, truth
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import Defect, all_defects, injected
+from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
 from rosettaformer.conformance.diagnosis.crashes import alike
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import DRAWS, random_defects
-from rosettaformer.conformance.truth import DECODING, TRAINING, forward_of
+from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.conformance.reference.components import DECODING, TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
@@ -88,7 +88,7 @@ def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, 
     for case in probes:
         with tolerance.order(ORDER), injected(*combination), np.errstate(all="ignore"):
             try:
-                answers.append(truth.answer(case))
+                answers.append(components.answer(case))
             except (ValueError, IndexError):
                 answers.append(None)
     return answers

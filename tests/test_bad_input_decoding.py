@@ -8,8 +8,8 @@ import pytest
 from backends import FOUR, answerer
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance import truth
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.reference import components
 
 PADDING, START, END, VOCABULARY, LIMIT = 0, 1, 2, 11, 3
 SIZES = {"model_width": 8, "feed_forward_width": 12, "encoder_layers": 1, "decoder_layers": 1}
@@ -30,7 +30,7 @@ def answer(request: pytest.FixtureRequest) -> Answer:
 def _case(component: str, config: TransformerConfig = CONFIG, bias: float = 0.0, place: int = 3, mode: str = "", **inputs: Any) -> Case:
     """bias: of the logit of one token."""
     rng, values = np.random.default_rng(2), {}
-    if component in (*truth.SEARCHES, "decode_in_steps"):
+    if component in (*components.SEARCHES, "decode_in_steps"):
         values = {name: rng.standard_normal(shape) for name, shape in parameters.shapes(config).items()}
         if config.decoder_layers:
             values["logits.bias"][place] = bias
@@ -286,7 +286,7 @@ MEANT = {
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
-    found, expected = answer(MEANT[name]), truth.answer(MEANT[name])
+    found, expected = answer(MEANT[name]), components.answer(MEANT[name])
     assert found.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(found[key], array, rtol=1e-10, atol=0 if array.dtype.kind == "i" else 1e-12, err_msg=key)

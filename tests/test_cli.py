@@ -15,13 +15,13 @@ from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save
 from rosettaformer.cli import main
 from rosettaformer.commands import explain as explain_command
-from rosettaformer.conformance import truth
 from rosettaformer.conformance.case import SUITE_VERSION
-from rosettaformer.conformance.casefile import answer_path
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
+from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.truth import COMPONENTS
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.components import COMPONENTS
 
 HERE = Path(__file__).parent
 
@@ -181,7 +181,7 @@ def test_results_of_which_some_are_missing_do_not_conform_unless_it_is_allowed(t
     case = next(case for case in all_cases() if case.id == "layer_norm/plain").at("float32")
     path = tmp_path / answer_path(case)
     path.parent.mkdir(parents=True)
-    container.write(path, truth.answer(case), {})
+    container.write(path, components.answer(case), {})
     arguments = ("check", "--results", str(tmp_path), "--component", "layer_norm")
     missing = _run(*arguments)
     assert (missing.returncode, "1 compared, 0 failed, 35 not compared: 1 of 36 given" in missing.stdout) == (1, True)

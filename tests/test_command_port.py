@@ -12,10 +12,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rosettaformer
-from rosettaformer.conformance import command, runner, truth
+from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.casefile import write_cases
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.case_files import write_cases
+from rosettaformer.conformance.ports import command
+from rosettaformer.conformance.reference import components
 
 CASES = all_cases()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
@@ -265,7 +267,7 @@ def test_batches_bound_the_disk_and_keep_every_case_in_order(monkeypatch: pytest
 def test_a_pair_is_answered_by_two_arrays(tmp_path: Path) -> None:
     expected = tmp_path / "answer.safetensors"
     case = next(case for case in CASES if case.id == "multi_head_attention/cross_weights")
-    save_file({name: np.ascontiguousarray(value) for name, value in truth.answer(case).items()}, expected)
+    save_file({name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}, expected)
     target = "sys.argv[2] + '/float64/multi_head_attention/cross_weights.safetensors'"
     body = f"import shutil, sys\nshutil.copy({str(expected)!r}, {target})"
     results = runner.run([case], [_script(tmp_path, body)], ["float64"])

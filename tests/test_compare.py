@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from rosettaformer.conformance import tolerance, truth
 from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.conformance.reference.tolerance import Expectation, ulp
 from rosettaformer.conformance.result import Result, judge
-from rosettaformer.conformance.tolerance import Expectation, ulp
 
 
 def _expectation(reference: np.ndarray, dtype: str = "float32", noise: float = 1e-6) -> Expectation:
@@ -91,9 +91,9 @@ def test_every_order_computes_the_same_function(name: str) -> None:
     order = (tolerance.ORDERS | tolerance.TF32_ORDERS)[name]
     bound = 1e-13 if name in tolerance.ORDERS else 0
     for case in all_cases():
-        reference = truth.answer(case)
+        reference = components.answer(case)
         with tolerance.order(order):
-            got = truth.answer(case)
+            got = components.answer(case)
         for output, value in reference.items():
             if value.dtype.kind == "f" and value.size and case.id != "positional_encoding/far" and "large" not in case.name:
                 finite = np.isfinite(value)
@@ -202,7 +202,7 @@ def test_a_part_of_a_gradient_that_is_zero_is_compared_at_the_size_of_the_gradie
         ("scaled_dot_product_attention_vjp/one_position", "key_bsgk"),
     ):
         case = next(case for case in all_cases(grad=True) if case.id == case_id).at(dtype)
-        expected, answer = tolerance.expect(case), truth.answer(case)
+        expected, answer = tolerance.expect(case), components.answer(case)
         zero = expected[name]
         assert zero.largest <= zero.bound < zero.whole
         assert not zero.incomparable

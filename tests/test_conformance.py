@@ -5,7 +5,7 @@ import pytest
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.ports.port import PORTS
 
 CASES = all_cases()
 QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # how XLA compiles, in half the time
@@ -42,7 +42,7 @@ def test_the_other_mode_conforms(port: str) -> None:
 
 
 def test_every_component_has_core_cases_and_ids_are_unique() -> None:
-    from rosettaformer.conformance.truth import COMPONENTS
+    from rosettaformer.conformance.reference.components import COMPONENTS
 
     assert {case.component for case in all_cases(grad=True) if case.core} == set(COMPONENTS)
     assert len({case.id for case in CASES}) == len(CASES)

@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 
 from reference_numpy.beams import Beam
-from rosettaformer.conformance import casefile, guides, runner, truth, vectors
-from rosettaformer.conformance.adapters import matching
+from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.choices import Chooser, Key, chosen_by
+from rosettaformer.conformance.cases import all_cases, case_files
 from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.ports.adapters import matching
+from rosettaformer.conformance.reference import components, replay
+from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
+from rosettaformer.conformance.vectors import golden
 
 PORT = "tests/ports/numpy_decoding.py"
-CASES = {case.id: case for case in all_cases() if case.component in truth.DECODING}
-SEARCHES = [case_id for case_id, case in CASES.items() if case.component in truth.SEARCHES]
+CASES = {case.id: case for case in all_cases() if case.component in components.DECODING}
+SEARCHES = [case_id for case_id, case in CASES.items() if case.component in components.SEARCHES]
 FAR = 1e-4  # far beyond what float32 rounds
 
 
@@ -34,7 +36,7 @@ class Margins(Chooser):
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
         for other in range(scores_bv.shape[1]):
-            if other != own and guides.might(other, key[1], scores_bv, again, FAR):
+            if other != own and replay.might(other, key[1], scores_bv, again, FAR):
                 self.least = 0.0
         return own
 
@@ -53,7 +55,7 @@ class Margins(Chooser):
 @pytest.mark.parametrize("case_id", SEARCHES)
 def test_no_choice_of_a_search_is_near_a_tie(case_id: str) -> None:
     margins = Margins()
-    truth.answer(CASES[case_id], chosen_by(margins))
+    components.answer(CASES[case_id], chosen_by(margins))
     assert margins.least >= FAR
 
 
@@ -62,13 +64,13 @@ def test_no_table_of_scores_is_near_a_boundary(case_id: str) -> None:
     """A little more of every number, by itself, changes which tokens are left or drawn in no case but where two are equal."""
     case = CASES[case_id]
     (name,) = [name for name in case.inputs if name in ("scores_bv", "logits_bv")]
-    before = truth.answer(case)["output"]
+    before = components.answer(case)["output"]
     generator = np.random.default_rng(0)
     for _ in range(20):
         noise = FAR * generator.uniform(-1, 1, case.inputs[name].shape)
         if "ties" in case_id:
             noise[:] = noise[0, 0]
-        after = truth.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {name: case.inputs[name] + noise}))["output"]
+        after = components.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {name: case.inputs[name] + noise}))["output"]
         if before.dtype.kind == "i":
             np.testing.assert_array_equal(after, before)
         else:
@@ -77,7 +79,7 @@ def test_no_table_of_scores_is_near_a_boundary(case_id: str) -> None:
 
 def _lengths(case: Case) -> list[int]:
     """The number of tokens of each answer."""
-    answer = truth.answer(case)
+    answer = components.answer(case)
     ids = next(iter(answer.values()))
     ended = np.cumsum(ids == case.inputs["strategy.end_id"], axis=-1)
     return [int((row == 0).sum() + row.any()) for row in ended.reshape(-1, ids.shape[-1])]
@@ -86,7 +88,7 @@ def _lengths(case: Case) -> list[int]:
 def test_answers_end_at_different_times() -> None:
     several = [case_id for case_id in SEARCHES if len(set(_lengths(CASES[case_id]))) > 1]
     assert len(several) >= 0.8 * len(SEARCHES)
-    for component in truth.SEARCHES:
+    for component in components.SEARCHES:
         lengths = {length for case_id in SEARCHES if case_id.startswith(component) for length in _lengths(CASES[case_id])}
         assert len(lengths) >= 4
         assert 8 in lengths
@@ -94,7 +96,7 @@ def test_answers_end_at_different_times() -> None:
 
 def test_the_rows_of_a_case_answer_differently() -> None:
     for case_id in SEARCHES:
-        first, *others = next(iter(truth.answer(CASES[case_id]).values()))
+        first, *others = next(iter(components.answer(CASES[case_id]).values()))
         if case_id != "greedy_search/nothing_may_follow":
             assert any(not np.array_equal(first, other) for other in others), case_id
 
@@ -105,7 +107,7 @@ def test_a_strategy_is_a_mapping_of_plain_values() -> None:
             if not isinstance(value, np.ndarray):
                 assert name.startswith("strategy.")
                 assert type(value) in (int, float, bool), name
-    json.dumps(casefile.row_of(CASES["decode_in_steps/prompt_first"]))
+    json.dumps(case_files.row_of(CASES["decode_in_steps/prompt_first"]))
 
 
 def test_ports_that_fix_a_config_have_the_cases_too() -> None:
@@ -116,8 +118,8 @@ def test_ports_that_fix_a_config_have_the_cases_too() -> None:
         {"share_embeddings": True, "tie_logits": True},
     ):
         for case in all_cases(fixed):
-            if case.component in truth.DECODING and not case.excluded:
-                truth.answer(case)
+            if case.component in components.DECODING and not case.excluded:
+                components.answer(case)
 
 
 def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
@@ -128,8 +130,8 @@ def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
 
 def test_vectors_hold_the_cases(tmp_path: Path) -> None:
     chosen = [CASES[case_id] for case_id in ("decode_in_steps/prompt_first", "truncate/all", "draw/some", "beam_search/two_tokens")]
-    vectors.export(tmp_path / "vectors", chosen)
-    assert vectors.verify(tmp_path / "vectors") == []
+    golden.export(tmp_path / "vectors", chosen)
+    assert golden.verify(tmp_path / "vectors") == []
     rows = {row["id"]: row for row in json.loads((tmp_path / "vectors" / "manifest.json").read_text())["cases"]}
     assert rows["decode_in_steps/prompt_first"]["inputs"]["splits"] == [3, 1, 1]
     assert rows["beam_search/two_tokens"]["inputs"]["strategy.beam_size"] == 4
@@ -167,10 +169,10 @@ def test_what_takes_compiled_is_told_and_nothing_else() -> None:
 
 
 def test_what_runs_the_whole_model_has_its_parameters() -> None:
-    for component in ("training_loss", "decode_in_steps", *truth.SEARCHES):
-        assert truth.model_of(component) == "transformer"
+    for component in ("training_loss", "decode_in_steps", *components.SEARCHES):
+        assert components.model_of(component) == "transformer"
     for component in ("draw", "layer_norm", "transformer"):
-        assert truth.model_of(component) == component
+        assert components.model_of(component) == component
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rosettaformer.conformance import following, tolerance, truth
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects, injected
 from rosettaformer.conformance.defects.effect import effect
+from rosettaformer.conformance.reference import components, near_ties, tolerance
 
 REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
     "EMB1 EMB2 EMB3 EMB6 EMB7 PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE8 PE9 PE10 PE11 PE12 "
@@ -26,7 +26,7 @@ RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width
 # what no run of a whole model can show: a mean far from 0, roundings that half types make anyway, a constant row within it, the update of
 # its parameters, and what is drawn at random
 NOT_IN_A_MODEL = ("NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "DRP5", "INI1", "INI2")
-MODELS = ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp", "decode_in_steps", *truth.SEARCHES)
+MODELS = ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp", "decode_in_steps", *components.SEARCHES)
 DEFECTS, CASES = all_defects(), {case.id: case for case in all_cases(grad=True)}
 OBSERVABLE = [id_ for id_, defect in DEFECTS.items() if not defect.unobservable]
 CLAIMS = [(case.id, id_) for case in CASES.values() for id_ in case.catches]
@@ -76,7 +76,7 @@ def test_every_defect_has_a_whole_page(defect: Defect) -> None:
     assert list(defect.fix) == ["torch", "tf", "jax"]
     for text in (defect.title, defect.what, defect.shows, defect.evidence, *defect.fix.values()):
         assert text.strip() == text != ""
-    assert defect.component in truth.COMPONENTS
+    assert defect.component in components.COMPONENTS
     assert defect.replaces or defect.unobservable
 
 
@@ -84,17 +84,17 @@ def test_every_defect_has_a_whole_page(defect: Defect) -> None:
 def test_the_unaltered_truth_passes_in_every_dtype(case_id: str) -> None:
     for dtype in CASES[case_id].dtypes:
         case, expected = _expected(case_id, dtype)
-        got = truth.answer(case)
-        expected = following.followed(case, expected, got)
+        got = components.answer(case)
+        expected = near_ties.followed(case, expected, got)
         assert max(compare(expected[name], got[name]).excess for name in expected) <= 1
 
 
 def test_an_injected_defect_leaves_the_truth_as_it_was() -> None:
     case = CASES["layer_norm/plain"]
-    before = truth.answer(case)["output"]
+    before = components.answer(case)["output"]
     with injected(DEFECTS["NRM3"]):
-        assert not np.array_equal(truth.answer(case)["output"], before)
-    np.testing.assert_array_equal(truth.answer(case)["output"], before)
+        assert not np.array_equal(components.answer(case)["output"], before)
+    np.testing.assert_array_equal(components.answer(case)["output"], before)
 
 
 def test_two_defects_at_one_place_compose() -> None:
@@ -104,7 +104,7 @@ def test_two_defects_at_one_place_compose() -> None:
     inputs["query_bthk"] = inputs["query_bthk"] * heads**-0.5 * key_size**0.5
     for pair in (("ATT1", "ATT3"), ("ATT3", "ATT1")):
         with injected(*(DEFECTS[id_] for id_ in pair)):
-            got = truth.answer(case)["output"]
+            got = components.answer(case)["output"]
         assert compare(tolerance.expect(dataclasses.replace(case, inputs=inputs))["output"], got).excess <= 1
 
 
@@ -113,7 +113,7 @@ def test_two_defects_at_places_within_each_other_compose() -> None:
     outputs = []
     for pair in ((), ("ATT16",), ("MHA11",), ("ATT16", "MHA11"), ("MHA11", "ATT16")):
         with injected(*(DEFECTS[id_] for id_ in pair)):
-            outputs.append(truth.answer(case)["output"])
+            outputs.append(components.answer(case)["output"])
     *different, reversed_ = outputs
     np.testing.assert_array_equal(different[-1], reversed_)
     for one, other in itertools.combinations(different, 2):
@@ -124,7 +124,7 @@ def test_two_defects_at_places_within_each_other_compose() -> None:
 def _answer(case_id: str, id_: str, dtype: str) -> dict[str, np.ndarray] | None:
     try:
         with injected(DEFECTS[id_]), np.errstate(all="ignore"):
-            return truth.answer(_expected(case_id, dtype)[0])
+            return components.answer(_expected(case_id, dtype)[0])
     except ValueError:
         return None
 

@@ -10,17 +10,17 @@ import mutation
 import numpy as np
 import pytest
 
-from rosettaformer.conformance import tolerance, truth
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
+from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
 from rosettaformer.conformance.diagnosis.conditions import condition
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.settings import all_settings
 from rosettaformer.conformance.diagnosis.stability import symptoms
+from rosettaformer.conformance.reference import components, tolerance
 
 DEFECTS, SETTINGS = all_defects(), all_settings()
 OBSERVABLE = [defect for defect in DEFECTS.values() if not defect.unobservable]
@@ -60,7 +60,7 @@ def _sizes(expectations: Mapping[str, tolerance.Expectation] | None) -> list[flo
 
 def _wrong(probe: Case, size: float) -> Iterator[Output]:
     """The truth's answer and a constant, and with noise of that size."""
-    reference = truth.answer(probe)
+    reference = components.answer(probe)
     yield _shifted(reference, lambda value: size)
     yield _shifted(reference, lambda value: size * np.random.default_rng(0).uniform(-1, 1, value.shape))
 
@@ -248,7 +248,7 @@ dtypes = ("float64",)
 
 def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
     probes = [case.at("float64") for case in _of("cross_entropy")][:2]
-    answers = [_shifted(truth.answer(probe), lambda value: 0.3) for probe in probes]
+    answers = [_shifted(components.answer(probe), lambda value: 0.3) for probe in probes]
     search = Search(Hypotheses(probes, []), answers)
     assert search.failing
     assert symptoms(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
@@ -256,10 +256,10 @@ def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
 
 def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
-    search = Search(known, [_shifted(truth.answer(probe), lambda value: 1e3) for probe in known.probes])
+    search = Search(known, [_shifted(components.answer(probe), lambda value: 1e3) for probe in known.probes])
     assert search.nearest() == []
     assert "100%" not in explanation.unexplained(search, False, ())
-    infinite = [_shifted(truth.answer(probe), lambda value: np.nan) for probe in known.probes]
+    infinite = [_shifted(components.answer(probe), lambda value: np.nan) for probe in known.probes]
     assert Search(known, infinite).nearest() == []
 
 
@@ -295,7 +295,7 @@ def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:
     probe = _of("layer_norm", "plain")[0].at("float32")
     clean = tolerance.expect(probe)
     wide = {name: dataclasses.replace(one, noise=1.0, noise_rmse=1.0) for name, one in clean.items()}
-    answer = _shifted(truth.answer(probe), lambda value: 0.3)
+    answer = _shifted(components.answer(probe), lambda value: 0.3)
     assert compare(wide["output"], answer["output"]).excess <= 1
     assert altered.equal(wide, answer)
     assert not altered.supports(clean, wide, answer)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rosettaformer.conformance.adapters.matching import assign
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis.altered import expected
-from rosettaformer.conformance.divergence import Backward, Divergence, Row, backward, divergence
+from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, Row, backward, divergence
+from rosettaformer.conformance.ports.adapters.matching import assign
 from rosettaformer.conformance.report.tree import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 

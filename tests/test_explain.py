@@ -10,7 +10,7 @@ from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.truth import COMPONENTS
+from rosettaformer.conformance.reference.components import COMPONENTS
 
 DEFECTS = all_defects()
 

@@ -10,15 +10,16 @@ import pytest
 
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
-from rosettaformer.conformance import following, guides, runner, tolerance, truth
+from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.choices import Chooser, Key, chosen_by
-from rosettaformer.conformance.orders import order, shuffled
+from rosettaformer.conformance.reference import components, near_ties, replay, tolerance
+from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
+from rosettaformer.conformance.reference.orders import order, shuffled
 from rosettaformer.conformance.result import Result, judge
 
 PORT = "tests/ports/numpy_decoding.py"
-SEARCHES = {case.id: case for case in all_cases() if case.component in truth.SEARCHES}
+SEARCHES = {case.id: case for case in all_cases() if case.component in components.SEARCHES}
 PLAIN, BEAMS = SEARCHES["greedy_search/plain"], SEARCHES["beam_search/n_best"]
 ROW = {"case": "", "component": "", "port": "", "dtype": "", "device": "", "mode": ""}
 NEAR = 1e-6
@@ -57,11 +58,11 @@ class Worst(Chooser):
 
 
 def chosen(case: Case, chooser: Chooser) -> Answer:
-    return truth.answer(case, chosen_by(chooser))
+    return components.answer(case, chosen_by(chooser))
 
 
 def judged(case: Case, answer: Any) -> Result:
-    return judge(ROW, "outputs", answer, following.expected(case, answer))
+    return judge(ROW, "outputs", answer, near_ties.expected(case, answer))
 
 
 def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
@@ -75,7 +76,7 @@ def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
 
 def common(case: Case) -> int:
     """The token that the case's answers hold most often, its end and padding aside."""
-    ids = next(iter(truth.answer(case).values())).ravel()
+    ids = next(iter(components.answer(case).values())).ravel()
     counts = np.bincount(ids[(ids != case.inputs["strategy.end_id"]) & (ids != case.config.padding_id)])
     return int(counts.argmax())
 
@@ -93,7 +94,7 @@ def test_the_other_of_two_tokens_that_tie_passes_and_so_does_what_follows_from_i
     other = Other(NEAR)
     answer = chosen(case, other)
     assert other.count
-    assert (answer["token_bn"] != truth.answer(case)["token_bn"]).any()
+    assert (answer["token_bn"] != components.answer(case)["token_bn"]).any()
     assert judged(case, answer).status == "pass"
     wrong = answer | {"log_p_bn": answer["log_p_bn"] * answer["log_p_bn"].dtype.type(2)}
     assert judged(case, wrong).message.startswith("log_p_bn: ")
@@ -101,7 +102,7 @@ def test_the_other_of_two_tokens_that_tie_passes_and_so_does_what_follows_from_i
 
 def test_a_token_that_is_clearly_worse_fails_by_its_row_its_step_and_its_margin() -> None:
     case = PLAIN.at("float32")
-    own, answer = truth.answer(case), chosen(case, Worst(2, 1))
+    own, answer = components.answer(case), chosen(case, Worst(2, 1))
     result = judged(case, answer)
     first, wrong = int(own["token_bn"][2, 1]), int(answer["token_bn"][2, 1])
     assert result.status == "differs"
@@ -114,7 +115,7 @@ def test_a_token_that_is_clearly_worse_fails_by_its_row_its_step_and_its_margin(
 
 def test_a_token_that_no_answer_may_hold_fails() -> None:
     case = PLAIN.at("float32")
-    answer = truth.answer(case)
+    answer = components.answer(case)
     answer["token_bn"][0, 0] = case.config.padding_id
     assert f"no error of the scores makes it {case.config.padding_id}" in judged(case, answer).message
 
@@ -221,7 +222,7 @@ def test_errors_of_all_scores_add_up_in_a_draw() -> None:
         def again(other_bv: np.ndarray, number: float = number) -> np.ndarray:
             return sampling.draw(other_bv, np.array([number]))
 
-        assert guides.might(2, 0, scores_bv, again, 0.01) == drawn
+        assert replay.might(2, 0, scores_bv, again, 0.01) == drawn
 
 
 @pytest.mark.parametrize("cut", ["nothing", "top_k", "top_p"])
@@ -246,7 +247,7 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
         other = again(scores_bv + rng.uniform(-error, error, scores_bv.shape))[0]
         if other != again(scores_bv)[0]:
             differing += 1
-            assert guides.might(int(other), 0, scores_bv, again, error)
+            assert replay.might(int(other), 0, scores_bv, again, error)
     assert differing or cut == "nothing"
 
 
@@ -257,7 +258,7 @@ def test_beams_that_tie_may_live_or_die(name: str) -> None:
     answer = {key: value.astype("float32") if value.dtype == "float64" else value for key, value in chosen(case, other).items()}
     assert other.count  # in float64 what ties is equal, whatever machine computes it
     case = case.at("float32")
-    assert (answer["token_bwn"] != truth.answer(case)["token_bwn"]).any()
+    assert (answer["token_bwn"] != components.answer(case)["token_bwn"]).any()
     assert judged(case, answer).status == "pass"
     wrong = answer | {"score_bw": answer["score_bw"] * np.float32(1.001)}
     assert judged(case, wrong).message.startswith("score_bw: error")
@@ -265,14 +266,14 @@ def test_beams_that_tie_may_live_or_die(name: str) -> None:
 
 def test_hypotheses_in_another_order_fail_unless_they_tie() -> None:
     case = BEAMS.at("float32")
-    answer = truth.answer(case)
+    answer = components.answer(case)
     swapped = {name: value[:, [1, 0, *range(2, value.shape[1])]] for name, value in answer.items()}
     assert "whose score gives it place 1" in judged(case, swapped).message
     case = of_two(BEAMS).at("float32")
     values = {name: value.copy() for name, value in case.parameters.items()}
     values["target_embedding.table"][-1] = values["target_embedding.table"][common(BEAMS)]
     case = dataclasses.replace(case, parameters=values)
-    answer = truth.answer(case)
+    answer = components.answer(case)
     row, place = np.argwhere(np.abs(np.diff(answer["score_bw"])) < NEAR)[0]
     for value in answer.values():
         value[row, [place, place + 1]] = value[row, [place + 1, place]]
@@ -314,8 +315,8 @@ def test_the_truth_in_another_order_passes(case_id: str) -> None:
         expected = tolerance.expect(case)
         for seed in (100, 101) if dtype in ("float64", "float32") else (100,):
             with order(shuffled(seed)):
-                answer = truth.answer(case)
-            result = judge(ROW, "outputs", answer, following.followed(case, expected, answer))
+                answer = components.answer(case)
+            result = judge(ROW, "outputs", answer, near_ties.followed(case, expected, answer))
             assert result.excess < 2, (dtype, seed, result.message)  # a half type rounds at random here, up or down
             assert not result.message.startswith("token"), (dtype, seed, result.message)
 
@@ -333,7 +334,7 @@ def test_long_answers_are_followed_quickly(component: str) -> None:
     answer = chosen(case, Other(NEAR))
     expected = tolerance.expect(case)
     start = time.perf_counter()
-    assert judge(ROW, "outputs", answer, following.followed(case, expected, answer)).status == "pass"
+    assert judge(ROW, "outputs", answer, near_ties.followed(case, expected, answer)).status == "pass"
     assert time.perf_counter() - start < 20
 
 
@@ -350,7 +351,7 @@ MALFORMED = {
 @pytest.mark.parametrize("what", MALFORMED)
 def test_what_is_no_answer_is_not_followed(what: str) -> None:
     case = PLAIN.at("float32")
-    assert judged(case, MALFORMED[what](truth.answer(case))).status == "differs"
+    assert judged(case, MALFORMED[what](components.answer(case))).status == "differs"
 
 
 def test_ids_may_be_of_any_integer_type() -> None:

@@ -15,8 +15,8 @@ from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.port import PORTS
-from rosettaformer.conformance.truth import SEARCHES, forward_of
+from rosettaformer.conformance.ports.port import PORTS
+from rosettaformer.conformance.reference.components import SEARCHES, forward_of
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from rosettaformer.cli import main
-from rosettaformer.conformance import runner, statistics, tolerance, truth, vectors
+from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases, of_components
 from rosettaformer.conformance.cases.gradients import gradient
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.orders import order, shuffled
+from rosettaformer.conformance.reference import components, statistics, tolerance
+from rosettaformer.conformance.reference.orders import order, shuffled
 from rosettaformer.conformance.result import judge
+from rosettaformer.conformance.vectors import golden
 
 CASES = {case.id: case for case in all_cases(grad=True)}
 PORT = str(Path(__file__).parent / "ports" / "numpy_gradients.py")
@@ -22,10 +24,10 @@ ROW = {"case": "c", "component": "layer_norm_vjp", "port": "p", "dtype": "float6
 
 
 def test_every_forward_case_that_has_something_differentiable_has_a_gradient_case() -> None:
-    forward = [case for case in CASES.values() if not truth.forward_of(case.component)]
-    assert [case for case in all_cases() if truth.forward_of(case.component)] == []
+    forward = [case for case in CASES.values() if not components.forward_of(case.component)]
+    assert [case for case in all_cases() if components.forward_of(case.component)] == []
     for case in forward:
-        if case.component not in truth.DIFFERENTIABLE:
+        if case.component not in components.DIFFERENTIABLE:
             continue
         twin = case.id.endswith("_weights") and "return_weights" in case.inputs and case.id.removesuffix("_weights") in CASES
         name = case.name.removesuffix("_weights") if twin else case.name
@@ -34,14 +36,14 @@ def test_every_forward_case_that_has_something_differentiable_has_a_gradient_cas
         assert set(own.inputs) == {*wanted, "cotangent"}
         assert all(own.inputs[key] is value for key, value in wanted.items())
         assert (own.since, own.core, own.dtypes) == (2, CASES[f"{case.component}/{name}"].core, case.dtypes)
-    rows = list(truth.COMPONENTS)
-    assert all(rows[rows.index(f"{name}_vjp") - 1] == name for name in truth.DIFFERENTIABLE)
+    rows = list(components.COMPONENTS)
+    assert all(rows[rows.index(f"{name}_vjp") - 1] == name for name in components.DIFFERENTIABLE)
 
 
 @pytest.mark.parametrize("case_id", ["layer_norm_vjp/plain", "transformer_vjp/soft_rows", "scaled_dot_product_attention_vjp/bias"])
 def test_a_gradient_is_asked_of_every_floating_argument(case_id: str) -> None:
     case = CASES[case_id].at("float32")
-    got = truth.answer(case)
+    got = components.answer(case)
     floating = {name for name, value in case.inputs.items() if isinstance(value, np.ndarray) and value.dtype == np.float32}
     assert set(got) == (floating - {"cotangent"}) | {f"parameters.{name}" for name in case.parameters}
     for name, value in got.items():
@@ -62,7 +64,7 @@ def test_the_truth_in_an_order_that_the_tolerance_does_not_know_passes(case_id: 
     expected = tolerance.expect(case)
     for seed in (1001, 1002):
         with order(shuffled(seed)):
-            got = truth.answer(case)
+            got = components.answer(case)
         assert max(compare(expected[name], got[name]).excess for name in expected) <= 1
 
 
@@ -86,7 +88,7 @@ def test_a_port_that_shares_no_formula_with_the_truth_conforms() -> None:
 
 def test_what_a_mapping_lacks_is_named() -> None:
     case = CASES["encoder_layer_vjp/post"].at("float64")
-    expected, answer = tolerance.expect(case), truth.answer(case)
+    expected, answer = tolerance.expect(case), components.answer(case)
     assert judge(ROW, "outputs", answer, expected).status == "pass"
     wrong = answer | {"parameters.feed_forward.hidden.bias": answer["parameters.feed_forward.hidden.bias"] * 1.01}
     result = judge(ROW, "outputs", wrong, expected)
@@ -104,7 +106,7 @@ def test_names_with_dots_are_nested_before_the_truth_is_called() -> None:
     without = dataclasses.replace(case, inputs={name: value for name, value in case.inputs.items() if name not in sites})
     for site in sites:
         dropped = dataclasses.replace(case, inputs=dict(without.inputs) | {site: case.inputs[site]})
-        assert not np.array_equal(truth.answer(dropped)["output"], truth.answer(without)["output"]), site
+        assert not np.array_equal(components.answer(dropped)["output"], components.answer(without)["output"]), site
 
 
 def test_a_gradient_with_an_inner_case_is_drawn_from_its_own_generator() -> None:
@@ -119,14 +121,14 @@ def test_other_seeds_give_the_same_statistics(case_id: str, dtype: str) -> None:
     case = CASES[case_id].at(dtype)
     expected = tolerance.expect(case)
     for seed in range(2000, 2010):
-        got = truth.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed}))
+        got = components.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed}))
         assert max(compare(expected[name], got[name]).excess for name in expected) <= 1
 
 
 def _initialised(change: object) -> float:
     case = CASES["initialise/semillero"].at("float64")
     expected = tolerance.expect(case)
-    values = change(truth.module_of("parameters").initialise(case.config, 5))  # type: ignore[operator]
+    values = change(components.module_of("parameters").initialise(case.config, 5))  # type: ignore[operator]
     got = statistics.measured(case.component, case.inputs, values)
     return max(compare(expected[name], got[name]).excess for name in expected)
 
@@ -164,8 +166,8 @@ def test_gradients_are_put_where_they_are_asked_for() -> None:
     def components(*names: str, grad: bool = False) -> set[str]:
         return {case.component for case in of_components(cases, names, grad)}
 
-    assert components() == {name for name in truth.COMPONENTS if not name.endswith("_vjp")}
-    assert components(grad=True) == set(truth.COMPONENTS)
+    assert components() == {name for name in components.COMPONENTS if not name.endswith("_vjp")}
+    assert components(grad=True) == set(components.COMPONENTS)
     assert components("layer_norm") == {"layer_norm"}
     assert components("layer_norm", grad=True) == {"layer_norm", "layer_norm_vjp"}
     assert components("layer_norm_vjp", "softmax") == {"layer_norm_vjp", "softmax"}
@@ -184,15 +186,15 @@ def test_check_puts_gradients_and_exits_by_them(tmp_path: Path, capsys: pytest.C
 
 def test_vectors_hold_gradients_and_judge_answers_to_them(tmp_path: Path) -> None:
     chosen = [CASES["layer_norm_vjp/plain"], CASES["cross_entropy/smoothed"], CASES["adam/decay"]]
-    vectors.export(tmp_path / "vectors", chosen)
-    assert vectors.verify(tmp_path / "vectors") == []
+    golden.export(tmp_path / "vectors", chosen)
+    assert golden.verify(tmp_path / "vectors") == []
     rows = {row["id"]: row for row in json.loads((tmp_path / "vectors" / "manifest.json").read_text())["cases"]}
     assert set(rows["layer_norm_vjp/plain"]["expected"]["float32"]) == {"x_btd", "parameters.scale", "parameters.offset"}
     assert rows["adam/decay"]["inputs"]["step"] == 3
 
 
 def _answers(case: Case) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(value) for name, value in truth.answer(case).items()}
+    return {name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}
 
 
 def test_answers_of_many_outputs_are_judged_from_files(tmp_path: Path) -> None:
@@ -205,4 +207,4 @@ def test_answers_of_many_outputs_are_judged_from_files(tmp_path: Path) -> None:
         cast = case.at("float32")
         random = case.component == "random_dropout"
         save_file({"output": statistics.random_dropout(cast.inputs["x"], 9, 0.3)} if random else _answers(cast), path)
-    assert {result.status for result in vectors.judge_results(tmp_path, chosen, ["float32"])} == {"pass"}
+    assert {result.status for result in golden.judge_results(tmp_path, chosen, ["float32"])} == {"pass"}

@@ -1,6 +1,7 @@
 """The rules of the house: who imports whom, one public surface in four packages, every decision written and tested."""
 
 import ast
+import graphlib
 import importlib.util
 import re
 import subprocess
@@ -113,6 +114,22 @@ def test_the_command_loads_no_framework() -> None:
     script = f"import sys, rosettaformer.cli; print([name for name in {FRAMEWORKS!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_no_module_of_the_application_is_in_a_circle_of_imports() -> None:
+    """Each can be imported first: a module depends on what it imports at its top, and on the packages around that."""
+    modules = {".".join(path.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): path for path in files("rosettaformer")}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            target = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            for full in (".".join(filter(None, [*target, alias.name])).split(".") for alias in node.names):
+                chain = [".".join(full[:length]) for length in range(1, len(full) + 1)]
+                graph[name] |= {one for one in chain if one in modules and not f"{name}.".startswith(f"{one}.")}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)
 
 
 @pytest.mark.parametrize("file", TWINS)

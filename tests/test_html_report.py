@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rosettaformer.conformance.compare import Comparison
+from rosettaformer.conformance.compare import HIGHEST, Comparison
 from rosettaformer.conformance.diagnosis import Finding
-from rosettaformer.conformance.divergence import Divergence, Row
-from rosettaformer.conformance.heat import HIGHEST
+from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
 from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result

@@ -31,8 +31,8 @@ from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
 from reference_numpy import positional_encoding as truth_positions  # noqa: E402
 from reference_numpy import transformer as truth  # noqa: E402
-from rosettaformer.conformance.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
+from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 
 
 def small(**changes: Any) -> TransformerConfig:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance import tolerance
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.port import NotCovered
+from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.conformance.reference import tolerance
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +26,7 @@ from impl_torch.embedding import Embedding  # noqa: E402
 from impl_torch.linear import Linear  # noqa: E402
 from impl_torch.softmax import softmax  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
-from rosettaformer.conformance.adapters.torch import Adapter  # noqa: E402
+from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
 
 
 @pytest.fixture

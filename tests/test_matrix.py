@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from rosettaformer.commands.progress import Checking
-from rosettaformer.conformance import expression
-from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases import all_cases, expression
 from rosettaformer.conformance.report import matrix
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result

@@ -23,8 +23,8 @@ from training_runs import MODEL, train
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.conformance import casefile, truth
-from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases import all_cases, case_files
+from rosettaformer.conformance.reference import components
 from rosettaformer.training import folder as run_folder
 from rosettaformer.training.store import Store
 
@@ -195,10 +195,10 @@ def _results(path: Path) -> None:
     cases = [case.at("float32") for case in all_cases() if case.component == "softmax" and "float32" in case.dtypes]
     given = path / "given"
     for case in cases:
-        target = given / casefile.answer_path(case)
+        target = given / case_files.answer_path(case)
         target.parent.mkdir(parents=True, exist_ok=True)
-        container.write(target, {name: np.asarray(value, np.float32) for name, value in truth.answer(case).items()}, {})
-    first, second = (given / casefile.answer_path(case) for case in cases[:2])
+        container.write(target, {name: np.asarray(value, np.float32) for name, value in components.answer(case).items()}, {})
+    first, second = (given / case_files.answer_path(case) for case in cases[:2])
     first.rename(path / "softmax.safetensors")
     first.symlink_to("../../../softmax.safetensors")
     second.unlink()

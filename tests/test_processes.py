@@ -16,8 +16,8 @@ import pytest
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.port import unavailable
-from rosettaformer.conformance.process import Process
+from rosettaformer.conformance.ports.port import unavailable
+from rosettaformer.conformance.ports.process import Process
 from rosettaformer.conformance.report.summary import Summary
 
 HOUSE = Path(__file__).resolve().parent.parent

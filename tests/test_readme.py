@@ -14,9 +14,9 @@ import pytest
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.ports.port import PORTS
+from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.conformance.report.matrix import LEGEND
-from rosettaformer.conformance.truth import COMPONENTS
 
 HOUSE = Path(__file__).resolve().parent.parent
 README = (HOUSE / "README.md").read_text()

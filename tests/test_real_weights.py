@@ -12,9 +12,9 @@ from backends import PORTS, Backend
 from reference_numpy import parameters
 from reference_numpy.transformer import transformer
 from rosettaformer import checkpoints
-from rosettaformer.conformance import tolerance
 from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import tolerance
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ import pytest
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.heat import heat_map
+from rosettaformer.conformance.compare import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
 PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")

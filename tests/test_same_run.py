@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
-from rosettaformer.conformance import tolerance
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.reference import tolerance
 from rosettaformer.training import same_run, same_run_report
 from rosettaformer.training.envelope import Envelope, is_unseen
 from rosettaformer.training.same_run import Experiment, Run

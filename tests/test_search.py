@@ -8,11 +8,11 @@ import pytest
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import explanation
 from rosettaformer.conformance.diagnosis.altered import separates
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search, _pairs
-from rosettaformer.conformance.diagnosis.settings import all_settings
 
 PAGE = (Path(__file__).parent.parent / "docs" / "mutation.md").read_text().splitlines()
 DEFECTS, SETTINGS = all_defects(), all_settings()

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rosettaformer.conformance import signature
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.port import Port
-from rosettaformer.conformance.questions import plain
-from rosettaformer.conformance.watch import Watch
-from rosettaformer.conformance.worker import _reply
+from rosettaformer.conformance.ports import signature
+from rosettaformer.conformance.ports.port import Port
+from rosettaformer.conformance.ports.questions import plain
+from rosettaformer.conformance.ports.server import _reply
+from rosettaformer.conformance.ports.side_effects import Watch
 
 FUNCTION = (
     "; layer_norm is called as layer_norm(case), where case.inputs has x_btd, case.parameters scale, offset, and case.config the settings"

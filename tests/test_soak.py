@@ -5,7 +5,7 @@ from random_cases import random_case
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.port import PORTS
+from rosettaformer.conformance.ports.port import PORTS
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 
 import reference_numpy as truth_package
 from reference_numpy import parameters
-from rosettaformer.conformance import taps, tolerance
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import all_defects, injected
+from rosettaformer.conformance.reference import tolerance, trace
 
 CASES = {case.id: case for case in all_cases()}
 WHOLE = [case.id for case in CASES.values() if case.component in ("encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")]
@@ -19,7 +19,7 @@ WHOLE = [case.id for case in CASES.values() if case.component in ("encoder_layer
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_tap_is_a_case_that_the_truth_answers_with_the_same_output(name: str) -> None:
-    for path, tap in taps.record(CASES[name]).items():
+    for path, tap in trace.record(CASES[name]).items():
         assert compare(tolerance.expect(tap.case())["output"], tap.output).excess <= 1, path
 
 
@@ -29,11 +29,11 @@ def test_there_is_a_tap_for_every_subtree_of_the_parameters_that_is_a_component(
     blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, case.component)}
     projections = {"query", "key", "value", "output", "hidden"}
     expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks}
-    assert expected <= {path for path, tap in taps.record(case).items() if tap.parameters}
+    assert expected <= {path for path, tap in trace.record(case).items() if tap.parameters}
 
 
 def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent() -> None:
-    record = taps.record(CASES["transformer/semillero"])
+    record = trace.record(CASES["transformer/semillero"])
     order = list(record)
     assert order[0] == "source_embedding"
     assert order[-1] == ""
@@ -44,7 +44,7 @@ def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent(
 
 
 def test_components_without_parameters_have_the_path_of_the_call_around_them_and_dropout_its_canonical_site() -> None:
-    record = taps.record(CASES["transformer/semillero"])
+    record = trace.record(CASES["transformer/semillero"])
     assert {
         path for path, tap in record.items() if tap.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
     } == {
@@ -59,7 +59,7 @@ def test_components_without_parameters_have_the_path_of_the_call_around_them_and
 
 def test_a_shared_table_is_two_embeddings_and_a_tied_kernel_is_an_array_of_its_own() -> None:
     case = CASES["transformer/keras_lab"]
-    record = taps.record(case)
+    record = trace.record(case)
     assert np.array_equal(record["source_embedding"].inputs["token"], case.inputs["source"])
     assert np.array_equal(record["target_embedding"].inputs["token"], case.inputs["target"])
     kernel = record["logits"].parameters["kernel"]
@@ -71,19 +71,19 @@ def test_a_shared_table_is_two_embeddings_and_a_tied_kernel_is_an_array_of_its_o
 def test_two_layers_with_the_same_arrays_keep_their_paths() -> None:
     case = CASES["encoder/final_norm"]
     same = {name: case.parameters[name.replace("layers.1.", "layers.0.")] for name in case.parameters}
-    record = taps.record(dataclasses.replace(case, parameters=same))
+    record = trace.record(dataclasses.replace(case, parameters=same))
     first, second = record["layers.0.self_attention"], record["layers.1.self_attention"]
     assert np.array_equal(first.inputs["query_btd"], case.inputs["x_bsd"])
     assert np.array_equal(second.inputs["query_btd"], record["layers.0"].output)
 
 
 def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
-    tap = taps.record(CASES["transformer/semillero"])["target_embedding"]
+    tap = trace.record(CASES["transformer/semillero"])["target_embedding"]
     assert parameters.shapes(tap.config, "embedding") == {"table": tap.parameters["table"].shape}
 
 
 def test_half_types_are_recorded_in_the_dtype_in_which_the_truth_computes() -> None:
-    record = taps.record(CASES["encoder_layer/post"].at("bfloat16"))
+    record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"
     assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"
 
@@ -91,15 +91,15 @@ def test_half_types_are_recorded_in_the_dtype_in_which_the_truth_computes() -> N
 def test_the_truth_is_left_as_it_was_also_when_it_fails() -> None:
     before = truth_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
-        taps.record(_with_width(CASES["encoder_layer/post"], 3))
+        trace.record(_with_width(CASES["encoder_layer/post"], 3))
     assert truth_package.attention.multi_head_attention is before
 
 
 def test_a_defective_truth_is_recorded_as_it_is() -> None:
     case = CASES["decoder_layer/post"]
-    clean = taps.record(case)
+    clean = trace.record(case)
     with injected(all_defects()["MHA11"]):
-        altered = taps.record(case)
+        altered = trace.record(case)
     assert not np.allclose(altered["cross_attention"].inputs["query_btd"], clean["cross_attention"].inputs["query_btd"])
 
 

@@ -24,9 +24,9 @@ from impl_jax import attention, embedding, feed_forward, loss, optimizer, port, 
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.fast.compiled import compiled  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
-from rosettaformer.conformance.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
-from rosettaformer.conformance.port import NotCovered  # noqa: E402
+from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
+from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
 
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.1}
 CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger

@@ -23,7 +23,7 @@ from reference_numpy import TransformerConfig, parameters, preset, sites  # noqa
 from reference_numpy.recipe import PAPER, Recipe  # noqa: E402
 from reference_numpy.strategy import Strategy  # noqa: E402
 from reference_numpy.training import Trainer as Truth  # noqa: E402
-from rosettaformer.conformance.tolerance import ulp  # noqa: E402
+from rosettaformer.conformance.reference.tolerance import ulp  # noqa: E402
 
 # Without biases of attention: a key's bias moves no softmax, so its gradient is rounding alone, which Adam divides by itself.
 TIED = preset(

@@ -18,10 +18,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rosettaformer.cli import main
-from rosettaformer.conformance import pinned, seal, truth, vectors
 from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
-from rosettaformer.conformance.casefile import answer_path, arrays_of, row_of
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.case_files import answer_path, arrays_of, row_of
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.vectors import golden, regenerate, seal
 
 DATA = Path(__file__).parent / "data"
 FROZEN, FINGERPRINTS = DATA / "vectors", DATA / "cases.json"
@@ -79,15 +80,15 @@ def test_every_case_says_since_which_version_it_stands() -> None:
 def test_the_frozen_vectors_are_what_the_suite_makes_bit_for_bit() -> None:
     assert FROZEN.is_dir()
     assert sum(path.stat().st_size for path in FROZEN.iterdir()) < 2e6
-    same_kind = json.loads((FROZEN / "manifest.json").read_text())["made_with"] == pinned.made_with()
-    findings = [finding for finding in vectors.verify(FROZEN) if same_kind or not finding.rounding]
+    same_kind = json.loads((FROZEN / "manifest.json").read_text())["made_with"] == regenerate.made_with()
+    findings = [finding for finding in golden.verify(FROZEN) if same_kind or not finding.rounding]
     assert findings == []
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("vectors") / "exported"
-    vectors.export(directory, MANY)
+    golden.export(directory, MANY)
     return directory
 
 
@@ -101,10 +102,10 @@ def test_an_export_holds_every_case_and_is_the_same_again(exported: Path, tmp_pa
     assert [row["id"] for row in manifest["cases"]] == [case.id for case in CASES if case in MANY]
     assert manifest["suite"] == SUITE_VERSION
     assert {path.name for path in exported.iterdir()} == {"manifest.json", *(row["file"] for row in manifest["cases"])}
-    vectors.export(tmp_path / "again", MANY)
+    golden.export(tmp_path / "again", MANY)
     for path in exported.iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
-    assert vectors.verify(exported) == []
+    assert golden.verify(exported) == []
 
 
 READER = """
@@ -143,7 +144,7 @@ def test_flipped_bits_and_missing_files_are_listed_all_at_once(copy: Path) -> No
         content[-1] ^= 1
         (copy / name).write_bytes(content)
     (copy / names[2]).unlink()
-    messages = [finding.message for finding in vectors.verify(copy)]
+    messages = [finding.message for finding in golden.verify(copy)]
     assert sorted(messages) == sorted(
         [*(f"{name} is damaged: its SHA-256 is not that of the manifest" for name in names[:2]), f"{names[2]} is missing"]
     )
@@ -210,13 +211,13 @@ def _shift(name: str, size: float) -> Any:
 )
 def test_whatever_differs_is_said_of_its_case(copy: Path, change: Any, tensors: Any, message: str, rounding: bool) -> None:
     _edit(copy, "layer_norm/plain", change or (lambda row: None), tensors)
-    (finding,) = vectors.verify(copy)
+    (finding,) = golden.verify(copy)
     assert message in finding.message
     assert finding.rounding == rounding
 
 
 def _messages(directory: Path) -> list[str]:
-    return [finding.message for finding in vectors.verify(directory)]
+    return [finding.message for finding in golden.verify(directory)]
 
 
 @pytest.mark.parametrize(
@@ -265,12 +266,12 @@ def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
     with pytest.raises(ValueError, match="a field must be named once; got 'component' twice"):
-        vectors.verify(copy)
+        golden.verify(copy)
 
 
 def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned, "_environment", lambda: dict(os.environ))
-    assert [finding for finding in vectors.verify(exported) if not finding.rounding] == []
+    monkeypatch.setattr(regenerate, "_environment", lambda: dict(os.environ))
+    assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
 
 
 def _run(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -324,7 +325,7 @@ def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps(manifest | {"suite": SUITE_VERSION + 1}))
     with pytest.raises(ValueError, match=f"suite version {SUITE_VERSION + 1}; this is version {SUITE_VERSION}"):
-        vectors.verify(copy)
+        golden.verify(copy)
 
 
 def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
@@ -333,12 +334,12 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
         for dtype in ("float32", "bfloat16"):
             path = tmp_path / answer_path(case.at(dtype))
             path.parent.mkdir(parents=True, exist_ok=True)
-            outputs = {name: np.ascontiguousarray(value) for name, value in truth.answer(case.at(dtype)).items()}
+            outputs = {name: np.ascontiguousarray(value) for name, value in components.answer(case.at(dtype)).items()}
             save_file({name: value * 2 if case.name == "square" else value for name, value in outputs.items()}, path)
     (tmp_path / "float32/layer_norm/large_mean.safetensors").write_bytes(b"garbage")
     (tmp_path / "float32/layer_norm/one_position.safetensors").unlink()
     (tmp_path / "float32/layer_norm/one_position.json").write_text('{"unsupported": "made_up"}')
-    results = vectors.judge_results(tmp_path, cases, ["float32", "bfloat16", "float16"])
+    results = golden.judge_results(tmp_path, cases, ["float32", "bfloat16", "float16"])
     status = {(result.case, result.dtype): result.status for result in results}
     assert len(results) == 3 * len(cases)
     assert status["layer_norm/plain", "float32"] == status["multi_head_attention/per_head_weights", "bfloat16"] == "pass"
@@ -351,11 +352,11 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a folder of outputs"):
-        vectors.judge_results(tmp_path / "nowhere", MANY, DTYPES)
+        golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
     (tmp_path / "float32").mkdir()
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors after a case; got\n  float32/layernorm.safetensors"):
-        vectors.judge_results(tmp_path, MANY, DTYPES)
+        golden.judge_results(tmp_path, MANY, DTYPES)
 
 
 if __name__ == "__main__":  # freezes what is new and leaves the rest as it was frozen

@@ -105,9 +105,9 @@ def test_another_dtype_is_refused(backend: Backend) -> None:
 
 def test_square_kernels_are_not_transposed(backend: Backend) -> None:
     """A kernel whose layouts all have the same shape still arrives in the right one: the outputs tell."""
-    from rosettaformer.conformance import tolerance
     from rosettaformer.conformance.cases import all_cases
     from rosettaformer.conformance.compare import compare
+    from rosettaformer.conformance.reference import tolerance
 
     case = next(case for case in all_cases() if case.id == "multi_head_attention/square").at("float32")
     assert len({value.shape for name, value in case.parameters.items() if name.endswith("kernel")}) == 2

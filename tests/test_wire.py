@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rosettaformer.conformance import answers, questions
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.ports import answers, questions
 from rosettaformer.processes import printable, wire, words
 
 

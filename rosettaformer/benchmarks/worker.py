@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.port import PORTS, unavailable
+from ..conformance.ports.port import PORTS, unavailable
 from ..extras import install
 from ..processes import Answer, message, serve, words
 from . import problem

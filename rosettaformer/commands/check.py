@@ -15,14 +15,14 @@ from ..cli import MISSING, MISTAKE
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
+from ..conformance.cases.checkpoint import checkpoint_cases
+from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
-from ..conformance.checkpoint import checkpoint_cases
 from ..conformance.diagnosis import Diagnosis
-from ..conformance.expression import choose
-from ..conformance.port import PORTS
+from ..conformance.ports.port import PORTS
+from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
-from ..conformance.truth import COMPONENTS
 from ..extras import install
 from .options import listed
 from .ports import importable, require_ports
@@ -163,7 +163,7 @@ def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
 
 
 def _judge(directory: Path, cases: list[Case], dtypes: Names) -> list[runner.Result]:
-    from ..conformance.vectors import judge_results
+    from ..conformance.vectors.golden import judge_results
 
     return judge_results(directory, cases, dtypes)
 

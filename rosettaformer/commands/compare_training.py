@@ -18,7 +18,7 @@ from ..checkpoints import canonical
 from ..checkpoints.choices import parse_settings
 from ..checkpoints.reading import parse_json
 from ..cli import MISSING
-from ..conformance.port import PORTS
+from ..conformance.ports.port import PORTS
 from ..conformance.report import files
 from ..extras import install
 from ..training import same_run, same_run_report

@@ -15,10 +15,10 @@ from reference_numpy.suggestions import known
 from ..cli import MISSING
 from ..conformance import deviations, diagnosis
 from ..conformance.cases import all_cases
-from ..conformance.port import MissingBackend
+from ..conformance.ports.port import MissingBackend
+from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
-from ..conformance.truth import COMPONENTS
 
 __all__ = ["diagnose", "run"]
 

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from reference_numpy.suggestions import nearest
 
-from ..conformance import tolerance
 from ..conformance.cases import all_cases
 from ..conformance.defects import Defect, all_defects
 from ..conformance.defects.effect import Effect, effect
-from ..conformance.truth import COMPONENTS
+from ..conformance.reference import tolerance
+from ..conformance.reference.components import COMPONENTS
 
 __all__ = ["explain"]
 

@@ -12,10 +12,10 @@ import click
 from reference_numpy import parameters, preset
 
 from ..conformance.cases import all_cases
+from ..conformance.cases.expression import choose, matching
 from ..conformance.defects import all_defects
-from ..conformance.expression import choose, matching
-from ..conformance.port import ENTRY_POINTS, PORTS
-from ..conformance.truth import COMPONENTS, VJP, forward_of, model_of, module_of
+from ..conformance.ports.port import ENTRY_POINTS, PORTS
+from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
 from .options import Choice
 
 __all__ = ["list"]

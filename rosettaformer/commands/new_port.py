@@ -12,7 +12,7 @@ from ..checkpoints.replacing import replacing
 from ..cli import MISSING
 from ..conformance import runner
 from ..conformance.cases import all_cases
-from ..conformance.command import PREFIX
+from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from .options import Choice

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from reference_numpy.suggestions import known
 
-from ..conformance.command import PREFIX
-from ..conformance.port import ENTRY_POINTS, PORTS
+from ..conformance.ports.command import PREFIX
+from ..conformance.ports.port import ENTRY_POINTS, PORTS
 
 __all__ = ["importable", "require_ports"]
 

@@ -7,9 +7,9 @@ import click
 
 from reference_numpy.suggestions import known
 
-from ..conformance import vectors as golden
 from ..conformance.cases import all_cases, of_components
-from ..conformance.truth import COMPONENTS
+from ..conformance.reference.components import COMPONENTS
+from ..conformance.vectors import golden
 from .options import Group
 
 __all__ = ["vectors"]

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from . import truth
 from .case import Case
 from .cases.gradients import gradient
-from .tolerance import Expectation
+from .reference import components
+from .reference.tolerance import Expectation
 
 __all__ = ["Hidden", "marked"]
 
@@ -68,18 +68,18 @@ def _effects(case: Case) -> dict[str, float]:
 
 
 def _gradient_effects(case: Case) -> dict[str, float]:
-    if case.component in (*truth.SEARCHES, "decode_in_steps"):
+    if case.component in (*components.SEARCHES, "decode_in_steps"):
         case = _of_model(case)
-    if case.component in truth.DIFFERENTIABLE:
+    if case.component in components.DIFFERENTIABLE:
         case = gradient(case)
-    if not (forward := truth.forward_of(case.component)):
+    if not (forward := components.forward_of(case.component)):
         return {}
     values = dict(case.inputs) | {f"parameters.{name}": value for name, value in case.parameters.items()}
     inputs = {name: value for name, value in case.inputs.items() if name != "cotangent"}
     with np.errstate(all="ignore"):
-        output = truth.answer(dataclasses.replace(case, component=forward, inputs=inputs))["output"]
+        output = components.answer(dataclasses.replace(case, component=forward, inputs=inputs))["output"]
         size = float(np.abs(output * case.inputs["cotangent"]).max(initial=0.0))
-        found = {name: float(np.abs(slope * values[name]).max(initial=0.0)) for name, slope in truth.answer(case).items()}
+        found = {name: float(np.abs(slope * values[name]).max(initial=0.0)) for name, slope in components.answer(case).items()}
     return {name: effect / size if size else 0.0 for name, effect in found.items()}
 
 

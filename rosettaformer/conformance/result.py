@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .compare import compare
-from .heat import heat_map, relative_error
-from .tolerance import Expectation
+from .compare import compare, heat_map, relative_error
+from .reference.tolerance import Expectation
 
 __all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 

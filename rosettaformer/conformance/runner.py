@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..processes import cores
-from . import following, tolerance
 from .case import Case
 from .cases import fitted
-from .command import PREFIX, Command
 from .hidden import Hidden, marked
-from .process import Process, Worker
+from .ports.command import PREFIX, Command
+from .ports.process import Process, Worker
+from .reference import near_ties, tolerance
+from .reference.components import SEARCHES
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
-from .truth import SEARCHES
 
 __all__ = ["FAILURES", "NOT_STARTED", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
@@ -146,7 +146,7 @@ class _Plan:
         if question.case.component not in SEARCHES:
             return expected
         case, hidden = question.case.at(question.dtype, question.device), next(iter(expected.values())).hidden
-        return self._truth.submit(lambda: marked(following.followed(case, expected, answer), hidden)).result()
+        return self._truth.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
 
     def _fit(self, config: dict[str, Any]) -> list[Case]:
         """The cases for that config: the same objects for equal configs."""

@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from ..processes import cores
-from . import following
 from .cases import all_cases
 from .hidden import Hidden, marked
+from .reference import near_ties
 from .result import Result, judge
 from .runner import open_worker, unable
 
@@ -51,7 +51,7 @@ class Single:
         row["seconds"] = time.monotonic() - started
         if kind != "outputs":
             return judge(row, kind, answer, {})
-        expected, reason = following.expected(case.at(dtype), answer), self._hidden.reason(case)
+        expected, reason = near_ties.expected(case.at(dtype), answer), self._hidden.reason(case)
         return judge(row, kind, answer, marked(expected, reason))
 
     def close(self) -> None:

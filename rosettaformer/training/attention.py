@@ -9,8 +9,8 @@ from reference_numpy import attention, parameters
 
 from ..checkpoints import Checkpoint
 from ..checkpoints.replacing import replacing
-from ..conformance import taps
 from ..conformance.case import Case
+from ..conformance.reference import trace
 
 __all__ = ["draw", "table", "weights"]
 
@@ -24,7 +24,7 @@ def weights(model: Checkpoint, source: Sequence[int], target: Sequence[int]) -> 
     """
     inputs = {"source": np.array([source]), "target": np.array([target])}
     path = f"decoder.layers.{model.config.decoder_layers - 1}.cross_attention"
-    tap = taps.record(Case("translation", "transformer", model.config, inputs, model.parameters).at("float64"))[path]
+    tap = trace.record(Case("translation", "transformer", model.config, inputs, model.parameters).at("float64"))[path]
     _, weights_bhts = attention.multi_head_attention(parameters.nest(tap.parameters), **tap.inputs, return_weights=True)
     return weights_bhts[0].mean(axis=0)
 

@@ -12,7 +12,7 @@ import numpy as np
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
-from ..conformance.port import PORTS, MissingBackend, unavailable
+from ..conformance.ports.port import PORTS, MissingBackend, unavailable
 from ..extras import install
 
 __all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]

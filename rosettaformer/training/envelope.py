@@ -10,8 +10,8 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 from reference_numpy.training import Trainer
 
-from ..conformance import tolerance
 from ..conformance.case import Case
+from ..conformance.reference import tolerance
 
 __all__ = ["LOSS", "RELATIVE", "Allowed", "Envelope", "is_unseen"]
 
@@ -43,7 +43,7 @@ class Allowed:
 
 
 class Envelope:
-    """The truth's run in float64 from the given parameters, and the same run in their dtype in the orders of `conformance.tolerance`.
+    """The truth's run in float64 from the given parameters, and the same run in their dtype in every summation order.
 
     float32: an error may be `MAX_FACTOR max_i max|c_i - r| + ulp` at every step, with r the float64 run and c_i the run in one order, each
     from the beginning: the bound grows as rounding grows. float64: RELATIVE of r's largest value; but a parameter that `is_unseen` as in

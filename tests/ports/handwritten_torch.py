@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.conformance.port import NotCovered
+from rosettaformer.conformance.ports.port import NotCovered
 
 
 class PositionalEncoding(nn.Module):

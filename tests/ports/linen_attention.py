@@ -4,7 +4,7 @@ import jax
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
-from rosettaformer.conformance.port import NotCovered
+from rosettaformer.conformance.ports.port import NotCovered
 
 jax.config.update("jax_enable_x64", True)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rosettaformer.conformance.port import NotCovered
+from rosettaformer.conformance.ports.port import NotCovered
 
 framework = "torch"
 dtypes = ("float64", "float32")

@@ -1,4 +1,7 @@
-"""The cases: data, one module a component family. Sizes are all different, every parameter is random and of visible size."""
+"""What is asked: the cases as data, a function `cases` in one module for each component family.
+
+Sizes are all different, every parameter is random and of visible size.
+"""
 
 import dataclasses
 import importlib
@@ -7,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..case import Case
-from ..truth import COMPONENTS, forward_of
+from ..reference.components import COMPONENTS, forward_of
 from .build import Builder
 from .gradients import gradients
 
@@ -24,9 +27,9 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> lis
     build = Builder(fixed or {})
     cases = [
         _excluded(case, build.fixed)
-        for module in pkgutil.iter_modules(__path__)
-        if module.name not in ("build", "gradients")
-        for case in importlib.import_module(f"{__name__}.{module.name}").cases(build)
+        for module in (importlib.import_module(f"{__name__}.{part.name}") for part in pkgutil.iter_modules(__path__))
+        if hasattr(module, "cases")
+        for case in module.cases(build)
     ]
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("case ids must be unique")

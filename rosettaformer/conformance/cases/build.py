@@ -11,7 +11,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, preset
 
 from ..case import Case
-from ..truth import model_of
+from ..reference.components import model_of
 
 __all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
 

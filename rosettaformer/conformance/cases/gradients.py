@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .. import truth
 from ..case import Case
+from ..reference import components
 from .build import rng
 
 __all__ = ["gradient", "gradients", "with_cotangent"]
@@ -44,7 +44,7 @@ def gradients(cases: Iterable[Case]) -> list[Case]:
     found = []
     for case in known.values():
         twin = "return_weights" in case.inputs and case.id.endswith("_weights") and case.id.removesuffix("_weights") in known
-        if case.component in truth.DIFFERENTIABLE and not twin:
+        if case.component in components.DIFFERENTIABLE and not twin:
             with contextlib.suppress(ValueError):  # a config without a decoder, which a port may fix, has no output here
                 found.append(gradient(case))
     return found
@@ -53,9 +53,9 @@ def gradients(cases: Iterable[Case]) -> list[Case]:
 def gradient(case: Case) -> Case:
     """The same case as one of `<component>_vjp`, with a random cotangent in the shape of its output."""
     inputs = {name: value for name, value in case.inputs.items() if name != "return_weights"}
-    component = case.component + truth.VJP
+    component = case.component + components.VJP
     forward = dataclasses.replace(case, inputs=inputs)
-    output = truth.answer(forward)["output"]
+    output = components.answer(forward)["output"]
     catches = [id_ for id_ in case.catches if id_.startswith(INHERITED)] + CATCHES.get(f"{component}/{case.name}", "").split()
     cotangent = np.asarray(rng(f"{component}/{case.name}").standard_normal(output.shape))
     return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=2)
@@ -63,4 +63,4 @@ def gradient(case: Case) -> Case:
 
 def with_cotangent(case: Case, cotangent: np.ndarray) -> Case:
     """The case of the component's gradient with this cotangent."""
-    return dataclasses.replace(case, component=case.component + truth.VJP, inputs=dict(case.inputs) | {"cotangent": cotangent})
+    return dataclasses.replace(case, component=case.component + components.VJP, inputs=dict(case.inputs) | {"cotangent": cotangent})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ..truth import module_of
+from ..reference.components import module_of
 from .defect import Defect
 
 __all__ = ["Defect", "all_defects", "injected"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import truth
 from ..case import Case
 from ..compare import compare
-from ..tolerance import Expectation
+from ..reference import components
+from ..reference.tolerance import Expectation
 from . import Defect, injected
 
 __all__ = ["Effect", "effect"]
@@ -34,7 +34,7 @@ def effect(defect: Defect, case: Case, expected: Mapping[str, Expectation]) -> E
     """The defect's effect on a case that has been cast to its dtype, and whose expectation is given."""
     try:
         with injected(defect), np.errstate(all="ignore"):
-            got = truth.answer(case)
+            got = components.answer(case)
     except ValueError as error:
         allowed = max(expectation.bound for expectation in expected.values())
         return Effect(case.id, case.dtype, np.inf, allowed, np.inf, f"an error: {error}")

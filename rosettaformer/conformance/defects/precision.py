@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..tolerance import to_tf32
+from ..reference.tolerance import to_tf32
 from .defect import Defect
 
 __all__ = ["DEFECTS"]

@@ -54,7 +54,7 @@ DEFECTS = (
             "jax": "nnx.MultiHeadAttention(..., broadcast_dropout=False)  # the default is True",
         },
         evidence="Flax's default, run",
-        replaces={"rosettaformer.conformance.statistics.keep_mask": _one_mask_for_all_heads},
+        replaces={"rosettaformer.conformance.reference.statistics.keep_mask": _one_mask_for_all_heads},
     ),
     Defect(
         id="INI1",

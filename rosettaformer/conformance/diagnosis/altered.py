@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import following, tolerance, truth
 from ..case import Case
 from ..compare import compare
 from ..defects import Defect, injected
+from ..reference import components, near_ties, tolerance
 
 __all__ = ["Combination", "Outputs", "answer", "differ", "draws", "equal", "expected", "rounds", "separates", "supports"]
 
@@ -41,7 +41,7 @@ def expected(combination: Combination, case: Case, outputs: Outputs | None = Non
         found = tolerance.expect(case, ask, low)
         if outputs is not None and found.keys() == outputs.keys() and 1 < _excess(found, outputs) < APART:
             found = tolerance.expect(case, ask, low, random_orders=True)
-        return following.followed(case, found, outputs, ask, low)
+        return near_ties.followed(case, found, outputs, ask, low)
 
     return _attempt(expect)
 
@@ -94,7 +94,7 @@ def differ(first: Outputs | None, second: Outputs | None) -> bool:
 
 def _answer(combination: Combination, case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
     with injected(*combination), np.errstate(all="ignore"):
-        return truth.answer(case, around)
+        return components.answer(case, around)
 
 
 def _attempt(function: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import parameters
 
 from ..case import Case, numpy_dtype
-from ..truth import COMPONENTS, forward_of, model_of
+from ..reference.components import COMPONENTS, forward_of, model_of
 
 __all__ = ["condition"]
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ..case import Case
 from ..defects import all_defects
-from ..divergence import Backward, Divergence, Failure, backward, divergence
-from ..truth import COMPONENTS, FORWARD, forward_of
+from ..defects.settings import all_settings
+from ..reference.components import COMPONENTS, FORWARD, forward_of
 from . import crashes, explanation, stability
 from .altered import Combination
 from .crashes import Failed
+from .divergence import Backward, Divergence, Failure, backward, divergence
 from .findings import Diagnosis, Finding
 from .hypotheses import Hypotheses, candidates
 from .search import Search
-from .settings import all_settings
 from .subject import Subject
 
 __all__ = ["diagnose"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..divergence import Backward, Divergence
+from .divergence import Backward, Divergence
 
 __all__ = ["Diagnosis", "Finding"]
 

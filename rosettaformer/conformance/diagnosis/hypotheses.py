@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .. import tolerance
 from ..case import Case
 from ..defects import Defect
-from ..truth import DECODING, FORWARD, TRAINING, forward_of
+from ..reference import tolerance
+from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from . import altered
 from .altered import Combination
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import tolerance
 from ..case import Case
 from ..compare import compare
 from ..defects import Defect
-from ..following import followed
-from ..truth import SEARCHES
+from ..reference import tolerance
+from ..reference.components import SEARCHES
+from ..reference.near_ties import followed
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses

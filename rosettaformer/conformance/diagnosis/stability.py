@@ -9,7 +9,7 @@ import numpy as np
 
 from ..case import Case
 from ..defects import Defect
-from ..tolerance import Expectation
+from ..reference.tolerance import Expectation
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses

@@ -9,7 +9,7 @@ from reference_numpy.suggestions import known
 from ..case import DTYPES, Case
 from ..cases import all_cases
 from ..defects import all_defects
-from ..port import MissingBackend
+from ..ports.port import MissingBackend
 from ..runner import open_worker
 from . import stability
 from .altered import Outputs

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ..case import SUITE_VERSION
+from ..compare import HIGHEST
 from ..diagnosis import Finding
-from ..divergence import Divergence
-from ..heat import HIGHEST
+from ..diagnosis.divergence import Divergence
+from ..reference.tolerance import MAX_FACTOR
 from ..runner import FAILURES, Result
-from ..tolerance import MAX_FACTOR
 from . import grouping
 from .summary import Summary, jsonable
 

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..case import SUITE_VERSION
-from ..command import PREFIX
+from ..ports.command import PREFIX
+from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
-from ..tolerance import MAX_FACTOR
 from . import grouping
 from .summary import Cell, Summary
 

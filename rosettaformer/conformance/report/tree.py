@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..compare import Comparison
-from ..divergence import Backward, Divergence, Row
+from ..diagnosis.divergence import Backward, Divergence, Row
 
 __all__ = ["render_backward", "render_tree"]
 

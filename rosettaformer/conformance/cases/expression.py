@@ -1,0 +1,99 @@
+"""Choosing cases by an expression, as pytest's -k: words joined by `and`, `or`, `not` and parentheses."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from reference_numpy.suggestions import nearest
+
+from ..case import Case
+
+__all__ = ["choose", "compiled", "matching"]
+
+Thing = TypeVar("Thing")
+
+PRECEDENCE = {"or": 1, "and": 2, "not": 3}
+
+
+def choose(cases: Iterable[Case], expression: str) -> list[Case]:
+    """The cases of whose `component/name-dtype` the expression is true, each with the dtypes in which it is. Errors as `matching`."""
+    pairs = [(case, dtype) for case in cases for dtype in case.dtypes]
+    dtypes: dict[str, list[str]] = {}
+    for case, dtype in matching(pairs, lambda pair: f"{pair[0].id}-{pair[1]}", expression):
+        dtypes.setdefault(case.id, []).append(dtype)
+    chosen = {case.id: case for case, _ in pairs if case.id in dtypes}
+    return [dataclasses.replace(case, dtypes=tuple(dtypes[name])) for name, case in chosen.items()]
+
+
+def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: str) -> list[Thing]:
+    """The things of whose name the expression is true: a word is where it is a part of the name, in whatever case.
+
+    Raises ValueError where it is no expression, and where it is true of nothing.
+    """
+    things, true = list(things), compiled(expression)
+    if chosen := [thing for thing in things if true(name(thing))]:
+        return chosen
+    names = [name(thing).lower() for thing in things]
+    parts = sorted({part for text in names for part in re.split(r"[/\s-]", text)})
+    lost = [word for word in _operands(expression) if not any(word.lower() in text for text in names)]
+    raise ValueError(f"-k must choose something; {expression!r} is true of nothing{nearest(lost[0], parts) if lost else ''}")
+
+
+def compiled(expression: str) -> Callable[[str], bool]:
+    """Whether the expression is true of a name. Raises ValueError on what is no expression."""
+    postfix = _postfix(_words(expression), expression)
+
+    def true(name: str) -> bool:
+        stack: list[bool] = []
+        for word in postfix:
+            if word == "not":
+                stack.append(not stack.pop())
+            elif word in PRECEDENCE:
+                last, first = stack.pop(), stack.pop()
+                stack.append(first and last if word == "and" else first or last)
+            else:
+                stack.append(word.lower() in name.lower())
+        return stack.pop()
+
+    return true
+
+
+def _words(expression: str) -> list[str]:
+    return re.findall(r"[()]|[^\s()]+", expression)
+
+
+def _operands(expression: str) -> list[str]:
+    return [word for word in _words(expression) if word not in (*PRECEDENCE, "(", ")")]
+
+
+def _postfix(words: Iterable[str], expression: str) -> list[str]:
+    """The words with every operator behind its operands."""
+    output: list[str] = []
+    waiting: list[str] = []
+    operand = False  # whether the word before this one ended an operand
+    for word in words:
+        if operand == (word not in ("and", "or", ")")):
+            raise _malformed(expression, word)
+        if word == ")":
+            while waiting and waiting[-1] != "(":
+                output.append(waiting.pop())
+            if not waiting:
+                raise _malformed(expression, word)
+            waiting.pop()
+        elif word == "(" or word == "not":
+            waiting.append(word)
+        elif word in PRECEDENCE:
+            while waiting and PRECEDENCE.get(waiting[-1], 0) >= PRECEDENCE[word]:
+                output.append(waiting.pop())
+            waiting.append(word)
+        else:
+            output.append(word)
+        operand = word not in (*PRECEDENCE, "(")
+    if not operand or "(" in waiting:
+        raise _malformed(expression, "its end")
+    return output + waiting[::-1]
+
+
+def _malformed(expression: str, where: str) -> ValueError:
+    return ValueError(f"-k must be words joined by and, or, not and parentheses; got {expression!r}, which goes wrong at {where!r}")

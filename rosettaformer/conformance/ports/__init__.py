@@ -1,0 +1,1 @@
+"""Who answers: finding a port, its process, and the adapters of the frameworks."""

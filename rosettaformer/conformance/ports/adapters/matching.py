@@ -1,0 +1,154 @@
+"""Which part of a model is which of the truth: submodules by path, a module's inputs by shape."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...case import Case
+from ...reference import trace
+from ...reference.components import model_of
+from ..port import NotCovered
+
+__all__ = [
+    "Rows",
+    "assign",
+    "compiles_itself",
+    "leaves",
+    "mapped",
+    "of_other",
+    "owner",
+    "refuse_keep",
+    "submodules",
+    "turned",
+    "walk",
+    "whole",
+]
+
+Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
+
+
+def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:
+    """The submodules of a model that stand for components, by canonical path in the order of the truth's calls.
+
+    case: what the model is run on; the truth's own run says which paths there are. rows: how the native paths differ.
+    """
+    found = {}
+    for path in filter(None, trace.record(case.at("float64"))):
+        module = walk(root, _native(path, rows))
+        if module is None and path == "target_embedding" and case.config.share_embeddings:
+            module = walk(root, _native("source_embedding", rows))
+        if isinstance(module, kinds):
+            found[path] = module
+    return found
+
+
+def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int | None] | None:
+    """Which of the truth's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
+
+    In order, of the same kind of number, and of the same shape or with the first two axes exchanged. A further tensor of a shape that has
+    been given already is given again (key and value are the memory). None altogether where an input of the truth has no place.
+    """
+    chosen: list[int | None] = []
+    for array in own:
+        fitting = [i for i, other in enumerate(wanted) if _kind(other) == _kind(array) and array.shape in _shapes(other)]
+        fresh = [i for i in fitting if i not in chosen]
+        chosen.append(fresh[0] if fresh else fitting[-1] if fitting else None)
+    placed = [wanted[i] for i in chosen if i is not None]
+    lost = [array for array in wanted if not any(np.array_equal(array, other) for other in placed)]
+    return None if lost or not placed else chosen
+
+
+def turned(array: Any, shape: tuple[int, ...]) -> Any:
+    """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
+    if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
+        return array
+    return np.ascontiguousarray(array.swapaxes(0, 1))
+
+
+def walk(root: Any, path: str) -> Any:
+    """What stands at a dotted path of attributes, keys and indices; None where it leads nowhere."""
+    node = root
+    for part in filter(None, path.split(".")):
+        try:
+            node = node[int(part)] if part.isdigit() else getattr(node, part)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return None
+    return node
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What a nest of mappings, tuples and lists holds, in order."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The same nest with every leaf mapped, in the order of `leaves`."""
+    if isinstance(value, Mapping):
+        return {name: mapped(item, function) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)([mapped(item, function) for item in value])
+    return function(value)
+
+
+def _native(path: str, rows: Rows) -> str:
+    """The native path of a canonical one: the longest row that ends it, and so on with what stands before."""
+    fitting = [row for row in rows if f".{path}".endswith(f".{row[0]}")]
+    end, native_end = max(fitting, key=lambda row: len(row[0]), default=(path.rpartition(".")[2],) * 2)
+    before = path.removesuffix(end).removesuffix(".")
+    return ".".join(filter(None, (_native(before, rows) if before else "", native_end)))
+
+
+def _shapes(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    shape = array.shape
+    return (shape, (shape[1], shape[0], *shape[2:])) if len(shape) > 1 else (shape,)
+
+
+def _kind(array: np.ndarray) -> str:
+    return "f" if array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16 else "i"
+
+
+def owner(built: Any) -> Any:
+    """The module of a bound method, or the one that a partial function is given first; otherwise what was built."""
+    if isinstance(built, functools.partial) and built.args:
+        return built.args[0]
+    return built.__self__ if inspect.ismethod(built) else built
+
+
+def of_other(function: Any, module: Any) -> Any:
+    """What `function`, a module, its method or a partial function of it, is for another module of its kind."""
+    if isinstance(function, functools.partial):
+        return functools.partial(function.func, module, *function.args[1:], **function.keywords)
+    return getattr(module, function.__name__) if inspect.ismethod(function) else module
+
+
+def compiles_itself(function: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `compiled` that says how it is to run: a search is a loop around its graphs, and no graph."""
+    try:
+        return "compiled" in inspect.signature(function).parameters
+    except ValueError:  # what is written in C may have none
+        return False
+
+
+def whole(case: Case) -> Case:
+    """The case as one of the component that its parameters are declared for."""
+    return dataclasses.replace(case, component=model_of(case.component))
+
+
+def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
+    """Raises NotCovered where a keep mask is given and the call has no argument for it."""
+    given = [name for name, value in inputs.items() if name.startswith("keep") and value is not None]
+    accepted = inspect.signature(call).parameters if given else {}
+    anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+    if missing := [name for name in given if name not in accepted and not anything]:
+        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no keep masks: it has no argument {missing[0]}")

@@ -1,0 +1,182 @@
+"""What the adapters' taps share: the record of a model's run, and the exchange of a component's inputs."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from reference_numpy import layout, parameters
+
+from ...case import Case
+from ..port import NotCovered, Unsupported
+from ..questions import Force
+from . import matching
+
+__all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "intercepted", "native_variables"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the truth's input."""
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: dict[int, Any]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What the record needs of a framework.
+
+    like: the array as a tensor of the other's dtype, on its device. leaf: the tensor, as one whose gradient can be asked for.
+    gradients: of the sum of cotangent * output of a call: with respect to its leaves by index, and to the parameters by canonical name.
+    """
+
+    is_tensor: Callable[[Any], bool]
+    to_numpy: Callable[[Any], np.ndarray]
+    like: Callable[[np.ndarray, Any], Any]
+    leaf: Callable[[Any], Any]
+    gradients: Callable[[Call, Any, np.ndarray], dict[str, dict[Any, np.ndarray]]]
+
+
+class _Enough(BaseException):
+    """The run has shown what it is for: it ends, past every handler of exceptions that the model may have."""
+
+
+class Recorder:
+    """Records the calls of a model's submodules by canonical path; or gives one of them other inputs, and ends the run with its output.
+
+    modules: as `submodules` finds them. One that stands for several components (shared embeddings) is each of them in turn.
+    `taps` holds for each path that was reached: inputs, the numeric arrays given; output; gradients where they were asked for; where
+    something failed, error or refused.
+    """
+
+    def __init__(self, modules: Mapping[str, Any], tensors: Tensors, force: Force | None) -> None:
+        self.taps: dict[str, dict[str, Any]] = {}
+        self.modules = list({id(module): module for module in modules.values()}.values())
+        self._tensors, self._force = tensors, force
+        self._waiting: dict[int, list[str]] = {id(module): [] for module in self.modules}
+        self._open: list[tuple[int, str]] = []
+        self._call: Call | None = None
+        for path, module in modules.items():
+            self._waiting[id(module)].append(path)
+
+    def run(self, root: Any, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Calls the model and returns the taps: none where it has no component to be forced.
+
+        An exception is the error of every component that had begun and not finished.
+        """
+        if self._force is not None and self._force.path and not any(self._force.path in paths for paths in self._waiting.values()):
+            return self.taps
+        try:
+            args, kwargs = self._begin(root, "", (), dict(inputs))
+            self.leave(function(*args, **kwargs))
+        except (NotCovered, Unsupported):
+            raise
+        except _Enough:
+            pass
+        except Exception as error:
+            for _, path in self._open:
+                self.taps[path]["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return self.taps
+
+    def enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call begins: the arguments that it is to have."""
+        return self._begin(module, self._waiting[id(module)].pop(0), args, kwargs)
+
+    def leave(self, output: Any) -> None:
+        """The call that began last ends."""
+        path = self._open[-1][1]
+        first = next((tensor for tensor in matching.leaves(output) if self._tensors.is_tensor(tensor)), None)
+        self.taps[path]["output"] = None if first is None else self._tensors.to_numpy(first)
+        if self._force is not None and path == self._force.path:
+            if self._call is not None and self._force.cotangent is not None and first is not None:
+                cotangent = matching.turned(self._force.cotangent, tuple(first.shape))
+                self.taps[path]["gradients"] = self._tensors.gradients(self._call, first, cotangent)
+            raise _Enough
+        self._open.pop()
+
+    def awaits(self, module: Any) -> bool:
+        """Whether the next call of the module is to be recorded; a call of its base class within its own is not another one."""
+        return bool(self._waiting.get(id(module))) and id(module) not in (key for key, _ in self._open)
+
+    def is_open(self, module: Any) -> bool:
+        """Whether the call that ends is one that was recorded."""
+        return bool(self._open) and self._open[-1][0] == id(module)
+
+    def watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The `__call__` of a class, recorded for the instances that matter."""
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.awaits(module):
+                return call(module, *args, **kwargs)
+            args, kwargs = self.enter(module, args, kwargs)
+            output = call(module, *args, **kwargs)
+            self.leave(output)
+            return output
+
+        return __call__
+
+    def _begin(self, module: Any, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._open.append((id(module), path))
+        self.taps[path] = {}
+        if self._force is not None and path == self._force.path:
+            args, kwargs = self._forced(self._force, module, args, kwargs)
+        self.taps[path]["inputs"] = [array for _, array in self._numeric((args, kwargs))]
+        return args, kwargs
+
+    def _numeric(self, value: Any) -> list[tuple[Any, np.ndarray]]:
+        pairs = [(leaf, self._tensors.to_numpy(leaf)) for leaf in matching.leaves(value) if self._tensors.is_tensor(leaf)]
+        return [(tensor, array) for tensor, array in pairs if array.dtype.kind != "b"]
+
+    def _forced(self, force: Force, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        own = self._numeric((args, kwargs))
+        chosen = matching.assign([array for _, array in own], force.inputs)
+        if chosen is None:
+            wanted, given = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
+            refused = f"cannot be forced: the truth's inputs have shapes {wanted}; the module's {given or 'none'}"
+            self.taps[force.path] = {"inputs": [array for _, array in own], "refused": refused}
+            raise _Enough
+        leaves: dict[int, Any] = {}
+        replaced = []
+        for (tensor, array), index in zip(own, chosen, strict=True):
+            if index is None:
+                replaced.append(tensor)
+                continue
+            same = next(i for i, other in enumerate(force.inputs) if np.array_equal(other, force.inputs[index]))
+            if same not in leaves:
+                leaves[same] = self._tensors.like(matching.turned(force.inputs[same], array.shape), tensor)
+                if force.cotangent is not None and array.dtype.kind not in "iu":
+                    leaves[same] = self._tensors.leaf(leaves[same])
+            replaced.append(leaves[same])
+        tensors = iter(replaced)
+        known = {id(tensor) for tensor, _ in own}
+        args, kwargs = matching.mapped((args, kwargs), lambda leaf: next(tensors) if id(leaf) in known else leaf)
+        self._call = Call(module, args, kwargs, leaves)
+        return args, kwargs
+
+
+@contextlib.contextmanager
+def intercepted(recorder: Recorder) -> Iterator[None]:
+    """Watches the modules through the `__call__` of their classes: for frameworks that have no hooks."""
+    with contextlib.ExitStack() as stack:
+        for kind in dict.fromkeys(type(module) for module in recorder.modules):
+            stack.enter_context(mock.patch.object(kind, "__call__", recorder.watched(kind.__call__)))
+        yield
+
+
+def native_variables(root: Any, case: Case, table: layout.Table) -> dict[str, Any]:
+    """What the table names in the model, by native name."""
+    if not case.parameters:
+        return {}
+    names = parameters.axes(case.config, case.component).items()
+    return {native: matching.walk(root, native) for native, _ in (layout.native(name, letters, table) for name, letters in names)}
+
+
+def canonical_gradients(native: Mapping[str, np.ndarray], case: Case, table: layout.Table) -> dict[str, np.ndarray]:
+    """Gradients by native name, zeros where nothing depends on a parameter, under canonical names and in canonical layouts."""
+    return layout.from_native(native, table, case.config, case.component) if case.parameters else {}

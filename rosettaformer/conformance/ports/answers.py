@@ -1,0 +1,104 @@
+"""What a port's process may answer: of each method of `Port` the kinds, and what belongs to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...processes import Answer
+from ..case import DTYPES
+from ..reference.components import COMPONENTS
+
+__all__ = ["START", "problem"]
+
+START = "start"  # the method to which the greeting is the answer
+REASONS = ("error", "not covered", "unsupported")  # kinds that belong to every answer but the greeting, with a text
+ABOUT: Mapping[str, Callable[[Any], bool]] = {
+    "framework": lambda value: type(value) is str,
+    "modes": lambda value: _is_names(value) and bool(value),
+    "config": lambda value: _is_mapping(value, lambda item: item is None or type(item) in (bool, int, float, str)),
+    "dtypes": lambda value: _is_names(value) and {*value} <= {*DTYPES},
+    "components": lambda value: _is_names(value) and {*value} <= {*COMPONENTS},
+    "version": lambda value: _is_mapping(value, lambda item: type(item) is str),
+    "devices": lambda value: _is_names(value),
+    "precision": lambda value: type(value) is str,
+}
+NEEDED = ("modes", "config", "dtypes", "components")
+
+
+def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
+    """Why this is no answer to the question; nothing where it is one."""
+    kind, value = answer
+    if kind in ("crash", "hang"):
+        return ""
+    if method == START:
+        return _greeting(kind, value)
+    if kind in (*REASONS, *(["differs"] if method == "answer" else [])):
+        return "" if type(value) is str else f"{kind} without a reason"
+    if kind != "outputs":
+        return f"the kind {kind}"
+    if method == "answer":
+        return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"
+    if method == "taps":
+        return _taps(arguments[1], value)
+    return _about(value)
+
+
+def _greeting(kind: str, value: Any) -> str:
+    if kind == "ready":
+        return _about(value)
+    if kind not in ("missing", "error"):
+        return f"the kind {kind}"
+    return "" if type(value) is str else f"{kind} without a reason"
+
+
+def _about(value: Any) -> str:
+    """What is wrong with what a port says of itself."""
+    if not _is_mapping(value, lambda item: True) or any(name not in value for name in NEEDED):
+        return f"it must say its {', '.join(NEEDED)}"
+    wrong = [name for name in value if name not in ABOUT or not ABOUT[name](value[name])]
+    return f"what it says of its {wrong[0]}" if wrong else ""
+
+
+def _taps(forces: Sequence[Any], value: Any) -> str:
+    """What is wrong with the taps of a run for each force."""
+    if type(value) is not list or len(value) != len(forces):
+        return f"taps that are not those of {len(forces)} runs"
+    for force, run in zip(forces, value, strict=True):
+        if not _is_mapping(run, _is_tap) or (force is None and "" not in run):
+            return "taps that are none"
+    return ""
+
+
+def _is_tap(value: Any) -> bool:
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "inputs": lambda part: type(part) is list and all(map(_is_array, part)),
+        "output": lambda part: part is None or _is_array(part),
+        "error": lambda part: type(part) is str,
+        "refused": lambda part: type(part) is str,
+        "gradients": _is_gradients,
+    }
+    return type(value) is dict and "inputs" in value and all(name in kinds and kinds[name](part) for name, part in value.items())
+
+
+def _is_gradients(value: Any) -> bool:
+    return (
+        type(value) is dict
+        and value.keys() == {"inputs", "parameters"}
+        and all(type(part) is dict for part in value.values())
+        and all(type(index) is int and _is_array(array) for index, array in value["inputs"].items())
+        and _is_mapping(value["parameters"], _is_array)
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return type(value) is np.ndarray
+
+
+def _is_names(value: Any) -> bool:
+    return type(value) in (list, tuple) and all(type(name) is str for name in value)
+
+
+def _is_mapping(value: Any, good: Callable[[Any], bool]) -> bool:
+    """Whether it is a mapping from text to what is good."""
+    return type(value) is dict and all(type(name) is str and good(item) for name, item in value.items())

@@ -1,0 +1,226 @@
+"""A port that is a command, in another environment or language: it reads case files and writes its outputs (docs/command-port.md)."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.suggestions import known
+
+from ...checkpoints.reading import parse_json
+from ...processes import Answer, Program, limited_threads, printable
+from ...processes.wire import answer_limit
+from ..case import DTYPES, Case
+from ..cases.case_files import answer_path, read_answer, write_cases
+from ..reference import statistics
+from ..reference.components import COMPONENTS
+from ..result import NOT_STARTED
+from .process import RESTARTS
+from .server import UNEQUAL, equal
+
+__all__ = ["PREFIX", "Command"]
+
+PREFIX = "command:"  # of the names of such ports
+BATCH_BYTES = 1 << 28  # the cases of one call of the command take at most about so much of the disk
+MOST_SAID = 1 << 20  # bytes of what a command says of itself
+POLL = 0.05  # seconds between two looks at what the command has written
+
+
+class Command:
+    """A worker that asks many cases at a time of a command.
+
+    name: `command:` and the command line, which is split as a shell splits it but not run by one.
+    """
+
+    def __init__(self, name: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
+        self.port, self.left, self._stopped = name, 0, stopped
+        self._environment = limited_threads(threads)
+        try:
+            self._arguments = _arguments(name.removeprefix(PREFIX))
+            self.greeting: Answer = "ready", _about(self._describe(start_limit))
+        except (ValueError, OSError) as error:
+            self.greeting = NOT_STARTED, printable(str(error))
+
+    def _describe(self, limit: float) -> Any:
+        """What the command says of itself with `--describe`; a command need not know the option."""
+        with self._running("--describe", talks=True) as program:
+            try:
+                deadline = time.monotonic() + limit
+                text = program.output(MOST_SAID, deadline)
+                program.wait(deadline)
+                return parse_json(text) if program.code == 0 else None
+            except (TimeoutError, ValueError):
+                return None
+
+    def ask(self, case: Case, limit: float) -> Answer:
+        """The kind of the command's answer to the case, and the answer, within so many seconds."""
+        return next(self.answers([case], limit))
+
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        """A command answers cases, and nothing else."""
+        return self.ask(arguments[0], limit) if method == "answer" else ("not covered", "a command shows nothing of its inside")
+
+    def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
+        """The answers to many cases, in their order. limit: seconds in which another answer must appear."""
+        for batch in _batches(cases):
+            yield from self._batch(batch, limit)
+
+    def _batch(self, batch: list[Case], limit: float) -> Iterator[Answer]:
+        """One call for all; when it ends badly, one case is to blame, and the others that have no answer are put again."""
+        waiting = {path: case for case in batch for path in _paths(case)}
+        answers: dict[str, Answer] = {}
+        deaths, end = 0, None
+        while waiting and deaths <= RESTARTS:
+            new, end = self._run(waiting, limit)
+            answers |= new
+            waiting = _unanswered(waiting, new)
+            if not end:
+                break
+            if waiting:
+                deaths += 1
+                for path in _paths(next(iter(waiting.values()))):
+                    answers[path] = end
+                    waiting.pop(path, None)
+        silence: Answer = ("skipped", f"the command had ended {deaths} times") if end else ("not covered", "the command gave no answer")
+        for case in batch:
+            yield _one(case, [answers.get(path, silence) for path in _paths(case)])
+
+    def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
+        """The answers of one call, by path; and how it ended, where it ended badly."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            questions, outputs = Path(folder, "cases"), Path(folder, "outputs")
+            questions.mkdir()
+            for path in cases:
+                (outputs / path).parent.mkdir(parents=True, exist_ok=True)
+            write_cases(questions, cases)
+            with self._running(str(questions), str(outputs)) as program:
+                hung = _hangs(program, [outputs / path for path in cases], limit)
+            end: Answer | None = None
+            if hung:
+                end = "hang", f"no answer within {limit:g} s"
+            elif program.code:
+                end = "crash", f"the command ended with {program.end}"
+            return _collect(outputs, cases, died=end is not None), end
+
+    @contextlib.contextmanager
+    def _running(self, *arguments: str, talks: bool = False) -> Iterator[Program]:
+        """The command, of which nothing is left afterwards."""
+        program = Program([*self._arguments, *arguments], self._environment, talks, stopped=self._stopped)
+        try:
+            yield program
+        finally:
+            self.left += program.close()
+
+    def close(self) -> None:
+        """Nothing is left of a command between two calls."""
+
+
+def _about(said: Any) -> dict[str, Any]:
+    """What the judge goes by; of what a command does not say it fixes nothing and may cover everything."""
+    said = said if isinstance(said, dict) else {}
+    for name, kind, words in (("config", dict, "an object"), ("dtypes", list, "a list"), ("components", list, "a list")):
+        if not isinstance(said.get(name, kind()), kind):
+            raise ValueError(f"{name} of --describe must be {words}; got {said[name]!r}")
+    return {
+        "modes": ("eager",),
+        "config": said.get("config", {}),
+        "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
+        "components": known("component", said.get("components", COMPONENTS), COMPONENTS),
+    }
+
+
+def _arguments(line: str) -> list[str]:
+    """The words of the command line. Raises ValueError where they name nothing that can be run."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ValueError(f"a command must be words as a shell takes them; got {line!r} ({error})") from None
+    if not words:
+        raise ValueError("a command must name what is to be run; got nothing")
+    if shutil.which(words[0]) is None:
+        why = "is not executable (chmod +x makes it so)" if os.path.isfile(words[0]) else "does not exist"
+        raise ValueError(f"a command must begin with what can be run; {words[0]} {why}")
+    return words
+
+
+def _paths(case: Case) -> list[str]:
+    """Where the outputs of a case are expected: of one that must be evaluated twice, in two places."""
+    path = answer_path(case)
+    return [path, f"again/{path}"] if case.twice else [path]
+
+
+def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
+    """Cases whose files do not take too much of the disk at a time, and whose paths are all different."""
+    batch: list[Case] = []
+    paths: set[str] = set()
+    size = 0
+    for case in cases:
+        weight = _weight(case)
+        if batch and (size + weight > BATCH_BYTES or paths & {*_paths(case)}):
+            yield batch
+            batch, paths, size = [], set(), 0
+        batch.append(case)
+        paths |= {*_paths(case)}
+        size += weight
+    if batch:
+        yield batch
+
+
+def _weight(case: Case) -> int:
+    """The bytes of its arrays."""
+    return sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if isinstance(value, np.ndarray))
+
+
+def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
+    """Waits until the process ends, or until none of the outputs has appeared for so many seconds, which is True."""
+    written, since = 0, time.monotonic()
+    while time.monotonic() - since <= limit:
+        with contextlib.suppress(TimeoutError):
+            program.wait(time.monotonic() + POLL)
+            return False
+        now = sum(path.exists() or path.with_suffix(".json").exists() for path in outputs)
+        if now > written:
+            written, since = now, time.monotonic()
+    return True
+
+
+def _unanswered(cases: dict[str, Case], answers: Mapping[str, Answer]) -> dict[str, Case]:
+    """The cases without an answer: first those that stand after the last answered one, where the command was when it ended."""
+    paths = list(cases)
+    reached = max((paths.index(path) + 1 for path in answers), default=0)
+    return {path: cases[path] for path in paths[reached:] + paths[:reached] if path not in answers}
+
+
+def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
+    """The answers that are there; where the command died, a last one that cannot be read is what it was writing then, and no answer."""
+    found: dict[str, Answer] = {}
+    torn = ""
+    for path, case in cases.items():
+        try:
+            answer = read_answer(outputs / path, answer_limit(_weight(case)))
+        except (ValueError, OSError) as error:
+            answer, torn = ("error", printable(str(error).replace(f"{outputs}{os.sep}", ""))), path
+        else:
+            torn = torn if answer is None else ""
+        if answer is not None:
+            found[path] = answer
+    if died:
+        found.pop(torn, None)
+    return found
+
+
+def _one(case: Case, answers: list[Answer]) -> Answer:
+    """The answer to a case that was evaluated once or twice: the first that gives no outputs, otherwise what both must be."""
+    for answer in answers:
+        if answer[0] != "outputs":
+            return answer
+    (_, first), (_, last) = answers[0], answers[-1]
+    return ("outputs", statistics.measured(case.component, case.inputs, first)) if equal(first, last) else ("error", UNEQUAL)

@@ -1,0 +1,179 @@
+"""Ports: how the judge finds one and puts a case to it."""
+
+import dataclasses
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reference_numpy import parameters
+from reference_numpy.suggestions import known
+
+from ...checkpoints.reading import read_bytes
+from ...extras import install
+from ...processes import printable, words
+from ..case import DTYPES, Case
+from ..reference.components import COMPONENTS, forward_of
+
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "unavailable"]
+
+# name -> (module that the judge calls, framework module that it needs, how to install it)
+PORTS = {
+    "torch": ("impl_torch.port", "torch", install("torch")),
+    "tf": ("impl_tf.port", "tensorflow", install("tf-cpu") + "  (or [tf] on a GPU)"),
+    "jax": ("impl_jax.port", "jax", install("jax")),
+}
+ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
+FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
+# packages -> the port that they come with
+PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
+OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
+
+
+class Unsupported(Exception):
+    """A framework has no kernel for this operation in this dtype on this device; the message is the operation's name."""
+
+
+class NotCovered(Exception):
+    """The port does not define the component, or cannot express the case; the message is the reason."""
+
+
+class MissingBackend(Exception):
+    """The framework that the port needs is not installed or cannot be imported; the message says how to install it, or why."""
+
+
+class Port:
+    """A port, loaded by its name: answers cases, by its own functions or through an adapter.
+
+    name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
+    What is loaded defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
+    its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
+    axes; gradients (`layer_norm_vjp`) are then the framework's own. Optional are `modes`, `config` (the config fields that the port
+    fixes), `dtypes` (those that it supports) and `taps`.
+    Raises MissingBackend where a framework is not installed or cannot be imported, and ValueError where the port is none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        try:
+            self.module = _load(name)
+            self.adapter = _adapter(self.module)
+        except Exception as error:
+            if reason := unavailable(error):
+                raise MissingBackend(reason) from None
+            raise
+        self.components = _components(self.module)
+        self.modes = _names("modes", getattr(self.module, "modes", ("eager",)))
+        self.dtypes = known("dtype", _names("dtypes", getattr(self.module, "dtypes", DTYPES)), DTYPES)
+        self.config: Mapping[str, Any] = getattr(self.module, "config", {})
+        if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
+            raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
+
+    def describe(self) -> dict[str, Any]:
+        """What the port covers; and versions, devices and matmul precision, as the framework's adapter reports them."""
+        framework = getattr(self.module, "framework", "")
+        own = {
+            "framework": framework,
+            "modes": self.modes,
+            "config": dict(self.config),
+            "dtypes": self.dtypes,
+            "components": self.components,
+        }
+        return own | (self.adapter.describe() if self.adapter is not None else {})
+
+    def answer(self, case: Case) -> Any:
+        """The port's outputs for the case; raises NotCovered where it does not define the component.
+
+        A function is given a case whose inputs are nested where their names have dots, as arguments of the truth's function are.
+        """
+        if case.component not in self.components:
+            raise NotCovered(f"the port does not define {case.component}")
+        if self.adapter is not None:
+            return self.adapter.run(case)
+        return getattr(self.module, case.component)(dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
+
+    def taps(self, case: Case, forces: Any = (None,)) -> Any:
+        """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.
+
+        Raises NotCovered where the port is functions, which show nothing of their inside.
+        """
+        if self.adapter is None:
+            raise NotCovered("the port gives functions, and only modules of a framework can be tapped")
+        if case.component not in self.components:
+            raise NotCovered(f"the port does not define {case.component}")
+        return self.adapter.taps(case, forces)
+
+
+def _load(name: str) -> Any:
+    if name in PORTS:
+        return importlib.import_module(PORTS[name][0])
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        return point.load()
+    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+
+
+def _load_file(path: Path) -> Any:
+    """The file as a module of its own name, with its folder importable, as when it is run."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    loaded = getattr(sys.modules.get(path.stem), "__file__", None)
+    if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
+        raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
+    code = compile(read_bytes(path), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
+    sys.path.insert(0, str(path.resolve().parent))
+    module = ModuleType(path.stem)
+    module.__file__ = str(path.resolve())
+    sys.modules[path.stem] = module
+    exec(code, module.__dict__)
+    return module
+
+
+def _adapter(module: Any) -> Any:
+    """The adapter of the framework that the port names, or None."""
+    if not hasattr(module, "framework"):
+        return None
+    (framework,) = known("framework", (module.framework,), FRAMEWORKS)
+    if not isinstance(getattr(module, "components", None), Mapping):
+        raise ValueError("a port that names its framework must give components, a mapping from component to build(config, dtype)")
+    return importlib.import_module(f".adapters.{framework}", __package__).Adapter(module)
+
+
+def _components(module: Any) -> tuple[str, ...]:
+    """The components that the port defines, in the order of the report."""
+    if hasattr(module, "framework"):
+        known("component", module.components, COMPONENTS)  # of each the framework takes the gradient, too
+        found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
+    else:
+        found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
+    if not found:
+        raise ValueError(f"a port must define at least one component, by a function of its name: {', '.join(COMPONENTS)}")
+    return found
+
+
+def _names(what: str, value: Any) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{what} must be a name or several; got {value!r}")
+    return names
+
+
+def unavailable(error: BaseException) -> str:
+    """Why a framework cannot be used, where that is the reason of the error: how to install it, or why its import fails."""
+    name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
+        return PORTS[PACKAGES[name]][2]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # what we import is not where it should be
+        importing.append(_package(name))
+    broken = next((package for package in importing if package in PACKAGES), "")
+    return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""
+
+
+def _package(module: Any) -> str:
+    return str(module).partition(".")[0]

@@ -1,0 +1,91 @@
+"""The process of a port, from the judge's side."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from ...processes import Answer, Child
+from ..case import Case
+from ..result import NOT_STARTED
+from . import answers, questions
+from .port import PORTS
+
+__all__ = ["RESTARTS", "Process", "Worker"]
+
+RESTARTS = 3
+
+
+class Worker(Protocol):
+    """Whatever answers the judge's questions for a port.
+
+    greeting: ("ready", what the port says of itself), ("missing", why its framework cannot be used and how to install it), or
+    ("not started", why there is no port). left: how many processes it has left that outlived it, which are ended, once it is closed.
+    """
+
+    port: str
+    greeting: Answer
+    left: int
+
+    def ask(self, case: Case, limit: float) -> Answer:
+        """The kind of the port's answer to the case, and the answer, within so many seconds."""
+
+    def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
+        """The answers to many cases, in their order; a port that ends its process too often is asked no more."""
+
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        """What a method of `Port` answers, as `ask`."""
+
+    def close(self) -> None:
+        """Ends whatever is still running."""
+
+
+class Process:
+    """A worker that is a process which has loaded the port.
+
+    A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
+    ("error", what came); the next one is put to a new process.
+    """
+
+    def __init__(self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
+        self.port, self._threads, self._start_limit, self._stopped = port, threads, start_limit, stopped
+        self.left = 0
+        self.greeting = self._start()
+
+    def _start(self) -> Answer:
+        self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped)
+        kind, answer = self._answer(answers.START, (), self._start_limit)
+        if kind in ("crash", "hang") and self.port in PORTS:  # our own file is not what ends a process
+            return "missing", f"{PORTS[self.port][1]} cannot be imported: {answer}"
+        return (kind, answer) if kind in ("ready", "missing") else (NOT_STARTED, answer)
+
+    def ask(self, case: Case, limit: float) -> Answer:
+        return self.call("answer", case, limit=limit)
+
+    def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
+        deaths = 0
+        for case in cases:
+            if deaths > RESTARTS:
+                yield "skipped", f"the port's process had ended {deaths} times"
+                continue
+            answer = self.ask(case, limit)
+            deaths += self._child.ended
+            yield answer
+
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        if not self._child.running:
+            self.left += self._child.close()
+            kind, why = self._start()
+            if kind != "ready":
+                self.left += self._child.close()
+                return "crash", f"the port's process did not start again: {why}"
+        self._child.ask(method, *questions.plain(arguments), limit=limit)
+        return self._answer(method, arguments, limit)
+
+    def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
+        """The next answer, which must be one to the question."""
+        answer = self._child.answer(limit)
+        why = answers.problem(method, arguments, answer)
+        return self._child.refuse(why) if why else answer
+
+    def close(self) -> None:
+        self.left += self._child.close()

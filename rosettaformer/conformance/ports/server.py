@@ -1,0 +1,112 @@
+"""The process of one port: `python -m rosettaformer.conformance.ports.server PORT`, asked by `process.Process`.
+
+A question is the name of a method of `Port` and its arguments (`questions`), and the answer a pair of its kind (outputs, differs, error,
+not covered, unsupported) and what belongs to it (`answers`).
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...processes import Answer, serve, wire
+from ...processes.server import Reply
+from ...processes.text import message, plain, words
+from ..case import Case
+from ..reference import statistics
+from ..reference.components import named_outputs
+from .port import MissingBackend, NotCovered, Port, Unsupported
+from .questions import asked
+from .side_effects import Watch
+from .signature import hint
+
+__all__ = ["UNEQUAL", "equal"]
+
+UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
+
+
+class _Wrong(Exception):
+    """The port returned no arrays; the message says what is required and what came."""
+
+
+def _reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
+    """The port's answer, or why there is none."""
+    arguments: list[Any] = []
+    try:
+        arguments = asked(sent)
+        return _answer(port, watch, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
+    except NotCovered as error:
+        return "not covered", message(error)
+    except Unsupported as error:
+        return "unsupported", message(error)
+    except _Wrong as error:
+        return "differs", message(error)
+    except BaseException as error:  # SystemExit and what foreign code derives besides
+        file = getattr(port.module, "__file__", None) or ""
+        return "error", _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
+
+
+def _answer(port: Port, watch: Watch, case: Case) -> Answer:
+    """The outputs for a case, evaluated twice where the case says so; or what the port did meanwhile that it must not do."""
+    with watch.over(case) as problems:
+        first = _evaluate(port, watch, case)
+        second = _evaluate(port, watch, case) if case.twice else first
+    if problems:
+        return "error", "; ".join(problems)
+    return ("outputs", first) if equal(first, second) else ("error", UNEQUAL)
+
+
+def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
+    """Equality of two answers, bit for bit."""
+    return first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+def _evaluate(port: Port, watch: Watch, case: Case) -> dict[str, np.ndarray]:
+    """Copies of the arrays that the port returns, or their statistics; raises _Wrong where it returns something else."""
+    result = port.answer(case)
+    if isinstance(result, tuple) and len(result) != 2:
+        raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got a tuple of {len(result)}")
+    outputs = {_name(name): value for name, value in named_outputs(result).items()}
+    for name, value in outputs.items():
+        if not wire.is_array(value):
+            raise _Wrong(f"{name}: must be a NumPy array of numbers; got {wire.named(value)}")
+    arrays = {name: wire.base(value) for name, value in outputs.items()}
+    size = sum(array.nbytes for array in arrays.values())
+    most = wire.answer_limit(sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if wire.is_array(value)))
+    if size > most:
+        raise _Wrong(f"must return arrays of at most {most} bytes; got {size}")
+    watch.returned(case, arrays)
+    return statistics.measured(case.component, case.inputs, {name: np.array(array) for name, array in arrays.items()})
+
+
+def _name(name: Any) -> str:
+    if not issubclass(type(name), str):
+        raise _Wrong(f"must name its outputs by text; got a name of the class {type(name).__name__}")
+    return plain(name)
+
+
+def _in_words(error: BaseException, file: str) -> str:
+    """The error, and the last line in the folder of the port's file that led to it."""
+    folder = os.path.join(os.path.dirname(os.path.realpath(file)), "")
+    lines = traceback.extract_tb(sys.exc_info()[2])
+    own = [line for line in lines if file and os.path.realpath(line.filename).startswith(folder)]
+    return words(error) + (f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else "")
+
+
+def _start(name: str) -> tuple[Answer, Reply | None]:
+    """Loads the port: the greeting, and what answers the questions."""
+    try:
+        port = Port(name)
+        watch = Watch()
+        return ("ready", port.describe()), lambda *question: _reply(port, watch, *question)
+    except MissingBackend as error:
+        return ("missing", message(error)), None
+    except BaseException as error:
+        return ("error", _in_words(error, name if name.endswith(".py") else "")), None
+
+
+if __name__ == "__main__":
+    serve(lambda: _start(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""What a port must leave as it was: the arrays that it was given, the arrays that it gave, and the state that a process shares.
+
+Frameworks are looked at where they are loaded; nothing is imported for it.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+
+__all__ = ["Watch"]
+
+Remembered = tuple[str, np.ndarray, np.ndarray]  # what it is called, the array, a copy of it
+State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # what it is called -> how it is read, how it is put back
+
+
+class Watch:
+    """Watches a port from answer to answer: what it has changed that it must not change, in words."""
+
+    def __init__(self) -> None:
+        self._returned: list[Remembered] = []
+        self._changed: list[str] = []
+
+    @contextlib.contextmanager
+    def over(self, case: Case) -> Iterator[list[str]]:
+        """While the port answers the case; yields a list that holds all that it changed when the block has ended.
+
+        Shared state is put back, so that no other case suffers.
+        """
+        given = _remember({f"its {kind} {name}": value for kind in ("input", "parameter") for name, value in _arrays(case, kind)})
+        shared = {name: read() for name, (read, _) in _shared().items()}
+        modules = len(sys.modules)
+        problems: list[str] = []
+        try:
+            yield problems
+        finally:
+            problems += [f"the port changed {name} in place" for name in _changed(given)]
+            problems += [f"the port changed {name} after it had returned it" for name in self._changed]
+            disturbed = _restore(shared)
+            # Some packages draw global random numbers while they are imported, which happens once and is not the port's doing.
+            problems += disturbed if len(sys.modules) == modules else []
+            self._changed = []
+
+    def returned(self, case: Case, outputs: Mapping[str, Any]) -> None:
+        """Remembers what the port returned; what it returned before must still be as it was."""
+        self._changed += _changed(self._returned)
+        self._returned = _remember({f"the array {name} of {case.id}": value for name, value in outputs.items()})
+
+
+def _arrays(case: Case, kind: str) -> Iterable[tuple[str, Any]]:
+    return (case.inputs if kind == "input" else case.parameters).items()
+
+
+def _remember(arrays: Mapping[str, Any]) -> list[Remembered]:
+    return [(name, value, value.copy()) for name, value in arrays.items() if isinstance(value, np.ndarray)]
+
+
+def _changed(arrays: list[Remembered]) -> list[str]:
+    return [name for name, value, copy in arrays if value.shape != copy.shape or value.tobytes() != copy.tobytes()]
+
+
+def _restore(shared: Mapping[str, Any]) -> list[str]:
+    """Puts the shared state back; what of it had changed, in words."""
+    problems = []
+    for name, (read, restore) in _shared().items():
+        before, now = shared.get(name), read()
+        if before is not None and not _equal(before, now):
+            problems.append(f"the port changed {name}" + ("" if isinstance(before, tuple) else f" from {before} to {now}"))
+            restore(before)
+    return problems
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Equality of states, which may be nested tuples of numbers and arrays."""
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return np.array_equal(first, second)
+
+
+def _shared() -> State:
+    """What a process shares, of the modules that are loaded."""
+    return _random_states() | _default_dtypes()
+
+
+def _random_states() -> State:
+    states: State = {}
+    if numpy := sys.modules.get("numpy.random"):
+        states["NumPy's global random state"] = (numpy.get_state, numpy.set_state)
+    # Keras draws the seeds of its initialisers from Python's generator whenever a layer is built.
+    if (python := sys.modules.get("random")) and "keras" not in sys.modules:
+        states["Python's global random state"] = (python.getstate, python.setstate)
+    # Building a torch module draws its first parameters from the global generator; only another seed is a change of it.
+    if torch := sys.modules.get("torch"):
+        states["the seed of torch's global random state"] = (torch.initial_seed, torch.manual_seed)
+    return states
+
+
+def _default_dtypes() -> State:
+    states: State = {}
+    if torch := sys.modules.get("torch"):
+        states["torch's default dtype"] = (torch.get_default_dtype, torch.set_default_dtype)
+    if keras := sys.modules.get("keras"):
+        states["Keras's floatx"] = (keras.config.floatx, keras.config.set_floatx)
+        states["Keras's dtype policy"] = (lambda: keras.config.dtype_policy().name, keras.config.set_dtype_policy)
+    if jax := sys.modules.get("jax"):
+        states["jax_enable_x64"] = (lambda: jax.config.jax_enable_x64, lambda value: jax.config.update("jax_enable_x64", value))
+    return states

@@ -1,0 +1,51 @@
+"""How the judge calls a port, said where a port cannot be called so."""
+
+import re
+import traceback
+from typing import Any
+
+from ...processes.text import message
+from ..case import Case
+from ..reference.components import forward_of
+
+__all__ = ["hint"]
+
+_NO_FIT = re.compile(
+    r"unexpected keyword argument|missing (\d+|a) required|takes .*positional argument|too many positional|multiple values for argument"
+)
+_CASE = re.compile(r"'Case'")
+
+
+def hint(error: BaseException, module: Any, case: Any) -> str:
+    """What a component is called with, as an addition to the message of an error which says that its arguments do not fit.
+
+    module: what defines the port. case: what it was asked. Empty where the error says something else.
+    """
+    if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
+        return ""
+    if not hasattr(module, "framework"):
+        return _of_function(case) if _CASE.search(message(error)) or _not_within(error, module) else ""
+    if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
+        return "; components must map each name to what is called as build(config, dtype) and gives the module"
+    return _of_module(case) if _not_within(error, module) else ""
+
+
+def _not_within(error: BaseException, module: Any) -> bool:
+    """Whether arguments do not fit the port's own call, not one that stands in its file."""
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    return bool(_NO_FIT.search(message(error))) and getattr(module, "__file__", None) not in files
+
+
+def _of_function(case: Case) -> str:
+    parts = [f"case.inputs has {', '.join(_inputs(case))}", f"case.parameters {', '.join(case.parameters)}" if case.parameters else ""]
+    return f"; {case.component} is called as {case.component}(case), where {', '.join(filter(None, parts))}, and case.config the settings"
+
+
+def _of_module(case: Case) -> str:
+    forward = forward_of(case.component) or case.component
+    return f"; {forward} is called as {forward}({', '.join(f'{name}=...' for name in _inputs(case) if name != 'cotangent')})"
+
+
+def _inputs(case: Case) -> list[str]:
+    """The arguments of the call: of those that are nested the outermost name."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in case.inputs))

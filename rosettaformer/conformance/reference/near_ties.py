@@ -1,0 +1,78 @@
+"""Near ties of a search: where a port chooses what the truth does not, by scores that rounding alone may order otherwise.
+
+A search's tokens are compared exactly, and one choice decides all that follow. So where a port's answer is another one, the truth runs
+again and takes the port's choice wherever it would make the same, if its scores were off by no more than the bound of their noise; anywhere
+else it takes its own. Then the tokens must be those of this run, and their scores within what it expects. The noise is that of the very
+scores that are compared: those of the orders of `tolerance`, which make the choices of this run.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+from . import components
+from .choices import Key
+from .replay import ANY, BeamGuide, Bounds, Hypothesis, TokenGuide
+from .tolerance import Answer, Expectation, expect, expectation, searched
+
+__all__ = ["expected", "followed"]
+
+ROUNDS = 12  # of the search for a run whose choices are those that its own noise allows
+
+
+def expected(case: Case, answer: Any) -> dict[str, Expectation]:
+    """What is expected of a port that gave this answer to a case that has been cast to its dtype."""
+    return followed(case, expect(case), answer)
+
+
+def followed(
+    case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
+) -> dict[str, Expectation]:
+    """The same, where what was expected before is known: what differs is a search with other tokens.
+
+    ask and rounded: as in `tolerance.expect`, which gave what was expected before.
+    """
+    if case.component not in components.SEARCHES or not _differs(case, before, answer):
+        return before
+    bounds: Bounds = _any
+    made: Mapping[Key, Any] = {}
+    spurned: set[Hypothesis] = set()
+    for _ in range(ROUNDS):
+        guide = BeamGuide(case, answer, bounds, spurned) if case.component == "beam_search" else TokenGuide(case, answer, bounds)
+        found, scores = searched(case, guide, ask, rounded)
+        tokens = next(iter(found))
+        others = guide.others(found[tokens].reference)
+        if guide.made == made and others <= spurned:
+            break
+        made, bounds, spurned = guide.made, _bounds(guide.scores, scores), spurned | others
+    note = "; ".join(guide.notes(found[tokens].reference))
+    return found | {tokens: dataclasses.replace(found[tokens], note=note)}
+
+
+def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
+    """Whether the answer has other tokens, and is otherwise what an answer must be."""
+    if not isinstance(answer, Mapping) or answer.keys() != before.keys():
+        return False
+    if any(not isinstance(answer[name], np.ndarray) or answer[name].shape != one.reference.shape for name, one in before.items()):
+        return False
+    name = next(iter(before))
+    ids = answer[name].dtype.kind in "iu" and np.all((answer[name] >= 0) & (answer[name] < case.config.target_vocabulary))
+    return bool(ids) and not np.array_equal(answer[name], before[name].reference)
+
+
+def _any(kind: str, step: int) -> float:
+    return ANY
+
+
+def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:
+    """The bounds of a run's scores, from those of the orders: the largest of a kind up to each step, since scores are sums."""
+    steps: dict[str, dict[int, float]] = {}
+    for kind, step in dict.fromkeys((kind, step) for kind, _, step in reference):
+        keys = [key for key in reference if (key[0], key[2]) == (kind, step) and all(key in run for run in runs)]
+        parts = [np.concatenate([run[key] for key in keys]) for run in (reference, *runs)] if keys else []
+        bound = expectation(parts[0].astype(np.float64), parts[1:]).bound if keys else 0.0
+        steps.setdefault(kind, {})[step] = bound
+    return lambda kind, step: max((bound for other, bound in steps.get(kind, {}).items() if other <= step), default=0.0)

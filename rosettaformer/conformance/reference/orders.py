@@ -1,0 +1,216 @@
+"""The orders in which the truth's arithmetic is done: what a framework may reasonably do otherwise, and no output may depend on."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+
+from reference_numpy import arithmetic, attention, softmax
+
+from . import components
+
+__all__ = ["GRADIENT_ORDERS", "ORDERS", "TF32_ORDERS", "order", "shuffled", "to_tf32"]
+
+
+@contextlib.contextmanager
+def order(replacements: dict[str, Callable]) -> Iterator[None]:
+    """The truth with some functions of its arithmetic, or others by `module.function`, replaced."""
+    with contextlib.ExitStack() as stack:
+        for place, function in replacements.items():
+            module, _, name = place.rpartition(".")
+            stack.enter_context(mock.patch.object(components.module_of(module) if module else arithmetic, name, function))
+        yield
+
+
+_einsum, _scatter, _total = arithmetic.einsum, arithmetic.scatter, arithmetic.total
+_attention_vjp = attention.scaled_dot_product_attention_vjp
+
+
+def _contracted(subscripts: str) -> tuple[list[str], str]:
+    """The operands' axes, and the letters that the contraction sums over."""
+    inputs, output = subscripts.split("->")
+    operands = inputs.split(",")
+    return operands, "".join(letter for letter in operands[0] if letter not in output)
+
+
+def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+    """The contraction from its last term to its first."""
+    axes, summed = _contracted(subscripts)
+    flipped = [np.flip(x, tuple(a.index(letter) for letter in summed)) for a, x in zip(axes, operands, strict=True)]
+    return _einsum(subscripts, *map(np.ascontiguousarray, flipped))
+
+
+def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    """The contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
+
+    def contract(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        axes, summed = _contracted(subscripts)
+        size = operands[0].shape[axes[0].index(summed[0])]
+        parts = []
+        for half in halves(size):
+            chosen = [x[tuple(half if letter == summed[0] else slice(None) for letter in a)] for a, x in zip(axes, operands, strict=True)]
+            parts.append(_einsum(subscripts, *chosen))
+        return parts[0] + parts[1]
+
+    return contract
+
+
+def _total_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    def total(array: np.ndarray, axis: int) -> np.ndarray:
+        first, second = (np.moveaxis(array, axis, -1)[..., half] for half in halves(array.shape[axis]))
+        return np.moveaxis(first.sum(-1, keepdims=True) + second.sum(-1, keepdims=True), -1, axis)
+
+    return total
+
+
+def _scatter_backwards(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    return _scatter(rows.reshape(-1, rows.shape[-1])[::-1], index.reshape(-1)[::-1], size)
+
+
+def _scatter_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    """The sum, in the rows' dtype, of what two halves of the rows add up to."""
+
+    def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+        flat, places = rows.reshape(-1, rows.shape[-1]), index.reshape(-1)
+        first, second = (_scatter(flat[half], places[half], size) for half in halves(len(places)))
+        return first + second
+
+    return scatter
+
+
+def _alternating(size: int) -> tuple[slice, slice]:
+    return slice(0, None, 2), slice(1, None, 2)
+
+
+def _in_the_middle(size: int) -> tuple[slice, slice]:
+    return slice(0, size // 2), slice(size // 2, None)
+
+
+def _total_backwards(array: np.ndarray, axis: int) -> np.ndarray:
+    return np.sum(np.ascontiguousarray(np.flip(array, axis)), axis=axis, keepdims=True)
+
+
+def _total_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
+    return np.take(np.cumsum(array, axis=axis, dtype=array.dtype), [-1], axis=axis)
+
+
+def shuffled(seed: int) -> dict[str, Callable]:
+    """Contractions and sums with their terms in a random order, and of an odd seed the other formulas of the elementary functions; half
+    types also round contractions at random, up or down.
+
+    A framework may keep a sum in float32 where another rounds it, and which of them a ReLU next to 0 follows decides its gradient (Monte
+    Carlo arithmetic: Parker 1997).
+    """
+
+    def permuted(array: np.ndarray, axis: int) -> np.ndarray:
+        size = array.shape[axis]
+        return np.take(array, np.random.default_rng((seed, size)).permutation(size), axis=axis)
+
+    def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        axes, summed = _contracted(subscripts)
+        moved = list(operands)
+        for letter in summed:
+            moved = [permuted(x, a.index(letter)) if letter in a else x for a, x in zip(axes, moved, strict=True)]
+        if not arithmetic.is_half(operands[0].dtype):
+            return _einsum(subscripts, *moved)
+        wide = _einsum(subscripts, *map(arithmetic.widen, moved))
+        unit = float(ml_dtypes.finfo(operands[0].dtype).eps)
+        dither = np.random.default_rng((seed, wide.size)).uniform(-unit / 2, unit / 2, wide.shape).astype(wide.dtype)
+        return (wide * (1 + dither)).astype(operands[0].dtype)
+
+    def total(array: np.ndarray, axis: int) -> np.ndarray:
+        return _total_one_by_one(permuted(array, axis), axis) if array.shape[axis] else _total(array, axis)
+
+    result: dict[str, Callable] = {"einsum": einsum, "total": total}
+    if seed % 2:
+        result |= {"exp": _exp_by_square, "divide": _divide_by_reciprocal, "mean": _mean_by_reciprocal}
+    return result
+
+
+def _mean_by_reciprocal(array: np.ndarray, axis: int) -> np.ndarray:
+    return arithmetic.total(array, axis) * (array.dtype.type(1) / array.dtype.type(array.shape[axis]))
+
+
+def _divide_by_reciprocal(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return numerator * (denominator.dtype.type(1) / denominator)
+
+
+def _power_by_logarithm(base: float, exponent: np.ndarray) -> np.ndarray:
+    return np.exp(exponent * np.log(base))
+
+
+def _exp_by_square(x: np.ndarray) -> np.ndarray:
+    return np.square(np.exp(x / 2))
+
+
+def _tanh_by_exponential(x: np.ndarray) -> np.ndarray:
+    return 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1)  # beyond 80 the result is 1 in every dtype
+
+
+def _erf_by_complement(x: np.ndarray) -> np.ndarray:
+    return (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype)
+
+
+def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
+    """The gradient as fused kernels take it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO O`, and the
+    logits' gradient rounded to the dtype before it is multiplied."""
+    output_bthe = attention.scaled_dot_product_attention(query_bthk, *rest, **options)
+    product_bthe = arithmetic.widen(cotangent) * arithmetic.widen(output_bthe)
+    row_bht1 = arithmetic.total(product_bthe, axis=-1).swapaxes(1, 2)
+
+    def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+        x = arithmetic.widen(logits)
+        x = x if mask is None else np.where(mask, x, x.dtype.type(-np.inf))
+        largest = np.max(x, axis=-1, keepdims=True)
+        shifted = x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
+        whole = np.log(np.maximum(arithmetic.total(arithmetic.exp(shifted), axis=-1), x.dtype.type(1)))
+        gradient = arithmetic.exp(shifted - whole) * (arithmetic.widen(cotangent) - row_bht1)
+        return {"logits": gradient.astype(query_bthk.dtype).astype(logits.dtype)}
+
+    with mock.patch.object(softmax, "softmax_vjp", softmax_vjp):
+        return _attention_vjp(query_bthk, *rest, cotangent=cotangent, **options)
+
+
+def _einsum_tf32(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+    return _einsum(subscripts, *(to_tf32(x) for x in operands))
+
+
+def to_tf32(array: np.ndarray) -> np.ndarray:
+    """float32 rounded to the 10 stored mantissa bits that TF32 multiplies with."""
+    if array.dtype != np.float32:
+        return array
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+ORDERS: dict[str, dict[str, Callable]] = {
+    "plain": {},
+    "backwards": {
+        "einsum": _einsum_backwards,
+        "total": _total_backwards,
+        "mean": _mean_by_reciprocal,
+        "power": _power_by_logarithm,
+        "scatter": _scatter_backwards,
+    },
+    "alternating": {
+        "einsum": _einsum_in_two(_alternating),
+        "scatter": _scatter_in_two(_alternating),
+        "total": _total_one_by_one,
+        "divide": _divide_by_reciprocal,
+        "exp": _exp_by_square,
+    },
+    "two halves": {
+        "einsum": _einsum_in_two(_in_the_middle),
+        "scatter": _scatter_in_two(_in_the_middle),
+        "total": _total_in_two(_alternating),
+        "tanh": _tanh_by_exponential,
+        "erf": _erf_by_complement,
+    },
+}
+# Fused attention (Dao et al. 2022, algorithm 4) lets the terms of a row cancel less exactly.
+GRADIENT_ORDERS: dict[str, dict[str, Callable]] = {"fused": {"attention.scaled_dot_product_attention_vjp": _attention_again_vjp}}
+TF32_ORDERS: dict[str, dict[str, Callable]] = {"tf32": {"einsum": _einsum_tf32}}

@@ -1,0 +1,194 @@
+"""The tolerance of a case, derived from the truth itself.
+
+r is the float64 truth on the inputs rounded to the dtype. c_i is the same truth computed in the dtype, with its additions in another
+order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as much.
+The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all hang
+on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few answers,
+in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean of DRAWS
+seeds and the c_i are what each gives.
+
+An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..case import Case, numpy_dtype
+from . import components, statistics
+from .choices import Chooser, Key, Replay, chosen_by
+from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
+
+__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "expect", "expectation", "order", "searched", "to_tf32",
+           "ulp"]  # fmt: skip
+
+Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
+
+MAX_FACTOR = 4.0
+RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
+SHUFFLES, SEARCHED, DRAWS = 16, 8, 32
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One output of the truth: its value in float64, its dtype, and the errors of plain arithmetic in that dtype."""
+
+    reference: np.ndarray
+    dtype: np.dtype
+    noise: float  # max_i max |c_i - r|; infinite or NaN where one of the c_i overflows
+    noise_rmse: float  # max_i rmse(c_i, r)
+    unit: float  # one ulp of the largest |r| in the dtype
+    note: str = ""  # why an answer that differs does
+    hidden: str = ""  # why an answer that passes shows nothing all the same
+    whole: float = 0.0  # where r is zero, the largest |r| of all that this output is a part of
+
+    @property
+    def bound(self) -> float:
+        """The largest error that passes: MAX_FACTOR * noise + one ulp."""
+        return MAX_FACTOR * self.noise + self.unit
+
+    @property
+    def bound_rmse(self) -> float:
+        """The largest root mean square error that passes; of one number it is the error itself."""
+        if self.reference.size == 1:
+            return self.bound
+        return RMSE_FACTOR.get(self.dtype.itemsize, 0) * self.noise_rmse + self.unit
+
+    @property
+    def plain_error(self) -> float:
+        """What a ratio of 1 stands for: the noise, at least the half ulp to which a result can be rounded at all."""
+        return max(self.noise, self.unit / 2)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite |r|."""
+        return float(np.abs(self._finite).max(initial=0.0))
+
+    @property
+    def incomparable(self) -> str:
+        """Why no answer can be judged; empty where one can: where zeros do not pass, or r is zero in every order."""
+        if not self.reference.size:
+            return "it is empty"
+        if self.dtype.kind in "biu":
+            return ""
+        if not np.isfinite(self.reference).any():
+            return "no reference value is finite"
+        if self.largest == self.noise == 0:
+            return ""
+        if not np.isfinite(self.bound):
+            return f"plain arithmetic in {self.dtype} overflows"
+        size = max(self.largest, self.whole)
+        if self.bound < size or self.bound_rmse < float(np.sqrt(np.mean(self._finite**2))):
+            return ""
+        return f"the bound {self.bound:.3g} is not below the largest reference value {size:.3g}"
+
+    @property
+    def _finite(self) -> np.ndarray:
+        return np.where(np.isfinite(self.reference), self.reference, 0.0)
+
+
+Expectations = dict[str, Expectation]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # where the dtype overflows nothing is comparable
+def expect(case: Case, answer: Answer = components.answer, rounded: bool = False, random_orders: bool = False) -> Expectations:
+    """The expectation of every output of a case that has been cast to its dtype.
+
+    answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
+    differs from the truth in rounding alone. random_orders: the random orders of gradients join, whatever the component.
+    """
+    if case.component in statistics.RANDOM:
+        return _of_draws(case, answer)
+    if case.component in components.SEARCHES:
+        return searched(case, Chooser(), answer, rounded)[0]
+    reference = answer(case) if rounded else answer(case.at("float64"))
+    gradient = bool(components.forward_of(case.component))
+    shuffles = gradient or random_orders or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
+    found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(SHUFFLES if shuffles else 0)])
+    return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
+
+
+def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], orders: Iterable[dict[str, Callable]]) -> Expectations:
+    runs = []
+    for replacements in orders:
+        with order(replacements):
+            runs.append(answer(case))
+    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
+
+
+def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], found: Expectations) -> Expectations:
+    """A gradient's expectations, in which the parts that are zero are as large as the whole gradient, of which their terms are.
+
+    A part is zero where float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is, since
+    softmax does not change with it.
+    """
+    doubtful = [name for name, expectation in found.items() if np.isfinite(expectation.bound) and expectation.incomparable]
+    if not doubtful:
+        return found
+    wide = case.at("float64")
+    exact = found if case.dtype == "float64" else _in_orders(wide, answer, reference, _orders(wide))
+    whole = max(expectation.largest for expectation in found.values())
+    zeros = {name: dataclasses.replace(found[name], whole=whole) for name in doubtful if found[name].largest <= exact[name].bound}
+    return found | zeros
+
+
+def searched(
+    case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False
+) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
+    """The expectation of a search whose choices the chooser makes; and the scores that each order chooses by, when it makes the same."""
+    reference = answer(case if rounded else case.at("float64"), chosen_by(chooser))
+    runs, scores = [], []
+    for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
+        replay = Replay(chooser.made)
+        with order(replacements):
+            runs.append(answer(case, chosen_by(replay)))
+        scores.append(replay.scores)
+    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}, scores
+
+
+def _orders(case: Case) -> list[dict[str, Callable]]:
+    tf32 = TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else {}
+    return list((ORDERS | tf32 | (GRADIENT_ORDERS if components.forward_of(case.component) else {})).values())
+
+
+def _of_draws(case: Case, answer: Answer) -> Expectations:
+    """What is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
+    draws = [answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed})) for seed in range(DRAWS)]
+    result = {}
+    for name, first in draws[0].items():
+        runs = [draw[name] for draw in draws]
+        mean = first if first.dtype.kind in "iu" else np.mean([run.astype(np.float64) for run in runs], axis=0)
+        result[name] = expectation(np.asarray(mean), runs)
+    arrays: dict[str, float] = {}  # the largest statistic of each array, of which a mean or a correlation of zero is one
+    for name, one in result.items():
+        arrays[name.rpartition(".")[0]] = max(arrays.get(name.rpartition(".")[0], 0.0), one.largest if one.dtype.kind not in "biu" else 0.0)
+    return {name: dataclasses.replace(one, whole=arrays[name.rpartition(".")[0]]) for name, one in result.items()}
+
+
+def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
+    """What is expected of an output whose float64 value is the reference, when plain arithmetic gave these in the dtype."""
+    dtype = runs[0].dtype
+    if dtype.kind in "biu" or not reference.size:
+        return Expectation(reference, dtype, 0.0, 0.0, 0.0)
+    reference = reference.astype(np.float64, copy=False)
+    finite = np.isfinite(reference)
+    reference_or_0 = np.where(finite, reference, 0.0)
+    errors = [np.abs(np.where(finite, run.astype(np.float64), 0.0) - reference_or_0) for run in runs]
+    return Expectation(
+        reference=reference,
+        dtype=dtype,
+        noise=float(np.max([error.max() for error in errors])),
+        noise_rmse=float(np.max([np.sqrt(np.mean(error**2)) for error in errors])),
+        unit=ulp(float(np.abs(reference_or_0).max()), dtype),
+    )
+
+
+def ulp(value: float, dtype: Any) -> float:
+    """The distance from |value| to the next number of the dtype; at least its smallest normal number."""
+    kind = numpy_dtype(str(dtype))
+    limits = ml_dtypes.finfo(kind)
+    return max(float(np.spacing(np.asarray(min(abs(value), 0.75 * float(limits.max)), dtype=kind))), float(limits.smallest_normal))

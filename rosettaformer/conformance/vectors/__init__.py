@@ -1,0 +1,1 @@
+"""Golden vectors: the cases with the outputs of the reference, as files."""

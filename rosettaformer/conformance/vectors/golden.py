@@ -1,0 +1,176 @@
+"""Golden vectors: the cases with what the truth gives for them, in files that need no framework and no Python.
+
+A folder of vectors holds `manifest.json` and one safetensors file a case. The file holds the float64 inputs and parameters, and for each
+dtype `expected.<dtype>.<output>`: the float64 truth on the inputs rounded to that dtype. The manifest adds, for each dtype and output, its
+own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is that of everything else that it says,
+as JSON without spaces whose names are in order.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...checkpoints import container
+from ..case import DTYPES, SUITE_VERSION, Case
+from ..cases import all_cases
+from ..cases.case_files import MANIFEST, answer_path, read_answer
+from ..reference import near_ties, statistics
+from ..result import Result, judge
+from . import seal
+from .regenerate import generate
+
+__all__ = ["Finding", "export", "judge_results", "verify"]
+
+DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says of the case itself
+NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from them
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a folder of vectors. rounding: True where it may be another machine's last bits."""
+
+    message: str
+    rounding: bool = False
+
+
+def export(directory: Path, cases: Sequence[Case]) -> None:
+    """Writes the vectors of the cases; those that a folder held before are replaced, other files are not.
+
+    Raises ValueError where the folder holds anything else, or cannot be made.
+    """
+    target = directory.resolve()
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{directory} must be a folder")
+    if target.is_dir() and any(target.iterdir()):
+        names = {MANIFEST, *(row["file"] for row in seal.read(directory)["cases"])}
+        if others := sorted({path.name for path in target.iterdir()} - names):
+            raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
+    if not target.parent.is_dir():
+        raise ValueError(f"the folder {target.parent} does not exist")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as aside:
+        new, old = Path(aside, "new"), Path(aside, "old")
+        generate(new, [case.id for case in cases])
+        if target.is_dir():
+            target.rename(old)
+        try:
+            new.rename(target)
+        except OSError:
+            if old.is_dir():
+                old.rename(target)
+            raise
+
+
+def verify(directory: Path) -> list[Finding]:
+    """Everything that is wrong with vectors: files that are not what they were, and whatever the suite makes otherwise now.
+
+    Raises ValueError where the folder holds no vectors, or those of a newer suite.
+    """
+    manifest = seal.read(directory)
+    if manifest["suite"] > SUITE_VERSION:
+        raise ValueError(f"the vectors are of suite version {manifest['suite']}; this is version {SUITE_VERSION}")
+    findings = [Finding(problem) for problem in seal.problems(directory, manifest)]
+    intact = {}
+    for row in manifest["cases"]:
+        if problem := _damage(directory, row):
+            findings.append(Finding(problem))
+        else:
+            intact[row["id"]] = row
+    with tempfile.TemporaryDirectory() as folder:
+        again = Path(folder) / "again"
+        generate(again, list(intact))
+        made = {row["id"]: row for row in seal.read(again)["cases"]}
+        for case_id, row in intact.items():
+            if case_id in made:
+                tensors = [container.read(place / row["file"]).tensors for place in (directory, again)]
+                findings += _differences(row, made[case_id], *tensors)
+            else:
+                findings.append(Finding(f"{case_id}: the suite has no such case"))
+    return findings
+
+
+def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str]) -> list[Result]:
+    """Judges outputs that were made elsewhere, in DIRECTORY/<dtype>/<component>/<name>.safetensors.
+
+    Raises ValueError where there is no such folder, and on files that belong to no case.
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory} must be a folder of outputs")
+    known = {answer_path(case.at(dtype)) for case in (*all_cases(grad=True), *cases) for dtype in DTYPES}
+    found = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*.safetensors"))]
+    if strangers := [path for path in found if path not in known]:
+        raise ValueError("files must be named <dtype>/<component>/<name>.safetensors after a case; got\n  " + "\n  ".join(strangers))
+    return [_judge_file(directory, case.at(dtype)) for case in cases for dtype in dtypes if dtype in case.dtypes]
+
+
+def _judge_file(directory: Path, case: Case) -> Result:
+    row = {"case": case.id, "component": case.component, "port": str(directory), "dtype": case.dtype, "device": "cpu", "mode": "",
+           "since": case.since}  # fmt: skip
+    try:
+        kind, answer = read_answer(directory / answer_path(case)) or ("not given", "there is no file of outputs")
+    except (ValueError, OSError) as error:
+        kind, answer = "error", str(error)
+    if kind == "outputs" and not isinstance(answer, str):
+        answer = statistics.measured(case.component, case.inputs, answer)
+    return judge(row, kind, answer, near_ties.expected(case, answer) if kind == "outputs" else {})
+
+
+def _damage(directory: Path, row: Mapping[str, Any]) -> str:
+    path = directory / row["file"]
+    if not path.is_file():
+        return f"{row['file']} is missing"
+    return "" if seal.digest(path.read_bytes()) == row["sha256"] else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
+    """What of one case the suite makes otherwise now, by the rows of the manifests and the tensors of the files."""
+    given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
+    if any(before[field] != now[field] for field in DATA) or not _identical(given, made):
+        yield Finding(f"{now['id']}: the data of the case differ")
+        return
+    if tensors.keys() != again.keys() or _outputs(before) != _outputs(now):
+        yield Finding(f"{now['id']}: the outputs are others")
+        return
+    for dtype, name in _outputs(now):
+        key, where = f"expected.{dtype}.{name}", f"of {now['id']} in {dtype}: {name}"
+        if not _identical({key: tensors[key]}, {key: again[key]}):
+            yield _other_value(where, tensors[key], again[key], now["expected"]["float64"][name]["bound"])
+        if before["expected"][dtype][name] != now["expected"][dtype][name]:
+            yield _other_noise(where, before["expected"][dtype][name], now["expected"][dtype][name])
+
+
+def _outputs(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(dtype, name) for dtype, outputs in row["expected"].items() for name in outputs]
+
+
+def _identical(first: Tensors, second: Tensors) -> bool:
+    """The same names, dtypes, shapes and bits."""
+    return first.keys() == second.keys() and all(
+        (value.dtype, value.shape, value.tobytes()) == (second[name].dtype, second[name].shape, second[name].tobytes())
+        for name, value in first.items()
+    )
+
+
+def _other_value(where: str, before: np.ndarray, now: np.ndarray, noise: float) -> Finding:
+    if (before.dtype, before.shape) != (now.dtype, now.shape) or before.dtype.kind != "f":
+        return Finding(f"the expected result {where} differs")
+    if not np.array_equal(np.isfinite(before), np.isfinite(now)) or not np.array_equal(before[~np.isfinite(now)], now[~np.isfinite(now)]):
+        return Finding(f"the expected result {where} is finite elsewhere")
+    size = float(np.abs(before - now)[np.isfinite(now)].max(initial=0.0))
+    return Finding(f"the expected result {where} differs by {size:.2g}; the noise of float64 allows {noise:.2g}", size <= noise)
+
+
+def _other_noise(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Finding:
+    """Noise is made of last bits, so another machine's may be several times as large; it must stay below what the other lets pass."""
+    try:
+        changes = [f"{number} {before[number]:.3g}, now {now[number]:.3g}" for number in NUMBERS if before[number] != now[number]]
+        close = before["noise"] <= now["bound"] and now["noise"] <= before["bound"] and before["unit"] == now["unit"]
+        rounding = close and before["dtype"] == now["dtype"]
+    except (KeyError, TypeError, ValueError):
+        return Finding(f"the noise {where} is not in the manifest")
+    return Finding(f"the noise {where} differs: {', '.join(changes) or 'its bounds'}", rounding and bool(changes))

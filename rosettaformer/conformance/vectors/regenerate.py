@@ -1,0 +1,95 @@
+"""Vectors, made in a process whose arithmetic is the same on every machine of one kind.
+
+`python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON on standard
+input and writes their vectors into DIR.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...checkpoints import container
+from ..case import Case
+from ..cases import all_cases
+from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
+from ..reference import tolerance
+from .seal import digest, sealed
+
+__all__ = ["generate", "made_with"]
+
+# OpenBLAS takes another kernel, which adds up in another order, on every generation of processors; these run on all of them.
+PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
+
+
+def generate(directory: Path, ids: Sequence[str]) -> None:
+    """Writes the vectors of these cases into a new folder. Raises RuntimeError where the process fails."""
+    directory.mkdir()
+    process = subprocess.run(
+        [sys.executable, "-m", __name__, str(directory)], input=json.dumps(list(ids)), text=True, capture_output=True, env=_environment()
+    )
+    if process.returncode:
+        raise RuntimeError(f"the vectors could not be made:\n{process.stderr}")
+
+
+def _environment() -> dict[str, str]:
+    """The environment of arithmetic that does not depend on the processor.
+
+    Three libraries choose code by the processor: OpenBLAS for products; NumPy for exp, tanh, sin and others, by its dispatched
+    features; and the C library for exp, pow and others, by AVX2 and FMA. Their variants differ in the last bit. Several threads would
+    divide sums.
+    """
+    dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[index]
+    pinned = {
+        "OPENBLAS_CORETYPE": PLAIN_CORES.get(platform.machine(), ""),
+        "OPENBLAS_NUM_THREADS": "1",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(dispatched),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    return os.environ | {name: value for name, value in pinned.items() if value}
+
+
+def made_with() -> dict[str, str]:
+    """What decides the last bits in spite of everything."""
+    return {"numpy": np.__version__, "system": platform.system(), "machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
+
+
+def _write(directory: Path, cases: Iterable[Case]) -> None:
+    rows = []
+    for case in cases:
+        path = directory / f"{case.component}.{case.name}.safetensors"
+        expected = {dtype: tolerance.expect(case.at(dtype)) for dtype in case.dtypes}
+        tensors = arrays_of(case) | {
+            f"expected.{dtype}.{name}": expectation.reference
+            for dtype, outputs in expected.items()
+            for name, expectation in outputs.items()
+        }
+        container.write(path, tensors, {})
+        rows.append(_row(case, expected) | {"file": path.name, "sha256": digest(path.read_bytes())})
+    write_json(directory / MANIFEST, sealed(manifest(rows) | {"made_with": made_with()}))
+
+
+def _row(case: Case, expected: dict[str, dict[str, tolerance.Expectation]]) -> dict[str, Any]:
+    numbers = ("noise", "noise_rmse", "unit", "bound", "bound_rmse")
+    about = {"since": case.since, "core": case.core, "catches": list(case.catches)}
+    return row_of(case) | about | {
+        "expected": {
+            dtype: {
+                name: {"dtype": str(expectation.dtype)} | {number: getattr(expectation, number) for number in numbers}
+                for name, expectation in outputs.items()
+            }
+            for dtype, outputs in expected.items()
+        }
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    wanted = set(json.load(sys.stdin))
+    _write(Path(sys.argv[1]), [case for case in all_cases(grad=True) if case.id in wanted])

@@ -1,0 +1,73 @@
+"""The manifest of vectors: read, sealed by a digest of everything that it says, and compared with the folder around it."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.reading import read_json
+from ..cases.case_files import MANIFEST
+
+__all__ = ["SEAL", "digest", "problems", "read", "sealed"]
+
+SEAL = "sha256"  # the field that holds the digest of all others
+
+
+def digest(data: bytes) -> str:
+    """The SHA-256 of the data."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with the SHA-256 of everything that it says, as JSON without spaces whose names are in order."""
+    content = {name: value for name, value in manifest.items() if name != SEAL}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return content | {SEAL: digest(text.encode())}
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The manifest. Raises ValueError where it is none."""
+    try:
+        manifest = read_json(directory / MANIFEST)
+        complete = isinstance(manifest["suite"], int) and all(map(_is_row, manifest["cases"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} cannot be read ({error!r})") from None
+    if not complete:
+        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} is another one")
+    return manifest
+
+
+def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the manifest as a whole, and with the folder beside it."""
+    rows = manifest["cases"]
+    if SEAL not in manifest:
+        yield f"{MANIFEST} has no {SEAL}: these vectors are of an older format, and must be exported again"
+    elif sealed(manifest) != manifest:
+        yield f"{MANIFEST} is damaged: its {SEAL} is not that of what it says"
+    if not rows:
+        yield f"{MANIFEST} has no cases"
+    for field in ("id", "file"):
+        yield from (f"{MANIFEST} has more than one row of the {field} {name}" for name in _repeated(row[field] for row in rows))
+    known = {MANIFEST, *(row["file"] for row in rows)}
+    yield from (f"{path.name} belongs to no case" for path in sorted(directory.iterdir()) if path.name not in known)
+
+
+def _is_row(row: Any) -> bool:
+    """True for what says everything of a case, and names a file of the same folder."""
+    texts, tables = (
+        dict.fromkeys(("id", "component", "dtype", "file", "sha256"), str),
+        dict.fromkeys(("config", "inputs", "expected"), dict),
+    )
+    fields: dict[str, type] = {"since": int, **texts, **tables}
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(name), kind) for name, kind in fields.items())
+        and all(isinstance(outputs, dict) for outputs in row["expected"].values())
+        and Path(row["file"]).name == row["file"]
+    )
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
