@@ -34,35 +34,36 @@ def scaled_dot_product_attention(
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    The r = h/g query heads that share a key head meet it in one contraction, without a copy of it for each. XLA fuses scale, bias, mask
-    and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values where a
-    query may attend to nothing, aligns causality to the first key, and needs values as wide as keys. Many queries are computed in
-    chunks (`fast.attention`) where the weights are neither returned nor dropped.
+    XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
+    mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
+    Many queries are computed in chunks (`fast.attention`) where the weights are neither returned nor dropped.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, head_size = query_bthk.shape
-    source, groups = key_bsgk.shape[1:3]
-    scores = (batch, heads, target, source)
+    scores = (batch, heads, target, key_bsgk.shape[1])
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
     if not return_weights and keep_bhts is None and (length := chunk_length(*scores)):
         return in_chunks(scaled_dot_product_attention, length, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
-    query_bgrtk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups, target, head_size)
-    wide = upcast_dtype(query_bthk.dtype)
-    logits_bgrts = jnp.einsum("bgrtk,bsgk->bgrts", query_bgrtk, key_bsgk, preferred_element_type=wide) * head_size**-0.5
-    logits_bhts = logits_bgrts.reshape(scores)
+    key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
+    dtype = upcast_dtype(query_bthk.dtype)
+    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
     if bias_bhts is not None:
         logits_bhts += bias_bhts
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
-        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
-    output_bgrte = jnp.einsum("bgrts,bsge->bgrte", dropped_bhts.reshape(logits_bgrts.shape), value_bsge)
-    output_bthe = output_bgrte.reshape(batch, heads, target, value_bsge.shape[3]).swapaxes(1, 2)
+    output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
+    """Keys or values with each head as many times as query heads share it. The gradient is the sum over those heads."""
+    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2)
 
 
 class MultiHeadAttention(nnx.Module):

@@ -1,4 +1,4 @@
-"""Attention in chunks of queries, so that memory grows with s, not with t s."""
+"""Attention of many queries, in chunks, so that memory grows with s, not with t s; and of few, to keys that lie by head."""
 
 import functools
 from collections.abc import Callable
@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from ..mask import combine_masks
+from ..precision import upcast_dtype
+from ..softmax import softmax
 
-__all__ = ["chunk_length", "in_chunks"]
+__all__ = ["attend_by_head", "chunk_length", "in_chunks"]
 
 
 def chunk_length(batch: int, heads: int, target: int, source: int) -> int:
@@ -52,3 +54,17 @@ def in_chunks(
     output_nbche = jax.lax.map(lambda start: attend(start, length), jnp.arange(0, whole, length))
     output_bthe = jax.lax.collapse(jnp.moveaxis(output_nbche, 0, 1), 1, 3)
     return output_bthe if whole == target else jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+
+
+def attend_by_head(query_bthk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
+    """`scaled_dot_product_attention`, `b t h e`, of few queries: the heads that share a key head are rows of one product.
+
+    Keys and values have the heads before the positions, so that each head reads its own without a jump.
+    """
+    (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
+    query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
+    dtype = upcast_dtype(query_bthk.dtype)
+    logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype) * size**-0.5
+    weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(query_bthk.dtype)
+    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
+    return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

@@ -12,12 +12,12 @@ from ..layers import DecoderLayer
 from ..mask import padding_mask
 from ..positional_encoding import positional_encoding, token_positions
 from ..transformer import Transformer
+from .attention import attend_by_head
 
 __all__ = ["Cache", "empty", "forward_step", "next_tokens"]
 
 # source_mask_bs; target_mask_bt, False where nothing has been read; layers: the keys and values of each, of self_attention and
-# cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` have the heads before the positions, so that
-# the keys of a head lie side by side.
+# cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` lie as `attend_by_head` reads them.
 Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 
@@ -31,7 +31,7 @@ def empty(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array |
         "source_mask_bs": source_mask_bs,
         "target_mask_bt": jnp.zeros((batch, length), bool),
         "layers": [
-            {"self_attention": nothing, "cross_attention": _swapped(layer.cross_attention.keys_and_values(memory_bsd))}
+            {"self_attention": nothing, "cross_attention": _by_head(layer.cross_attention.keys_and_values(memory_bsd))}
             for layer in model.decoder.layers
         ],
     }
@@ -81,21 +81,21 @@ def _layer_step(
         query_bthk, *new = layer.self_attention.project(x_btd)
         key_bgsk, value_bgse = (
             jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
-            for held, part in zip(cache["self_attention"], _swapped(new), strict=True)
+            for held, part in zip(cache["self_attention"], _by_head(new), strict=True)
         )
         new_cache["self_attention"] = key_bgsk, value_bgse
-        return layer.self_attention.attend(query_bthk, *_swapped((key_bgsk, value_bgse)), self_mask_bhts)
+        return layer.self_attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
 
     def cross_attention(x_btd: jax.Array) -> Any:
         query_bthk = layer.cross_attention.queries(x_btd)
-        return layer.cross_attention.attend(query_bthk, *_swapped(cache["cross_attention"]), cross_mask_bhts)
+        return layer.cross_attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
 
     x_btd = layer.residual("self_attention", x_btd, self_attention, {})
     x_btd = layer.residual("cross_attention", x_btd, cross_attention, {})
     return layer.residual("feed_forward", x_btd, layer.feed_forward, {}), new_cache
 
 
-def _swapped(pair: Any) -> Pair:
-    """Keys and values with heads and positions exchanged, which moves nothing in a program: the contractions read them as they lie."""
-    key, value = pair
-    return key.swapaxes(1, 2), value.swapaxes(1, 2)
+def _by_head(pair: Any) -> Pair:
+    """Keys and values with their heads before their positions."""
+    key_bsgk, value_bsge = pair
+    return key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2)
