@@ -82,7 +82,7 @@ class Searcher:
             self._model.decoder_embedding.check_ids(prefix)
         with contextlib.nullcontext() if self._compiled else jax.disable_jit():
             found = jax.device_get(program(self._structure, self._leaves, chosen, arguments))
-        checks.check_logits(bool(found.pop("fit")))
+        checks.check_logits(bool(found.pop("valid")))
         return found
 
 

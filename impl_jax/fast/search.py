@@ -37,7 +37,7 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
     def choose(answer: Answer, logits_bv: jax.Array, log_p_bv: jax.Array) -> Answer:
         scores_bv = _penalised(plan, model, request, answer.token_bn, answer.step, logits_bv)
         token_b = _chosen(plan, request, scores_bv, answer.step)
-        # Where nothing may follow the answer ends.
+        # Where no token may follow, the answer ends.
         token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
         log_p_b = jnp.where(answer.done_b, 0, _at(log_p_bv, token_b))
         token_b = jnp.where(answer.done_b, request.pad_id, token_b)
@@ -48,20 +48,20 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
         return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == request.end_id))
 
     def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
-        answer, cache, fit = state
+        answer, cache, valid = state
         logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
-        logits_bv, log_p_bv, fit = _checked(request, logits_b1v[:, 0], fit)
-        return choose(answer, logits_bv, log_p_bv), cache, fit
+        logits_bv, log_p_bv, valid = _checked(request, logits_b1v[:, 0], valid)
+        return choose(answer, logits_bv, log_p_bv), cache, valid
 
     cache, dtype = _after_prefix(model, request, plan.room)
     token_bn = jnp.full((len(request.source), plan.room), request.pad_id, int)
-    nothing = Answer(
+    initial = Answer(
         jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
     )
-    answer, _, fit = jax.lax.while_loop(
-        lambda state: (state[0].step < request.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
+    answer, _, valid = jax.lax.while_loop(
+        lambda state: (state[0].step < request.max_new_tokens) & ~state[0].done_b.all(), step, (initial, cache, jnp.ones((), bool))
     )
-    return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "fit": fit}
+    return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "valid": valid}
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "plan"))
@@ -74,22 +74,22 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, request: Request)
     last_bw = token_positions(request.prefix_mask_bp)[:, -1:]
 
     def step(state: tuple[beams.Beams, Cache, jax.Array]) -> tuple[beams.Beams, Cache, jax.Array]:
-        found, cache, fit = state
+        found, cache, valid = state
         own_bwnw = (found.place_bwn[..., None] == jnp.arange(size)) & (jnp.arange(room) <= found.length)[:, None]
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwnw.reshape(batch, size, room * size)], axis=2)
         position_bw = jnp.broadcast_to(last_bw + found.length, (batch, size))
         x_bwd, cache = forward_step(model, found.token_bw, cache, position_bw, mask_bwt[:, None])
-        _, log_p_bwv, fit = _checked(request, model.head(x_bwd), fit)
+        _, log_p_bwv, valid = _checked(request, model.head(x_bwd), valid)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (found.live_bwn, log_p_bwv))
         scores_bv = _penalised(plan, model, rows, token_bn, found.length, log_p_bv)
-        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), request), cache, fit
+        return beams.advance(found, scores_bv.reshape(log_p_bwv.shape), request), cache, valid
 
     cache, dtype = _after_prefix(model, request, room * size)
-    nothing = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
-    found, _, fit = jax.lax.while_loop(
-        lambda state: (state[0].length < request.max_new_tokens) & ~state[0].done_b.all(), step, (nothing, cache, jnp.ones((), bool))
+    initial = beams.start(rows.prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
+    found, _, valid = jax.lax.while_loop(
+        lambda state: (state[0].length < request.max_new_tokens) & ~state[0].done_b.all(), step, (initial, cache, jnp.ones((), bool))
     )
-    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "fit": fit}
+    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "valid": valid}
 
 
 def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cache, jnp.dtype]:
@@ -102,7 +102,7 @@ def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cach
     return cache, upcast_dtype(memory_bsd.dtype)
 
 
-def _checked(request: Request, logits: jax.Array, fit: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _checked(request: Request, logits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The logits in the dtype of scores, -inf for forbidden ids; their log p; and whether all were less than inf so far.
 
     NaN and inf stay, also of forbidden ids, and show in the sum.
@@ -112,7 +112,7 @@ def _checked(request: Request, logits: jax.Array, fit: jax.Array) -> tuple[jax.A
     largest = jnp.max(logits, axis=-1, keepdims=True)
     x = logits - largest
     log_total = jnp.log(jnp.sum(jnp.exp(x), axis=-1, keepdims=True))
-    return logits, x - log_total, fit & ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
+    return logits, x - log_total, valid & ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
 
 
 def _penalised(plan: Plan, model: Transformer, request: Request, token_bn: jax.Array, count: jax.Array, scores_bv: jax.Array) -> jax.Array:
