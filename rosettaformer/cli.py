@@ -17,7 +17,7 @@ __all__ = ["main"]
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
     "check": "Check ports against the truth and print the matrix.",
-    "diagnose": "Say what is wrong with a port, and how to mend it.",
+    "diagnose": "Say what is wrong with a port, and how to fix it.",
     "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
     "new-port": "Write a port that runs at once, to put your own code in.",

@@ -112,7 +112,7 @@ class PortCase(_Question):
 
 @dataclass
 class DeclaredDeviation(_Question):
-    """An entry of the deviations file, all of whose cases are put to the port."""
+    """An entry of the deviations file, all of whose cases are run on the port."""
 
     deviation: Deviation
     modes: Sequence[str]

@@ -26,7 +26,7 @@ FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 @click.argument("defect_id", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(defect_id: str | None, as_json: bool) -> None:
-    """Explain the defect ID of the catalogue: what it is, how it shows, how to mend it, and, measured now, how large its error is.
+    """Explain the defect ID of the catalogue: what it is, how it shows, how to fix it, and, measured now, how large its error is.
 
     Without ID, list the catalogue.
     """

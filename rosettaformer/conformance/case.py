@@ -24,9 +24,9 @@ class Case:
     nested in a mapping has a name with dots: `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`, `strategy.end_id`.
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.
-    core: one of the few cases of its component that a quick check puts; a thorough one puts all.
+    core: one of the few cases of its component that a quick check runs; a full one runs all.
     twice: the port answers two times and must answer the same.
-    since: the version of the suite in which the case appeared. excluded: why the case cannot be put to a port; empty where it can.
+    since: the version of the suite in which the case appeared. excluded: why the case cannot be run on a port; empty where it can.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 

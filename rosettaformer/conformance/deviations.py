@@ -68,7 +68,7 @@ def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> I
     if dtype.strip() and dtype not in DTYPES:
         yield _unknown("dtype ", dtype, DTYPES)
     elif ids and "dtype" in entry and not any(dtype in known[name] for name in ids):
-        yield f"{case} is not put in {dtype}"
+        yield f"{case} is not run in {dtype}"
     if (status := str(entry.get("status", DEFAULT))).strip() and status not in FAILURES:
         yield _unknown("status ", status, FAILURES)
 
@@ -98,7 +98,7 @@ def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
 
 
 def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
-    """True where every case and dtype of the entry was put to the port and none failed.
+    """True where every case and dtype of the entry was run on the port and none failed.
 
     A run that left some of them out says nothing: they may be the ones that fail.
     """

@@ -13,7 +13,7 @@ __all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
-NOT_STARTED = "not started"  # the status of a port that no case could be put to
+NOT_STARTED = "not started"  # the status of a port that no case could be run on
 FEW = 6  # so many names of outputs are listed
 
 

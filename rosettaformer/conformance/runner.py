@@ -214,7 +214,7 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
 
 
 def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[str, str]:
-    """The status of a question that is not put to the port and the reason, or nothing."""
+    """The status of a question that the port is not asked and the reason, or nothing."""
     if case.component not in about["components"]:
         return "not covered", f"the port does not define {case.component}"
     if case.excluded:

@@ -41,7 +41,7 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
-    components: only these. pairs: search also for two alterations together. gradients: put the gradient cases of the components whose
+    components: only these. pairs: search also for two alterations together. gradients: run the gradient cases of the components whose
     outputs are right, and walk the gradients of the largest one, where its modules can be tapped. limit: seconds for one answer.
     declared: cases and dtypes in which the port is known to deviate, and which are left out. progress is called with what is being done
     and the share of it that is done.

@@ -36,7 +36,7 @@ def where(search: Search, combination: Combination) -> str:
 
 
 def explained(found: Sequence[Combination], place: str, cases: Iterable[Case], framework: str) -> str:
-    """The combinations whose altered truth equals the port's answers, what would tell them apart, and how to mend the first.
+    """The combinations whose altered truth equals the port's answers, what would tell them apart, and how to fix the first.
 
     place: the cases, as `where` says it. cases: among which a separating one is sought. framework: whose fix is shown; another name shows
     every framework's.

@@ -17,7 +17,7 @@ __all__ = ["Hypotheses", "candidates"]
 def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[Defect]:
     """Those that can be meant where these probes fail.
 
-    Outputs are altered by no defect of a gradient. Gradients are put where the outputs are right, so that what alters outputs is not
+    Outputs are altered by no defect of a gradient. Gradients are run where the outputs are right, so that what alters outputs is not
     meant; it is what alters a gradient alone, or the training.
     """
     components = {probe.component for probe in probes}

@@ -58,7 +58,7 @@ def _spread(answers: Sequence[Outputs]) -> float:
 
 
 def symptoms(search: Search, ask: Ask) -> list[str]:
-    """What the port's answers depend on and should not, in words. ask: puts further cases to the port."""
+    """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
     found = {}
     for index in search.failing:
         case, output = search.hypotheses.probes[index], search.answers[index].get("output")

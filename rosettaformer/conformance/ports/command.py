@@ -74,7 +74,7 @@ class Command:
             yield from self._batch(batch, limit)
 
     def _batch(self, batch: list[Case], limit: float) -> Iterator[Answer]:
-        """One call for all; when it ends badly, one case is to blame, and the others that have no answer are put again."""
+        """One call for all; when it ends badly, one case is to blame, and the others that have no answer are run again."""
         waiting = {path: case for case in batch for path in _paths(case)}
         answers: dict[str, Answer] = {}
         deaths, end = 0, None

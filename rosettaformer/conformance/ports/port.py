@@ -1,4 +1,4 @@
-"""Ports: how the judge finds one and puts a case to it."""
+"""Ports: how the judge finds one and runs a case on it."""
 
 import dataclasses
 import importlib

@@ -43,7 +43,7 @@ class Process:
     """A worker that is a process which has loaded the port.
 
     A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
-    ("error", what came); the next one is put to a new process.
+    ("error", what came); the next one is run in a new process.
     """
 
     def __init__(self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:

@@ -29,7 +29,7 @@ class Watch:
     def over(self, case: Case) -> Iterator[list[str]]:
         """While the port answers the case; yields a list that holds all that it changed when the block has ended.
 
-        Shared state is put back, so that no other case suffers.
+        Shared state is restored, so that no other case suffers.
         """
         given = _remember({f"its {kind} {name}": value for kind in ("input", "parameter") for name, value in _arrays(case, kind)})
         shared = {name: read() for name, (read, _) in _shared().items()}

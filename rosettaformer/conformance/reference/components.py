@@ -1,4 +1,4 @@
-"""How a case is put to the truth: which function of `reference_numpy` answers, and what it takes from the config."""
+"""How the truth runs a case: which function of `reference_numpy` answers, and what it takes from the config."""
 
 import contextlib
 import importlib

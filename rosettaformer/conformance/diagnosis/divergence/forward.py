@@ -15,7 +15,7 @@ from ...ports.process import RESTARTS, Worker
 from .findings import Divergence, Failure, Findings, Row, Taps
 from .teacher import Teacher
 
-__all__ = ["Divergence", "Failure", "Row", "chunks", "divergence", "put"]
+__all__ = ["Divergence", "Failure", "Row", "chunks", "divergence", "run_forced"]
 
 CHUNK = 8  # so many forced runs are one question to the port, which builds and loads the model once for it
 
@@ -45,7 +45,7 @@ def divergence(
     findings = Findings(truth, answer[0])
     for done, paths in enumerate(chunks(findings.paths)):
         progress(done * CHUNK / len(findings.paths))
-        for path, reply in put(worker, truth.case, [Force(path, truth.arrays(path)) for path in paths], limit):
+        for path, reply in run_forced(worker, truth.case, [Force(path, truth.arrays(path)) for path in paths], limit):
             findings.add(path, *reply)
         if findings.deaths > RESTARTS:
             findings.problem = f"the port's process had ended {findings.deaths} times; what follows is unknown"
@@ -83,7 +83,7 @@ def chunks(paths: list[str]) -> Iterator[list[str]]:
         yield paths[start : start + CHUNK]
 
 
-def put(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
+def run_forced(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
     """The port's answer for each forced component: from one question, or one by one where that one has no answer."""
     kind, answers = worker.call("taps", case, forces, limit=limit)
     if kind == "outputs":
@@ -92,4 +92,4 @@ def put(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterat
         yield forces[0].path, (kind, answers)
     else:
         for force in forces:
-            yield from put(worker, case, [force], limit)
+            yield from run_forced(worker, case, [force], limit)

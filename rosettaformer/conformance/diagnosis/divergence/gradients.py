@@ -14,7 +14,7 @@ from ...case import Case
 from ...ports.process import Worker
 from ...reference import components, trace
 from .findings import Divergence
-from .forward import chunks, put
+from .forward import chunks, run_forced
 from .probe import Gradient, Probe, within
 
 __all__ = ["Backward", "BackwardRow", "Gradient", "backward"]
@@ -81,7 +81,7 @@ def backward(
     rows: list[BackwardRow] = []
     for paths in chunks(list(probes)):
         progress(len(rows) / len(probes))
-        for path, (kind, answer) in put(worker, cast, [probes[path].force for path in paths], limit):
+        for path, (kind, answer) in run_forced(worker, cast, [probes[path].force for path in paths], limit):
             rows.append(_row(reference[path], probes[path], kind, answer.get(path, {}) if kind == "outputs" else answer))
     return _result(forward, rows)
 
