@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .request import Asked
+from .request import Request
 
 __all__ = ["Beams", "advance", "start"]
 
@@ -28,9 +28,9 @@ class Beams(NamedTuple):
     done_b: jax.Array
 
 
-def start(token_bw: jax.Array, room: int, filler: jax.Array, dtype: jnp.dtype) -> Beams:
+def start(token_bw: jax.Array, room: int, pad_id: jax.Array, dtype: jnp.dtype) -> Beams:
     """One live beam a row, without a token, which reads this one; room: for the tokens of an answer."""
-    token_bwn = jnp.full((*token_bw.shape, room), filler, int)
+    token_bwn = jnp.full((*token_bw.shape, room), pad_id, int)
     nothing_bw = jnp.full(token_bw.shape, -jnp.inf, dtype)
     return Beams(
         length=jnp.zeros((), int),
@@ -44,9 +44,9 @@ def start(token_bw: jax.Array, room: int, filler: jax.Array, dtype: jnp.dtype) -
     )
 
 
-def advance(beams: Beams, scores_bwv: jax.Array, asked: Asked) -> Beams:
+def advance(beams: Beams, scores_bwv: jax.Array, request: Request) -> Beams:
     """One token more, given its scores for each live beam."""
-    penalty_n, end_id = jnp.asarray(asked.length_penalty_n, scores_bwv.dtype), asked.end_id
+    penalty_n, end_id = jnp.asarray(request.length_penalty_n, scores_bwv.dtype), request.end_id
     total_bwv = scores_bwv + beams.live_bw[..., None]
     ended_bw = total_bwv[..., end_id] / penalty_n[beams.length + 1]
     kept_bwn, kept_bw = _keep(beams, ended_bw, end_id)
@@ -54,10 +54,10 @@ def advance(beams: Beams, scores_bwv: jax.Array, asked: Asked) -> Beams:
     live_bwn = jax.lax.dynamic_update_index_in_dim(_rows(beams.live_bwn, parent_bw), token_bw, beams.length, axis=2)
     read_n = jnp.arange(live_bwn.shape[2]) <= beams.length
     place_bwn = jnp.where(read_n, _rows(beams.place_bwn, parent_bw), beams.place_bwn)
-    highest_b = live_bw[:, 0] / penalty_n[asked.max_new_tokens]
+    highest_b = live_bw[:, 0] / penalty_n[request.max_new_tokens]
     full_b = kept_bw[:, -1] > -jnp.inf
-    stops_b = full_b & (asked.early_stop | (highest_b <= kept_bw[:, -1]))
-    done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == asked.max_new_tokens)
+    stops_b = full_b & (request.early_stop | (highest_b <= kept_bw[:, -1]))
+    done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == request.max_new_tokens)
     new = Beams(beams.length + 1, token_bw, live_bwn, live_bw, place_bwn, kept_bwn, kept_bw, done_b)
     return Beams(new.length, *(jnp.where(_broadcast(beams.done_b, then), now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
 

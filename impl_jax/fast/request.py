@@ -8,9 +8,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
-from .lengths import bucket
-
-__all__ = ["Asked", "Plan", "plan", "request"]
+__all__ = ["Plan", "Request", "bucket", "plan", "request"]
 
 
 class Plan(NamedTuple):
@@ -24,7 +22,7 @@ class Plan(NamedTuple):
     by_probability: bool
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """The arguments of a search, padded: the source on its right, the prefix on its left; neither mask has padding.
 
     max_new_tokens: the most tokens of an answer, for which the plan gives the room. length_penalty_n: of answers of 0, 1, ... tokens.
@@ -35,8 +33,8 @@ class Asked(NamedTuple):
     prefix_bp: Any
     prefix_mask_bp: Any
     end_id: Any
-    filler: Any
-    barred_v: Any
+    pad_id: Any
+    forbidden_v: Any
     max_new_tokens: Any
     min_new_tokens: Any
     repetition_penalty: Any
@@ -59,8 +57,15 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
     )
 
 
-def request(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, uniform_bn: Any = None) -> Asked:
-    """The arguments of a program for ids that are checked. Raises ValueError on masks and prefixes that do not fit."""
+def bucket(length: int) -> int:
+    """The smallest of 16, 32, 64, 128, 192, ... that is not shorter, so that programs of few lengths serve all."""
+    return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
+
+
+def request(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, uniform_bn: Any = None
+) -> Request:
+    """The arguments of a program, for ids that are checked. Raises ValueError on masks and prefixes that do not fit."""
     checks.check_source(source.shape, str(source.dtype))
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
@@ -72,13 +77,13 @@ def request(config: TransformerConfig, strategy: Strategy, source: Any, prefix: 
     room = bucket(strategy.max_new_tokens)
     later = 0, bucket(source.shape[1]) - source.shape[1]
     earlier = bucket(prefix.shape[1]) - prefix.shape[1] if prefix.shape[1] > 1 else 0, 0  # a prefix of one token stays alone
-    return Asked(
+    return Request(
         source=_padded(source, 0, later),
         source_mask_bs=_padded(source_mask_bs, False, later),
         prefix_bp=_padded(prefix, 0, earlier),
         prefix_mask_bp=_padded(_token_mask(prefix, config.padding_id), False, earlier),
-        filler=np.int32(strategy.pad_id(config)),
-        barred_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
+        pad_id=np.int32(strategy.pad_id(config)),
+        forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
         **{name: np.int32(getattr(strategy, name)) for name in ("end_id", "max_new_tokens", "min_new_tokens")},
         **{name: np.asarray(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
         length_penalty_n=((5 + np.minimum(np.arange(room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "graphs"]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,6 +49,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return output
 
     return call
+
+
+def graphs(*functions: Any) -> int:
+    """How many XLA programs these functions of `jax.jit` have: one for each set of shapes, dtypes and plain values.
+
+    JAX counts them under a private name alone.
+    """
+    return sum(function._cache_size() for function in functions)
 
 
 def _variables(state: Any) -> list[nnx.Variable[Any]]:
