@@ -169,7 +169,8 @@ def false_names(count: int) -> list[Naming]:
                 return (output[0] * output[0].dtype.type(factor), *output[1:])
             return output * output.dtype.type(factor)
 
-        mistake = Defect("unknown", f"{place} x {factor:.4f}", "transformer", "", "", {}, "", {place: larger})
+        title = f"{place} x {factor:.4f}"
+        mistake = Defect(id="unknown", title=title, component="transformer", what="", torch="", tf="", jax="", replaces={place: larger})
         namings.append(name("transformer", (mistake,), pairs=True))
     return [naming for naming in namings if naming.named or not naming.dtype]
 

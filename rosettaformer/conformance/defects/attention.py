@@ -1,6 +1,6 @@
 """Defects of scaled dot-product attention."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -82,124 +82,115 @@ def _always_dropped(
     return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
 
 
-def _defect(
-    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable, random: bool = False
-) -> Defect:  # fmt: skip
-    component = "scaled_dot_product_attention"
-    return Defect(id_, title, component, what, shows, fix, evidence, {f"attention.{component}": function}, random=random)
-
-
-_SCALE = {
+_SCALE: dict[str, Any] = {
     "torch": "logits = query @ key.transpose(-2, -1) * query.size(-1) ** -0.5  # F.scaled_dot_product_attention does it",
     "tf": "logits = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5  # keras: from key_dim",
     "jax": 'logits = jnp.einsum("bthk,bshk->bhts", query, key) * query.shape[-1] ** -0.5  # jax.nn.dot_product_attention does it',
 }
 DEFECTS = (
-    _defect(
-        "ATT1",
-        "scaled by sqrt(d) of the model",
-        "`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
-        "The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
-        "train-llm-from-scratch#3",
-        _SCALE,
-        _query_times(lambda h, k, e: h**-0.5),
+    Defect(
+        id="ATT1",
+        title="scaled by sqrt(d) of the model",
+        component="scaled_dot_product_attention",
+        what="`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
+        shows="The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
+        **_SCALE,
+        evidence="train-llm-from-scratch#3",
+        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: h**-0.5)},
     ),
-    _defect(
-        "ATT2",
-        "scaled by sqrt(e) of the value head",
-        "`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
-        "Nothing where k = e. A value head of another size than the key head shows it.",
-        "openai/gpt-2#49",
-        _SCALE,
-        _query_times(lambda h, k, e: (k / e) ** 0.5),
+    Defect(
+        id="ATT2",
+        title="scaled by sqrt(e) of the value head",
+        component="scaled_dot_product_attention",
+        what="`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
+        shows="Nothing where k = e. A value head of another size than the key head shows it.",
+        **_SCALE,
+        evidence="openai/gpt-2#49",
+        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: (k / e) ** 0.5)},
     ),
-    _defect(
-        "ATT3",
-        "the scale is missing",
-        "`softmax(q k^T)` without `/ sqrt(k)`.",
-        "The weights are too sharp. Any input with k >= 2 shows it.",
-        "transformers#20828",
-        _SCALE,
-        _query_times(lambda h, k, e: k**0.5),
+    Defect(
+        id="ATT3",
+        title="the scale is missing",
+        component="scaled_dot_product_attention",
+        what="`softmax(q k^T)` without `/ sqrt(k)`.",
+        shows="The weights are too sharp. Any input with k >= 2 shows it.",
+        **_SCALE,
+        evidence="transformers#20828",
+        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: k**0.5)},
     ),
-    _defect(
-        "ATT7",
-        "the given mask's polarity is inverted",
-        "The mask argument is negated: True = may attend meets an argument where True = ignore. The causal mask is not touched.",
-        "Padding is attended to and nothing else. Any padding shows it.",
-        "pytorch#170415, tensorflow/text#938, tensorflow#45854",
-        {
-            "torch": "self.attention(x, x, x, key_padding_mask=~mask)  # nn.MultiheadAttention: True = ignore; SDPA: True = may attend",
-            "tf": "self.attention(x, x, attention_mask=mask)  # Keras: True = may attend",
-            "jax": "nn.dot_product_attention(query, key, value, mask=mask)  # Flax and JAX: True = may attend",
-        },
-        _with_mask(lambda mask_bhts, sizes: ~mask_bhts),
+    Defect(
+        id="ATT7",
+        title="the given mask's polarity is inverted",
+        component="scaled_dot_product_attention",
+        what="The mask argument is negated: True = may attend meets an argument where True = ignore. The causal mask is not touched.",
+        shows="Padding is attended to and nothing else. Any padding shows it.",
+        torch="self.attention(x, x, x, key_padding_mask=~mask)  # nn.MultiheadAttention: True = ignore; SDPA: True = may attend",
+        tf="self.attention(x, x, attention_mask=mask)  # Keras: True = may attend",
+        jax="nn.dot_product_attention(query, key, value, mask=mask)  # Flax and JAX: True = may attend",
+        evidence="pytorch#170415, tensorflow/text#938, tensorflow#45854",
+        replaces={"attention.scaled_dot_product_attention": _with_mask(lambda mask_bhts, sizes: ~mask_bhts)},
     ),
-    _defect(
-        "ATT11",
-        "two masks of finfo.min are added",
-        "`x + where(padding, 0, min) + where(causal, 0, min)`: hidden twice is -inf, hidden once is min, so a row without a key attends to "
-        "what is hidden once.",
-        "Only rows that may attend to nothing differ. Left padding together with a causal mask shows it.",
-        "transformers#27114",
-        {
-            "torch": "logits = logits.masked_fill(~(padding & causal), torch.finfo(logits.dtype).min)  # combine, then fill once",
-            "tf": "logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
-            "jax": "mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
-        },
-        _masks_added,
+    Defect(
+        id="ATT11",
+        title="two masks of finfo.min are added",
+        component="scaled_dot_product_attention",
+        what="`x + where(padding, 0, min) + where(causal, 0, min)`: hidden twice is -inf, hidden once is min, so a row without a key "
+        "attends to what is hidden once.",
+        shows="Only rows that may attend to nothing differ. Left padding together with a causal mask shows it.",
+        torch="logits = logits.masked_fill(~(padding & causal), torch.finfo(logits.dtype).min)  # combine, then fill once",
+        tf="logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
+        jax="mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
+        evidence="transformers#27114",
+        replaces={"attention.scaled_dot_product_attention": _masks_added},
     ),
-    _defect(
-        "ATT15",
-        "a mask per head is tiled, not interleaved with the batch",
-        "A mask of axes `(b h) t s` is read as `(h b) t s`: repeated as a whole for every head instead of row by row.",
-        "Rows of the batch are masked with the padding of others. A batch whose rows have different padding shows it.",
-        "CLIP4Clip#22",
-        {
-            "torch": "mask = mask.repeat_interleave(heads, dim=0)  # not mask.repeat(heads, 1, 1)",
-            "tf": "mask = tf.repeat(mask, heads, axis=0)  # not tf.tile(mask, [heads, 1, 1])",
-            "jax": "mask = jnp.repeat(mask, heads, axis=0)  # not jnp.tile(mask, (heads, 1, 1))",
-        },
-        _with_mask(_tiled_mask),
+    Defect(
+        id="ATT15",
+        title="a mask per head is tiled, not interleaved with the batch",
+        component="scaled_dot_product_attention",
+        what="A mask of axes `(b h) t s` is read as `(h b) t s`: repeated as a whole for every head instead of row by row.",
+        shows="Rows of the batch are masked with the padding of others. A batch whose rows have different padding shows it.",
+        torch="mask = mask.repeat_interleave(heads, dim=0)  # not mask.repeat(heads, 1, 1)",
+        tf="mask = tf.repeat(mask, heads, axis=0)  # not tf.tile(mask, [heads, 1, 1])",
+        jax="mask = jnp.repeat(mask, heads, axis=0)  # not jnp.tile(mask, (heads, 1, 1))",
+        evidence="CLIP4Clip#22",
+        replaces={"attention.scaled_dot_product_attention": _with_mask(_tiled_mask)},
     ),
-    _defect(
-        "CAU4",
-        "the causal mask is dropped when a padding mask is given",
-        "`causal` is ignored on the code path that takes a mask.",
-        "Queries see the future wherever there is padding to hide. A causal input with a mask shows it.",
-        "keras#23038",
-        {
-            "torch": "F.scaled_dot_product_attention(query, key, value, attn_mask=mask & causal)  # is_causal excludes a mask",
-            "tf": "self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
-            "jax": "nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
-        },
-        _causal_without_mask,
+    Defect(
+        id="CAU4",
+        title="the causal mask is dropped when a padding mask is given",
+        component="scaled_dot_product_attention",
+        what="`causal` is ignored on the code path that takes a mask.",
+        shows="Queries see the future wherever there is padding to hide. A causal input with a mask shows it.",
+        torch="F.scaled_dot_product_attention(query, key, value, attn_mask=mask & causal)  # is_causal excludes a mask",
+        tf="self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
+        jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
+        evidence="keras#23038",
+        replaces={"attention.scaled_dot_product_attention": _causal_without_mask},
     ),
-    _defect(
-        "MHA10",
-        "key heads are tiled, not repeated, for grouped queries",
-        "Query head i uses key head `i mod g` instead of `i // (h/g)`.",
-        "Nothing where g = h or g = 1. Grouped heads show it.",
-        "axlearn#842, onnx#7274",
-        {
-            "torch": "key = key.repeat_interleave(heads // groups, dim=2)  # or enable_gqa=True; not key.repeat(1, 1, heads // groups, 1)",
-            "tf": "key = tf.repeat(key, heads // groups, axis=2)  # not tf.tile",
-            "jax": "key = jnp.repeat(key, heads // groups, axis=2)  # not jnp.tile",
-        },
-        _tiled_heads,
+    Defect(
+        id="MHA10",
+        title="key heads are tiled, not repeated, for grouped queries",
+        component="scaled_dot_product_attention",
+        what="Query head i uses key head `i mod g` instead of `i // (h/g)`.",
+        shows="Nothing where g = h or g = 1. Grouped heads show it.",
+        torch="key = key.repeat_interleave(heads // groups, dim=2)  # or enable_gqa=True; not key.repeat(1, 1, heads // groups, 1)",
+        tf="key = tf.repeat(key, heads // groups, axis=2)  # not tf.tile",
+        jax="key = jnp.repeat(key, heads // groups, axis=2)  # not jnp.tile",
+        evidence="axlearn#842, onnx#7274",
+        replaces={"attention.scaled_dot_product_attention": _tiled_heads},
     ),
-    _defect(
-        "DRP2",
-        "dropout of the attention weights is active in evaluation",
-        "The weights are dropped at random with the attention's dropout rate, also in evaluation: the function takes a rate, not a mode.",
-        "Two evaluations of the same input differ. An attention dropout rate above 0 shows it.",
-        "pytorch#124464",
-        {
-            "torch": "F.scaled_dot_product_attention(query, key, value, mask, dropout_p=self.rate if self.training else 0.0)",
-            "tf": "weights = self.dropout(weights, training=training)",
-            "jax": "nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
-        },
-        _always_dropped,
+    Defect(
+        id="DRP2",
+        title="dropout of the attention weights is active in evaluation",
+        component="scaled_dot_product_attention",
+        what="The weights are dropped at random with the attention's dropout rate, also in evaluation: the function takes a rate, not a "
+        "mode.",
+        shows="Two evaluations of the same input differ. An attention dropout rate above 0 shows it.",
+        torch="F.scaled_dot_product_attention(query, key, value, mask, dropout_p=self.rate if self.training else 0.0)",
+        tf="weights = self.dropout(weights, training=training)",
+        jax="nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
+        evidence="pytorch#124464",
+        replaces={"attention.scaled_dot_product_attention": _always_dropped},
         random=True,
     ),
 )

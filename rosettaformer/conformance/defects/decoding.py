@@ -7,6 +7,7 @@ import numpy as np
 
 from reference_numpy import beams, softmax
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -14,10 +15,6 @@ __all__ = ["DEFECTS"]
 
 def _from_the_step(original: Callable, read_bt: np.ndarray, length: int) -> np.ndarray:
     return original(read_bt[:, -length:], length)
-
-
-def _source_unmasked(original: Callable, parameters: Any, config: Any, memory_bsd: np.ndarray, source_mask_bs: Any = None) -> Any:
-    return original(parameters, config, memory_bsd, None)
 
 
 def _left_in_place(original: Callable, cache: Any, row_b: np.ndarray) -> Any:
@@ -64,11 +61,9 @@ DEFECTS = (
         component="decode_in_steps",
         what="A step on cached keys encodes its tokens as positions 0, 1, ..., not as those that follow the tokens which were read before.",
         shows="A target read at once is right, one that is read in steps is not: the model repeats itself. A second step shows it.",
-        fix={
-            "torch": "position = past + torch.arange(token.size(1))  # past: how many tokens the cache holds",
-            "tf": "position = past + tf.range(tf.shape(token)[1])  # past: how many tokens the cache holds",
-            "jax": "position = past + jnp.arange(token.shape[1])  # past: how many tokens the cache holds",
-        },
+        torch="position = past + torch.arange(token.size(1))  # past: how many tokens the cache holds",
+        tf="position = past + tf.range(tf.shape(token)[1])  # past: how many tokens the cache holds",
+        jax="position = past + jnp.arange(token.shape[1])  # past: how many tokens the cache holds",
         evidence="mlx-lm#93, executorch#2010",
         replaces={"cache._positions": _from_the_step},
     ),
@@ -78,11 +73,9 @@ DEFECTS = (
         component="beam_search",
         what="`log p / n^alpha` instead of `log p / ((5 + n) / 6)^alpha`.",
         shows="Scores are larger, and longer answers are preferred more. Any alpha above 0 shows it.",
-        fix={
-            "torch": "score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
-            "tf": "score = log_p / ((5.0 + length) / 6.0) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
-            "jax": "score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
-        },
+        torch="score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
+        tf="score = log_p / ((5.0 + length) / 6.0) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
+        jax="score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
         evidence="transformers#16930",
         replaces={"beams.length_penalty": _power_of_the_length},
     ),
@@ -93,11 +86,9 @@ DEFECTS = (
         what="The best score that a live beam can reach is taken to be that of its present length, whose penalty is smaller than that of a "
         "longer answer.",
         shows="Answers are too short where alpha is large; alpha 0 agrees. A large alpha shows it.",
-        fix={
-            "torch": "highest = log_p[:, 0] / ((5 + max_new_tokens) / 6) ** alpha  # log p only falls; no penalty is larger than the last",
-            "tf": "highest = log_p[:, 0] / ((5.0 + max_new_tokens) / 6.0) ** alpha",
-            "jax": "highest = log_p[:, 0] / ((5 + max_new_tokens) / 6) ** alpha",
-        },
+        torch="highest = log_p[:, 0] / ((5 + max_new_tokens) / 6) ** alpha  # log p only falls; no penalty is larger than the last",
+        tf="highest = log_p[:, 0] / ((5.0 + max_new_tokens) / 6.0) ** alpha",
+        jax="highest = log_p[:, 0] / ((5 + max_new_tokens) / 6) ** alpha",
         evidence="OpenNMT-py#1320, transformers#20901",
         replaces={"beams.stops": _bound_of_this_length},
     ),
@@ -108,11 +99,9 @@ DEFECTS = (
         what="The logits are cut by the probabilities at temperature 1, and what is left is divided by the temperature.",
         shows="Too many tokens are left where the temperature is low, too few where it is high; temperature 1 agrees. Top-p with another "
         "temperature shows it.",
-        fix={
-            "torch": "logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
-            "tf": "logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
-            "jax": "logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
-        },
+        torch="logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
+        tf="logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
+        jax="logits = truncate(logits / temperature, top_k, top_p)  # first the temperature, then top-k, then top-p",
         evidence="transformers#8686",
         replaces={"sampling.truncate": _temperature_last},
     ),
@@ -122,11 +111,9 @@ DEFECTS = (
         component="truncate",
         what="A token is kept where the sum of probabilities with its own is at most p; it must be where the sum before it is less than p.",
         shows="The tokens that are left have less than the probability p together. Any top-p below 1 shows it.",
-        fix={
-            "torch": "kept = cumulative - p_sorted < top_p  # the sum before each token",
-            "tf": "kept = tf.cumsum(p_sorted, axis=-1, exclusive=True) < top_p",
-            "jax": "kept = jnp.cumsum(p_sorted, axis=-1) - p_sorted < top_p  # the sum before each token",
-        },
+        torch="kept = cumulative - p_sorted < top_p  # the sum before each token",
+        tf="kept = tf.cumsum(p_sorted, axis=-1, exclusive=True) < top_p",
+        jax="kept = jnp.cumsum(p_sorted, axis=-1) - p_sorted < top_p  # the sum before each token",
         evidence="C2C#21, fish-speech#1171",
         replaces={"sampling.truncate": _without_the_crossing_one},
     ),
@@ -136,11 +123,9 @@ DEFECTS = (
         component="beam_search",
         what="The beams change places and their keys and values do not: a beam goes on with the past of another one.",
         shows="Answers and their scores do not belong together; one beam agrees. Beams that change places show it.",
-        fix={
-            "torch": "cache = {name: tensor.index_select(0, parent) for name, tensor in cache.items()}  # in every layer, under every name",
-            "tf": "cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, parent), cache)",
-            "jax": "cache = jax.tree.map(lambda array: array[parent], cache)",
-        },
+        torch="cache = {name: tensor.index_select(0, parent) for name, tensor in cache.items()}  # in every layer, under every name",
+        tf="cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, parent), cache)",
+        jax="cache = jax.tree.map(lambda array: array[parent], cache)",
         evidence="PaddleNLP#6672, transformers#46612",
         replaces={"cache.reorder": _left_in_place},
     ),
@@ -150,13 +135,11 @@ DEFECTS = (
         component="decode_in_steps",
         what="The source's mask is given to the encoder and not to the cross-attention of the steps.",
         shows="Answers change with the length of the source's padding, and with what else is in the batch. A padded source shows it.",
-        fix={
-            "torch": "logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
-            "tf": "logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
-            "jax": "logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
-        },
+        torch="logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
+        tf="logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
+        jax="logits = model.decode(token, memory, source_mask)  # in every step, not in the first alone",
         evidence="transformers#7373, TransformerLens#1617",
-        replaces={"cache.start_cache": _source_unmasked},
+        replaces={"cache.start_cache": on_arguments(source_mask_bs=None)},
     ),
     Defect(
         id="GEN7",
@@ -164,11 +147,9 @@ DEFECTS = (
         component="penalise",
         what="`x / penalty` for every token of the target: a negative score grows, which makes the token likelier.",
         shows="The model repeats itself the more, the larger the penalty. A negative score of a token that the target holds shows it.",
-        fix={
-            "torch": "score = torch.where(score > 0, score / penalty, score * penalty)",
-            "tf": "score = tf.where(score > 0, score / penalty, score * penalty)",
-            "jax": "score = jnp.where(score > 0, score / penalty, score * penalty)",
-        },
+        torch="score = torch.where(score > 0, score / penalty, score * penalty)",
+        tf="score = tf.where(score > 0, score / penalty, score * penalty)",
+        jax="score = jnp.where(score > 0, score / penalty, score * penalty)",
         evidence="transformers#2302",
         replaces={"sampling.penalise": _always_divided},
     ),

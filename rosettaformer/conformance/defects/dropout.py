@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -19,14 +20,6 @@ def _always_active(original: Callable, x: np.ndarray, keep: Any, rate: float) ->
     return original(x, drawn(x.shape, rate) if keep is None else keep, rate)
 
 
-def _never_active(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.ndarray:
-    return original(x, None, rate)
-
-
-def _not_inverted(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.ndarray:
-    return original(x, keep, 0.0)
-
-
 DEFECTS = (
     Defect(
         id="DRP1",
@@ -34,11 +27,9 @@ DEFECTS = (
         component="dropout",
         what="`y = x / (1 - rate)` or 0 at random, also in evaluation: a layer built in the forward pass is always in training mode.",
         shows="Two evaluations of the same input differ. Evaluation with a rate above 0 shows it.",
-        fix={
-            "torch": "self.dropout = nn.Dropout(rate)  # in __init__, so that .eval() reaches it; or F.dropout(x, rate, self.training)",
-            "tf": "x = self.dropout(x, training=training)  # a layer of __init__; never training=True",
-            "jax": "x = self.dropout(x, deterministic=not train)",
-        },
+        torch="self.dropout = nn.Dropout(rate)  # in __init__, so that .eval() reaches it; or F.dropout(x, rate, self.training)",
+        tf="x = self.dropout(x, training=training)  # a layer of __init__; never training=True",
+        jax="x = self.dropout(x, deterministic=not train)",
         evidence="semillero, pytorch#26338",
         replaces={"dropout.dropout": _always_active},
         random=True,
@@ -49,13 +40,11 @@ DEFECTS = (
         component="dropout",
         what="`y = x` although training asks for dropout: an evaluation set the rate to 0 and nothing set it back.",
         shows="Training overfits; evaluation is right. A given keep mask shows it.",
-        fix={
-            "torch": "rate = self.rate if self.training else 0.0  # a local name; self.rate stays as it is",
-            "tf": "x = self.dropout(x, training=training)  # never self.dropout.rate = 0",
-            "jax": "x = self.dropout(x, deterministic=not train)  # a fresh argument of every call",
-        },
+        torch="rate = self.rate if self.training else 0.0  # a local name; self.rate stays as it is",
+        tf="x = self.dropout(x, training=training)  # never self.dropout.rate = 0",
+        jax="x = self.dropout(x, deterministic=not train)  # a fresh argument of every call",
         evidence="Megatron-LM#411",
-        replaces={"dropout.dropout": _never_active},
+        replaces={"dropout.dropout": on_arguments(keep=None)},
     ),
     Defect(
         id="DRP4",
@@ -63,12 +52,10 @@ DEFECTS = (
         component="dropout",
         what="`y = x` where kept, instead of `x / (1 - rate)`: evaluation then expects other magnitudes than training.",
         shows="Kept values are too small by 1 - rate. A given keep mask shows it.",
-        fix={
-            "torch": "y = torch.where(keep, x / (1 - rate), 0)  # as F.dropout does",
-            "tf": "y = tf.where(keep, x / (1 - rate), 0)  # as tf.nn.dropout does",
-            "jax": "y = jnp.where(keep, x / (1 - rate), 0)  # as nn.Dropout does",
-        },
+        torch="y = torch.where(keep, x / (1 - rate), 0)  # as F.dropout does",
+        tf="y = tf.where(keep, x / (1 - rate), 0)  # as tf.nn.dropout does",
+        jax="y = jnp.where(keep, x / (1 - rate), 0)  # as nn.Dropout does",
         evidence="apex#816",
-        replaces={"dropout.dropout": _not_inverted},
+        replaces={"dropout.dropout": on_arguments(rate=0.0)},
     ),
 )

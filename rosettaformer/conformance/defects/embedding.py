@@ -6,13 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
-
-
-def _unscaled(original: Callable, parameters: Any, token: np.ndarray, scale: bool) -> np.ndarray:
-    return original(parameters, token, False)
 
 
 def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool) -> np.ndarray:
@@ -22,10 +19,6 @@ def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale
     ratio = float(ml_dtypes.bfloat16(factor)) / factor
     x_btd = original(parameters, token, True)
     return x_btd * x_btd.dtype.type(ratio)
-
-
-def _scaled_head(original: Callable, parameters: Any, x_btd: np.ndarray) -> np.ndarray:
-    return original(parameters, x_btd * x_btd.dtype.type(x_btd.shape[-1] ** -0.5))
 
 
 def _zero_padding_row(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
@@ -55,13 +48,11 @@ DEFECTS = (
         component="embedding",
         what="`x = table[token]` instead of `x = sqrt(d) table[token]`, so that the positions drown the tokens.",
         shows="Every embedding is too small by sqrt(d). Any ids show it where the config scales embeddings.",
-        fix={
-            "torch": "x = self.embedding(token) * math.sqrt(self.embedding.embedding_dim)",
-            "tf": "x = self.embedding(token) * tf.cast(self.width, self.compute_dtype) ** 0.5",
-            "jax": "x = self.embed(token) * jnp.sqrt(self.embed.features).astype(self.dtype)",
-        },
+        torch="x = self.embedding(token) * math.sqrt(self.embedding.embedding_dim)",
+        tf="x = self.embedding(token) * tf.cast(self.width, self.compute_dtype) ** 0.5",
+        jax="x = self.embed(token) * jnp.sqrt(self.embed.features).astype(self.dtype)",
         evidence="keras_lab, OpenNMT-py#1722",
-        replaces={"embedding.embedding": _unscaled},
+        replaces={"embedding.embedding": on_arguments(scale=False)},
     ),
     Defect(
         id="EMB2",
@@ -69,13 +60,11 @@ DEFECTS = (
         component="logits",
         what="`logits = d^-1/2 x W + b`: T5's factor for a tied head, in a model without it (or, in T5, for an untied head).",
         shows="All logits are too small by sqrt(d): the ranking is right, the probabilities are too flat. Any input shows it.",
-        fix={
-            "torch": "logits = F.linear(x, self.embedding.weight)  # x * width**-0.5 only in T5, and there only if tied",
-            "tf": "logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no x * width**-0.5",
-            "jax": "logits = self.embed.attend(x)  # no x * width**-0.5",
-        },
+        torch="logits = F.linear(x, self.embedding.weight)  # x * width**-0.5 only in T5, and there only if tied",
+        tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no x * width**-0.5",
+        jax="logits = self.embed.attend(x)  # no x * width**-0.5",
         evidence="mlx-examples#591, transformers#43681",
-        replaces={"embedding.logits": _scaled_head},
+        replaces={"embedding.logits": on_arguments(x_btd=lambda x: x * x.dtype.type(x.shape[-1] ** -0.5))},
     ),
     Defect(
         id="EMB3",
@@ -83,11 +72,9 @@ DEFECTS = (
         component="transformer",
         what="`table[padding_id] = 0`: initialisation or `padding_idx` overwrites the row that the checkpoint holds.",
         shows="Positions that hold padding, and with a tied head the padding id's logit everywhere, differ. Targets with padding show it.",
-        fix={
-            "torch": "self.embedding = nn.Embedding(vocabulary, width)  # no padding_idx; or load the weights after every init",
-            "tf": "self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply by the padding mask",
-            "jax": "x = table[token]  # not jnp.where((token == padding_id)[..., None], 0, table[token])",
-        },
+        torch="self.embedding = nn.Embedding(vocabulary, width)  # no padding_idx; or load the weights after every init",
+        tf="self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply by the padding mask",
+        jax="x = table[token]  # not jnp.where((token == padding_id)[..., None], 0, table[token])",
         evidence="pytorch#6411",
         replaces={"transformer.encode": _zero_padding_row, "transformer.decode": _zero_padding_row},
     ),
@@ -95,14 +82,12 @@ DEFECTS = (
         id="EMB6",
         title="a tied checkpoint without a head: the head keeps its initial values",
         component="transformer",
-        what="The checkpoint stores the tied tensor once, under the embedding; the head is never set to it. "
-        "Zeros stand here for its initial values: `logits = x 0 + b`.",
+        what="The checkpoint stores the tied tensor once, under the embedding; the head is never set to it. Zeros stand here for its "
+        "initial values: `logits = x 0 + b`.",
         shows="The logits do not depend on the embedding's table: they are those of a fresh head. Any tied config shows it.",
-        fix={
-            "torch": "self.head.weight = self.embedding.weight  # again after load_state_dict(..., assign=True)",
-            "tf": "logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no Dense layer of its own",
-            "jax": "logits = self.embed.attend(x)  # no nn.Dense of its own",
-        },
+        torch="self.head.weight = self.embedding.weight  # again after load_state_dict(..., assign=True)",
+        tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no Dense layer of its own",
+        jax="logits = self.embed.attend(x)  # no nn.Dense of its own",
         evidence="transformers#13086",
         replaces={"transformer.decode": _zero_head},
     ),
@@ -110,14 +95,12 @@ DEFECTS = (
         id="EMB7",
         title="sqrt(d) is rounded to bfloat16",
         component="embedding",
-        what="`x = bfloat16(sqrt(d)) table[token]`: the factor is stored in the half type, whatever the model computes in "
-        "(sqrt(3072) = 55.43 becomes 55.5).",
+        what="`x = bfloat16(sqrt(d)) table[token]`: the factor is stored in the half type, whatever the model computes in (sqrt(3072) = "
+        "55.43 becomes 55.5).",
         shows="Every embedding is off by one factor, up to 0.4 %. Shows in float32; in bfloat16 itself it is no larger than rounding.",
-        fix={
-            "torch": "x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the half type",
-            "tf": "x = tf.cast(tf.cast(self.embedding(token), tf.float32) * width**0.5, self.compute_dtype)",
-            "jax": "x = (self.embed(token).astype(jnp.float32) * width**0.5).astype(self.dtype)",
-        },
+        torch="x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the half type",
+        tf="x = tf.cast(tf.cast(self.embedding(token), tf.float32) * width**0.5, self.compute_dtype)",
+        jax="x = (self.embed(token).astype(jnp.float32) * width**0.5).astype(self.dtype)",
         evidence="transformers#29402",
         replaces={"embedding.embedding": _rounded_scale},
     ),

@@ -7,13 +7,18 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
 
-def _other_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
-    return original(x, {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}.get(name, name))
+def _other_gelu(name: str) -> str:
+    return {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}.get(name, name)
+
+
+def _kernels_reshaped(parameters: Any) -> Any:
+    return {name: dict(dense) | {"kernel": dense["kernel"].reshape(dense["kernel"].T.shape).T} for name, dense in parameters.items()}
 
 
 def _quick_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
@@ -24,11 +29,6 @@ def _quick_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
     return arithmetic.divide(wide, number(1) + arithmetic.exp(number(-1.702) * wide)).astype(x.dtype, copy=False)
 
 
-def _kernels_reshaped(original: Callable, parameters: Any, *rest: Any, **options: Any) -> np.ndarray:
-    read = {name: dict(dense) | {"kernel": dense["kernel"].reshape(dense["kernel"].T.shape).T} for name, dense in parameters.items()}
-    return original(read, *rest, **options)
-
-
 DEFECTS = (
     Defect(
         id="FFN1",
@@ -36,13 +36,11 @@ DEFECTS = (
         component="activation",
         what="`x Phi(x)` for its tanh approximation, or the reverse: the frameworks' defaults differ.",
         shows="Errors of up to 5e-4 near |x| = 2.7, none far away. A sweep of the activation shows it.",
-        fix={
-            "torch": 'F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
-            "tf": "keras.activations.gelu(x, approximate=False)  # the default; True for gelu_tanh",
-            "jax": "jax.nn.gelu(x, approximate=False)  # the default is True, the tanh form",
-        },
+        torch='F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
+        tf="keras.activations.gelu(x, approximate=False)  # the default; True for gelu_tanh",
+        jax="jax.nn.gelu(x, approximate=False)  # the default is True, the tanh form",
         evidence="pocket-tts#278",
-        replaces={"feed_forward.activation": _other_gelu},
+        replaces={"feed_forward.activation": on_arguments(name=_other_gelu)},
     ),
     Defect(
         id="FFN2",
@@ -50,11 +48,9 @@ DEFECTS = (
         component="activation",
         what="`x / (1 + exp(-1.702 x))` in place of GELU.",
         shows="Errors of up to 0.02 near |x| = 2.3. A sweep of the activation shows it.",
-        fix={
-            "torch": 'F.gelu(x)  # or F.gelu(x, approximate="tanh"), as the config says',
-            "tf": "keras.activations.gelu(x)  # or with approximate=True, as the config says",
-            "jax": "jax.nn.gelu(x, approximate=False)  # or True, as the config says",
-        },
+        torch='F.gelu(x)  # or F.gelu(x, approximate="tanh"), as the config says',
+        tf="keras.activations.gelu(x)  # or with approximate=True, as the config says",
+        jax="jax.nn.gelu(x, approximate=False)  # or True, as the config says",
         evidence="tinygrad#526",
         replaces={"feed_forward.activation": _quick_gelu},
     ),
@@ -64,12 +60,10 @@ DEFECTS = (
         component="feed_forward",
         what="The kernel's numbers are reshaped to the other layout, not transposed: GPT-2's Conv1D stores (in, out), Linear (out, in).",
         shows="The network computes with scrambled kernels; no error, since the sizes agree. Any input shows it.",
-        fix={
-            "torch": "linear.weight.data = conv1d.weight.data.T.contiguous()  # a transpose, never .view or .reshape",
-            "tf": "dense.kernel.assign(tf.transpose(linear_weight))  # Dense stores (in, out), torch's Linear (out, in)",
-            "jax": 'params["kernel"] = linear_weight.T  # Dense stores (in, out), torch\'s Linear (out, in)',
-        },
+        torch="linear.weight.data = conv1d.weight.data.T.contiguous()  # a transpose, never .view or .reshape",
+        tf="dense.kernel.assign(tf.transpose(linear_weight))  # Dense stores (in, out), torch's Linear (out, in)",
+        jax='params["kernel"] = linear_weight.T  # Dense stores (in, out), torch\'s Linear (out, in)',
         evidence="transformers#311",
-        replaces={"feed_forward.feed_forward": _kernels_reshaped},
+        replaces={"feed_forward.feed_forward": on_arguments(parameters=_kernels_reshaped)},
     ),
 )

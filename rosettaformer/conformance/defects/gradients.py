@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy import attention, embedding, parameters
 
+from .alterations import on_result
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -58,8 +59,7 @@ def _copied_head(original: Callable, parameters: Any, config: Any, *rest: Any, *
         return original(parameters, config, *rest, **options)
 
 
-def _untracked(original: Callable, *rest: Any, **options: Any) -> Tree:
-    gradients = original(*rest, **options)
+def _untracked(gradients: Tree) -> Tree:
     layers = {name: np.zeros_like(value) for name, value in parameters.flatten(gradients["parameters"]["layers"]).items()}
     return gradients | {"parameters": gradients["parameters"] | {"layers": parameters.nest(layers)}}
 
@@ -71,13 +71,11 @@ DEFECTS = (
         component="scaled_dot_product_attention_vjp",
         what="Where a query may attend to nothing the softmax gives NaN, which the forward pass replaces by 0 afterwards: the gradient "
         "still goes through the NaN, since 0 * NaN is NaN.",
-        shows="Outputs are right; the gradient of such a query and of every key of its head is NaN, and with it that of the projections. "
-        "A row that is padding throughout shows it, backward.",
-        fix={
-            "torch": "logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)  # finite before the softmax; then zero the row",
-            "tf": "safe = tf.where(empty, 0.0, logits); weights = tf.where(empty, 0.0, tf.nn.softmax(safe))  # where on both sides",
-            "jax": "safe = jnp.where(empty, 0.0, logits); weights = jnp.where(empty, 0.0, nn.softmax(safe))  # where on both sides",
-        },
+        shows="Outputs are right; the gradient of such a query and of every key of its head is NaN, and with it that of the projections. A "
+        "row that is padding throughout shows it, backward.",
+        torch="logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)  # finite before the softmax; then zero the row",
+        tf="safe = tf.where(empty, 0.0, logits); weights = tf.where(empty, 0.0, tf.nn.softmax(safe))  # where on both sides",
+        jax="safe = jnp.where(empty, 0.0, logits); weights = jnp.where(empty, 0.0, nn.softmax(safe))  # where on both sides",
         evidence="tensorflow#11756, jax#17117",
         replaces={"attention.scaled_dot_product_attention_vjp": _masked_row_poisons},
     ),
@@ -88,11 +86,9 @@ DEFECTS = (
         what="`(x - mean) / (std(x) + epsilon)`: the derivative of the root at variance 0 is infinite, and infinity times 0 is NaN. With "
         "epsilon inside the root it is finite.",
         shows="Outputs are finite; the gradient of a row whose features are all equal is NaN. A constant row shows it, backward.",
-        fix={
-            "torch": "deviation = (x.var(-1, unbiased=False, keepdim=True) + epsilon).sqrt()  # not x.std() + epsilon",
-            "tf": "deviation = tf.sqrt(tf.math.reduce_variance(x, -1, keepdims=True) + epsilon)  # not reduce_std(x) + epsilon",
-            "jax": "deviation = jnp.sqrt(x.var(-1, keepdims=True) + epsilon)  # not x.std() + epsilon",
-        },
+        torch="deviation = (x.var(-1, unbiased=False, keepdim=True) + epsilon).sqrt()  # not x.std() + epsilon",
+        tf="deviation = tf.sqrt(tf.math.reduce_variance(x, -1, keepdims=True) + epsilon)  # not reduce_std(x) + epsilon",
+        jax="deviation = jnp.sqrt(x.var(-1, keepdims=True) + epsilon)  # not x.std() + epsilon",
         evidence="run of the formula in torch, TensorFlow and JAX",
         replaces={"normalization.layer_norm_vjp": _deviation_of_a_constant_row},
     ),
@@ -103,11 +99,9 @@ DEFECTS = (
         what="The lookup drops the gradient of the padding id's row (`padding_idx`), although the row is an ordinary one, and a tied head "
         "trains it all the same: one tensor is frozen in one use and not in the other.",
         shows="Outputs are right; the gradient of one row of the table differs. Padding in the target shows it, backward.",
-        fix={
-            "torch": "self.embedding = nn.Embedding(vocabulary, width)  # without padding_idx; padding is masked in the attention",
-            "tf": "self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply the output by the mask",
-            "jax": "x = table[token]  # do not multiply the rows by token != padding_id",
-        },
+        torch="self.embedding = nn.Embedding(vocabulary, width)  # without padding_idx; padding is masked in the attention",
+        tf="self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply the output by the mask",
+        jax="x = table[token]  # do not multiply the rows by token != padding_id",
         evidence="sapiens",
         replaces={"transformer._embed_vjp": _padding_row_without},
     ),
@@ -118,11 +112,9 @@ DEFECTS = (
         what="The logits' kernel is a copy of the table, or cut off from its gradient: `dtable` lacks the head's share `dW^T`.",
         shows="Outputs are right until the first update, and then drift apart; the gradient of the table differs. A tied head shows it, "
         "backward.",
-        fix={
-            "torch": "logits = F.linear(x, self.embedding.weight)  # or self.head.weight = self.embedding.weight, the parameter itself",
-            "tf": "logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # the variable, not its value",
-            "jax": "logits = self.embedding.attend(x)  # read the table when called, not in __init__",
-        },
+        torch="logits = F.linear(x, self.embedding.weight)  # or self.head.weight = self.embedding.weight, the parameter itself",
+        tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # the variable, not its value",
+        jax="logits = self.embedding.attend(x)  # read the table when called, not in __init__",
         evidence="flax#1263",
         replaces={"transformer.decode_vjp": _copied_head},
     ),
@@ -134,12 +126,10 @@ DEFECTS = (
         "gradient and no update.",
         shows="Outputs are right; the gradients of the layers are missing, and training leaves them as they were. Any input shows it, "
         "backward.",
-        fix={
-            "torch": "self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # not a plain list",
-            "tf": "self.blocks = [Layer(config) for _ in range(depth)]  # an attribute of a keras.layers.Layer, made in __init__ or build",
-            "jax": "self.layers = nnx.List([Layer(config, rngs) for _ in range(depth)])  # Linen: setup(), or nn.compact",
-        },
+        torch="self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # not a plain list",
+        tf="self.blocks = [Layer(config) for _ in range(depth)]  # an attribute of a keras.layers.Layer, made in __init__ or build",
+        jax="self.layers = nnx.List([Layer(config, rngs) for _ in range(depth)])  # Linen: setup(), or nn.compact",
         evidence="keras_lab, keras#16797",
-        replaces=dict.fromkeys(("stacks.encoder_vjp", "stacks.decoder_vjp"), _untracked),
+        replaces=dict.fromkeys(("stacks.encoder_vjp", "stacks.decoder_vjp"), on_result(_untracked)),
     ),
 )

@@ -8,14 +8,14 @@ import numpy as np
 
 from reference_numpy import dropout, layers, normalization
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
 
-def _other_placement(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Any:
-    other = "post" if config.norm_placement == "pre" else "pre"
-    return original(parameters, config.replace(norm_placement=other), *rest, **options)
+def _other_placement(config: Any) -> Any:
+    return config.replace(norm_placement="post" if config.norm_placement == "pre" else "pre")
 
 
 def _norm_before_residual(
@@ -52,12 +52,6 @@ def _cross_query_from_input(original: Callable, parameters: Any, config: Any, x_
         return original(parameters, config, x_btd, *rest, **options)
 
 
-def _encoder_mask_lost(
-    original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, mask_bhts: Any = None, keep: Any = None
-) -> np.ndarray:
-    return original(parameters, config, x_btd, None, keep)
-
-
 _RESIDUAL = ("layers.residual_in", "layers.residual_out", "layers.residual_in_vjp", "layers.residual_out_vjp")
 DEFECTS = (
     Defect(
@@ -66,13 +60,11 @@ DEFECTS = (
         component="encoder_layer",
         what="`x + f(norm(x))` where the config says `norm(x + f(x))`, or the reverse.",
         shows="Every layer's output differs. Any input shows it.",
-        fix={
-            "torch": "x = self.norm(x + self.dropout(f(x)))  # post; nn.TransformerEncoderLayer(norm_first=False)",
-            "tf": "x = self.norm(x + self.dropout(f(x), training=training))  # post; keras-hub: normalize_first=False",
-            "jax": "x = self.norm(x + self.dropout(f(x)))  # post",
-        },
+        torch="x = self.norm(x + self.dropout(f(x)))  # post; nn.TransformerEncoderLayer(norm_first=False)",
+        tf="x = self.norm(x + self.dropout(f(x), training=training))  # post; keras-hub: normalize_first=False",
+        jax="x = self.norm(x + self.dropout(f(x)))  # post",
         evidence="annotated-transformer#1",
-        replaces=dict.fromkeys(_RESIDUAL, _other_placement),
+        replaces=dict.fromkeys(_RESIDUAL, on_arguments(config=_other_placement)),
     ),
     Defect(
         id="NRM9",
@@ -80,11 +72,9 @@ DEFECTS = (
         component="encoder_layer",
         what="`x + norm(f(x))` instead of post-norm's `norm(x + f(x))`.",
         shows="The residual stream is never normalised and grows with depth. Any post-norm input shows it.",
-        fix={
-            "torch": "x = self.norm(x + self.dropout(f(x)))",
-            "tf": "x = self.norm(x + self.dropout(f(x), training=training))",
-            "jax": "x = self.norm(x + self.dropout(f(x)))",
-        },
+        torch="x = self.norm(x + self.dropout(f(x)))",
+        tf="x = self.norm(x + self.dropout(f(x), training=training))",
+        jax="x = self.norm(x + self.dropout(f(x)))",
         evidence="Compact-Transformers#25",
         replaces={"layers.residual_out": _norm_before_residual},
     ),
@@ -94,11 +84,9 @@ DEFECTS = (
         component="decoder_layer",
         what="The cross-attention sees the padding of the source: its mask is not passed on.",
         shows="Logits change with the length of the source's padding. A padded source shows it.",
-        fix={
-            "torch": "decoder(target, memory, memory_key_padding_mask=source == padding_id)  # beside src_key_padding_mask",
-            "tf": "self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])",
-            "jax": "self.cross_attention(x, memory, mask=nn.make_attention_mask(target_mask, source_mask))",
-        },
+        torch="decoder(target, memory, memory_key_padding_mask=source == padding_id)  # beside src_key_padding_mask",
+        tf="self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])",
+        jax="self.cross_attention(x, memory, mask=nn.make_attention_mask(target_mask, source_mask))",
         evidence="guide, transformers#47946",
         replaces={"layers._attend": _cross_mask_dropped},
     ),
@@ -108,11 +96,9 @@ DEFECTS = (
         component="decoder_layer",
         what="The cross-attention is given the self-attention's padding mask, which fits without an error where s = t.",
         shows="Real source tokens are hidden and padding is seen. Equal lengths with different padding show it.",
-        fix={
-            "torch": "decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
-            "tf": "self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])  # of the memory, not of x",
-            "jax": "mask = nn.make_attention_mask(target_mask, source_mask)  # query's, key's",
-        },
+        torch="decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
+        tf="self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])  # of the memory, not of x",
+        jax="mask = nn.make_attention_mask(target_mask, source_mask)  # query's, key's",
         evidence="keras-io#1964",
         replaces={"layers.decoder_layer": _target_mask_for_cross},
     ),
@@ -122,13 +108,11 @@ DEFECTS = (
         component="encoder_layer",
         what="The implicit mask that travels with the embedding's output is not passed on; the cross-attention keeps its own.",
         shows="The memory changes with the length of the source's padding. A padded source shows it.",
-        fix={
-            "torch": "encoder(source, src_key_padding_mask=~source_mask)",
-            "tf": "self.self_attention(x, x, attention_mask=source_mask[:, None, :])  # pass it; do not rely on x._keras_mask",
-            "jax": "self.self_attention(x, mask=nn.make_attention_mask(source_mask, source_mask))",
-        },
+        torch="encoder(source, src_key_padding_mask=~source_mask)",
+        tf="self.self_attention(x, x, attention_mask=source_mask[:, None, :])  # pass it; do not rely on x._keras_mask",
+        jax="self.self_attention(x, mask=nn.make_attention_mask(source_mask, source_mask))",
         evidence="keras-hub#2220",
-        replaces={"layers.encoder_layer": _encoder_mask_lost},
+        replaces={"layers.encoder_layer": on_arguments(mask_bhts=None)},
     ),
     Defect(
         id="MHA11",
@@ -136,11 +120,9 @@ DEFECTS = (
         component="decoder_layer",
         what="`attend(x, memory)` with x from before the self-attention, its residual and its norm.",
         shows="The self-attention's result reaches the output by the residual alone. Any decoder input shows it.",
-        fix={
-            "torch": "x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
-            "tf": "x = self.norm1(x + self.self_attention(x, x)); x = self.norm2(x + self.cross_attention(x, memory))",
-            "jax": "x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
-        },
+        torch="x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
+        tf="x = self.norm1(x + self.self_attention(x, x)); x = self.norm2(x + self.cross_attention(x, memory))",
+        jax="x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
         evidence="keras_lab, mlx#3382",
         replaces={"layers.decoder_layer": _cross_query_from_input},
     ),

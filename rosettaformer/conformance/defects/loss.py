@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS", "both", "lost_mass"]
@@ -47,18 +48,6 @@ def lost_mass(
     return _combined(whole, original(logits_btv, label_bt, mask_bt, 0.0, total, **options), -smoothing / logits_btv.shape[-1])
 
 
-def _with_padding(
-    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
-) -> Any:
-    return original(logits_btv, label_bt, None, smoothing, total, **options)
-
-
-def _own_count(
-    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
-) -> Any:
-    return original(logits_btv, label_bt, mask_bt, smoothing, None, **options)
-
-
 def _shifted_again(original: Callable, target_bt: Array) -> tuple[Array, Array]:
     input_bt, label_bt = original(target_bt)
     return input_bt[:, :-1], label_bt[:, 1:]
@@ -71,11 +60,9 @@ DEFECTS = (
         component="cross_entropy",
         what="`q = 1 - e` for the label and `e / (V - 1)` for every other token, instead of `q = (1 - e) onehot + e / V` over all V.",
         shows="The loss is larger by a part in V, which hardly shows in a large vocabulary. V = 5 shows it.",
-        fix={
-            "torch": "F.cross_entropy(logits, labels, label_smoothing=e)  # (1 - e) onehot + e / V",
-            "tf": "keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
-            "jax": "labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
-        },
+        torch="F.cross_entropy(logits, labels, label_smoothing=e)  # (1 - e) onehot + e / V",
+        tf="keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
+        jax="labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
         evidence="icefall#107, fastai#1814",
         replaces=both(_over_the_others),
     ),
@@ -85,13 +72,11 @@ DEFECTS = (
         component="cross_entropy",
         what="The mean over every position, padding among them, instead of over the real labels.",
         shows="The loss depends on how long the padding is, and the model learns to predict it. Unequal rows show it.",
-        fix={
-            "torch": "F.cross_entropy(logits, labels, ignore_index=padding_id)  # or reduction='none', times the mask, over its sum",
-            "tf": "loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)  # Keras' own mean divides by the size of the batch",
-            "jax": "loss = (losses * mask).sum() / mask.sum()",
-        },
+        torch="F.cross_entropy(logits, labels, ignore_index=padding_id)  # or reduction='none', times the mask, over its sum",
+        tf="loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)  # Keras' own mean divides by the size of the batch",
+        jax="loss = (losses * mask).sum() / mask.sum()",
         evidence="transformers#5919",
-        replaces=both(_with_padding),
+        replaces=both(on_arguments(mask_bt=None)),
     ),
     Defect(
         id="LOS3",
@@ -99,13 +84,11 @@ DEFECTS = (
         component="cross_entropy",
         what="Each part of a batch is divided by its own number of labels, instead of by that of the whole batch: a mean of means.",
         shows="A part with few labels weighs as much as one with many. Microbatches of unequal rows show it.",
-        fix={
-            "torch": "loss = F.cross_entropy(logits, labels, reduction='sum', ignore_index=padding_id) / labels_of_the_whole_batch",
-            "tf": "loss = tf.reduce_sum(losses * mask) / labels_of_the_whole_batch",
-            "jax": "loss = (losses * mask).sum() / labels_of_the_whole_batch  # optax.MultiSteps takes the mean of means",
-        },
+        torch="loss = F.cross_entropy(logits, labels, reduction='sum', ignore_index=padding_id) / labels_of_the_whole_batch",
+        tf="loss = tf.reduce_sum(losses * mask) / labels_of_the_whole_batch",
+        jax="loss = (losses * mask).sum() / labels_of_the_whole_batch  # optax.MultiSteps takes the mean of means",
         evidence="transformers#34191",
-        replaces=both(_own_count),
+        replaces=both(on_arguments(total=None)),
     ),
     Defect(
         id="LOS4",
@@ -113,11 +96,9 @@ DEFECTS = (
         component="training_loss",
         what="The data are shifted already and the loss shifts again: position t is scored on token t + 2.",
         shows="The loss goes down, and the model learns to skip a token. Any target of three tokens shows it.",
-        fix={
-            "torch": "loss = F.cross_entropy(logits.transpose(1, 2), labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
-            "tf": "loss = loss_function(labels, logits)  # input target[:, :-1], labels target[:, 1:]; shift once",
-            "jax": "loss = cross_entropy(logits, labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
-        },
+        torch="loss = F.cross_entropy(logits.transpose(1, 2), labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
+        tf="loss = loss_function(labels, logits)  # input target[:, :-1], labels target[:, 1:]; shift once",
+        jax="loss = cross_entropy(logits, labels)  # input target[:, :-1], labels target[:, 1:]; shift once",
         evidence="transformers#46898",
         replaces={"loss.teacher_forcing": _shifted_again},
     ),

@@ -1,34 +1,22 @@
 """Defects of the padding mask and the causal mask."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
+from .alterations import on_result
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
 
 
-def _hides_nothing(original: Callable, mask_bs: np.ndarray) -> np.ndarray:
-    return np.ones_like(original(mask_bs))
-
-
-def _off_by_one(original: Callable, target_length: int, source_length: int) -> np.ndarray:
-    mask = original(target_length, source_length)
+def _off_by_one(mask: np.ndarray) -> np.ndarray:
     return np.concatenate([mask[..., 1:], np.zeros_like(mask[..., :1])], axis=-1)
-
-
-def _inverted(original: Callable, target_length: int, source_length: int) -> np.ndarray:
-    return ~original(target_length, source_length)
 
 
 def _top_left(original: Callable, target_length: int, source_length: int) -> np.ndarray:
     longest = max(target_length, source_length)
     return original(longest, longest)[:, :, :target_length, :source_length]
-
-
-def _causal(id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable) -> Defect:
-    return Defect(id_, title, "causal_mask", what, shows, fix, evidence, {"mask.causal_mask": function})
 
 
 DEFECTS = (
@@ -38,51 +26,46 @@ DEFECTS = (
         component="padding_mask",
         what="`mask = (embedding + position) != 0`: the padding's embedding may be zero, its sum with the position is not.",
         shows="Padding is attended to as if it were real, in the encoder, the decoder and the cross-attention. Any padding shows it.",
-        fix={
-            "torch": "mask = token != padding_id  # from the ids, before the embedding",
-            "tf": "mask = tf.not_equal(token, padding_id)  # from the ids, before the embedding",
-            "jax": "mask = token != padding_id  # from the ids, before the embedding",
-        },
+        torch="mask = token != padding_id  # from the ids, before the embedding",
+        tf="mask = tf.not_equal(token, padding_id)  # from the ids, before the embedding",
+        jax="mask = token != padding_id  # from the ids, before the embedding",
         evidence="Kyubyong/transformer#33",
-        replaces={"mask.padding_mask": _hides_nothing},
+        replaces={"mask.padding_mask": on_result(np.ones_like)},
     ),
-    _causal(
-        "CAU1",
-        "the diagonal is off by one: a query cannot see itself",
-        "`j < i + (s - t)` instead of `j <= i + (s - t)`.",
-        "The first query sees nothing, every other one lacks its own position. Any causal input shows it.",
-        "pbloem/former#10",
-        {
-            "torch": "mask = torch.ones(t, s, dtype=torch.bool).tril(diagonal=s - t)",
-            "tf": "mask = tf.range(s) <= tf.range(t)[:, None] + s - t",
-            "jax": "mask = jnp.tri(t, s, k=s - t, dtype=bool)",
-        },
-        _off_by_one,
+    Defect(
+        id="CAU1",
+        title="the diagonal is off by one: a query cannot see itself",
+        component="causal_mask",
+        what="`j < i + (s - t)` instead of `j <= i + (s - t)`.",
+        shows="The first query sees nothing, every other one lacks its own position. Any causal input shows it.",
+        torch="mask = torch.ones(t, s, dtype=torch.bool).tril(diagonal=s - t)",
+        tf="mask = tf.range(s) <= tf.range(t)[:, None] + s - t",
+        jax="mask = jnp.tri(t, s, k=s - t, dtype=bool)",
+        evidence="pbloem/former#10",
+        replaces={"mask.causal_mask": on_result(_off_by_one)},
     ),
-    _causal(
-        "CAU2",
-        "the look-ahead mask is inverted",
-        "`j > i + (s - t)`: a query sees the future alone.",
-        "The last query sees nothing, the first everything after it. Any causal input shows it.",
-        "guide",
-        {
-            "torch": "mask = torch.ones(t, s, dtype=torch.bool).tril(s - t)  # True = may attend, for SDPA; MultiheadAttention takes ~mask",
-            "tf": "mask = tf.linalg.band_part(tf.ones([t, t], tf.bool), -1, 0)  # True = may attend",
-            "jax": "mask = jnp.tri(t, s, k=s - t, dtype=bool)  # True = may attend",
-        },
-        _inverted,
+    Defect(
+        id="CAU2",
+        title="the look-ahead mask is inverted",
+        component="causal_mask",
+        what="`j > i + (s - t)`: a query sees the future alone.",
+        shows="The last query sees nothing, the first everything after it. Any causal input shows it.",
+        torch="mask = torch.ones(t, s, dtype=torch.bool).tril(s - t)  # True = may attend, for SDPA; MultiheadAttention takes ~mask",
+        tf="mask = tf.linalg.band_part(tf.ones([t, t], tf.bool), -1, 0)  # True = may attend",
+        jax="mask = jnp.tri(t, s, k=s - t, dtype=bool)  # True = may attend",
+        evidence="guide",
+        replaces={"mask.causal_mask": on_result(np.logical_not)},
     ),
-    _causal(
-        "CAU3",
-        "the mask is aligned top-left instead of bottom-right",
-        "`j <= i` instead of `j <= i + (s - t)`: the first query is aligned with the first key.",
-        "Equal lengths agree; a step on cached keys sees the first key alone. Lengths that differ show it.",
-        "pytorch#108108, mlx#2967, flash-attention#517",
-        {
-            "torch": "mask = causal_lower_right(t, s)  # torch.nn.attention.bias; is_causal=True aligns top-left",
-            "tf": "mask = tf.range(s) <= tf.range(t)[:, None] + s - t  # use_causal_mask=True aligns top-left",
-            "jax": "mask = jnp.tri(t, s, k=s - t, dtype=bool)  # is_causal=True aligns top-left",
-        },
-        _top_left,
+    Defect(
+        id="CAU3",
+        title="the mask is aligned top-left instead of bottom-right",
+        component="causal_mask",
+        what="`j <= i` instead of `j <= i + (s - t)`: the first query is aligned with the first key.",
+        shows="Equal lengths agree; a step on cached keys sees the first key alone. Lengths that differ show it.",
+        torch="mask = causal_lower_right(t, s)  # torch.nn.attention.bias; is_causal=True aligns top-left",
+        tf="mask = tf.range(s) <= tf.range(t)[:, None] + s - t  # use_causal_mask=True aligns top-left",
+        jax="mask = jnp.tri(t, s, k=s - t, dtype=bool)  # is_causal=True aligns top-left",
+        evidence="pytorch#108108, mlx#2967, flash-attention#517",
+        replaces={"mask.causal_mask": _top_left},
     ),
 )

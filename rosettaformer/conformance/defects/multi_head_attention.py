@@ -1,10 +1,11 @@
 """Defects of multi-head attention: heads, projections, layouts of their kernels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from .alterations import on_arguments, on_result
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -45,41 +46,35 @@ def _untransposed(original: Callable, subscripts: str, parameters: Any, x: Array
     return original(subscripts, dict(parameters) | {"kernel": turned}, x)
 
 
-def _without_bias(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
-    return original(subscripts, {"kernel": parameters["kernel"]}, x)
-
-
 def _without_key_bias(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
     return original(subscripts, {"kernel": parameters["kernel"]} if subscripts == "bsd,dgk->bsgk" else parameters, x)
 
 
-def _value_before_key(original: Callable, parameters: Any, *rest: Any, **options: Any) -> Any:
+def _value_before_key(parameters: Any) -> Any:
     key, value = parameters["key"], parameters["value"]
-    if key["kernel"].shape == value["kernel"].shape:
-        parameters = dict(parameters) | {"key": value, "value": key}
-    return original(parameters, *rest, **options)
+    return dict(parameters) | {"key": value, "value": key} if key["kernel"].shape == value["kernel"].shape else parameters
 
 
-def _interleaved_by_head(original: Callable, parameters: Any, *rest: Any, **options: Any) -> Any:
+def _interleaved_by_head(parameters: Any) -> Any:
     """The columns query | key | value, each `h k`, read as `h (query | key | value) k`."""
     names = ("query", "key", "value")
-    if len({parameters[name]["kernel"].shape for name in names}) == 1:
-        read: dict[str, dict[str, Array]] = {name: {} for name in names}
-        for leaf in parameters["query"]:
-            fused = np.stack([parameters[name][leaf] for name in names], axis=-3)  # d 3 h k, or 3 h k
-            *outer, _, heads, size = fused.shape
-            fused = fused.reshape(*outer, heads, 3, size)
-            for index, name in enumerate(names):
-                read[name][leaf] = fused[..., index, :]
-        parameters = dict(parameters) | read
-    return original(parameters, *rest, **options)
+    if len({parameters[name]["kernel"].shape for name in names}) > 1:
+        return parameters
+    read: dict[str, dict[str, Array]] = {name: {} for name in names}
+    for leaf in parameters["query"]:
+        fused = np.stack([parameters[name][leaf] for name in names], axis=-3)  # d 3 h k, or 3 h k
+        *outer, _, heads, size = fused.shape
+        fused = fused.reshape(*outer, heads, 3, size)
+        for index, name in enumerate(names):
+            read[name][leaf] = fused[..., index, :]
+    return dict(parameters) | read
 
 
-def _first_of_the_batch(original: Callable, *args: Any, **options: Any) -> Any:
-    output = original(*args, **options)
-    first = output[0] if isinstance(output, tuple) else output
-    first = np.broadcast_to(first[:1], first.shape)
-    return (first, output[1]) if isinstance(output, tuple) else first
+def _first_of_the_batch(output: Any) -> Any:
+    """The output, or output and weights, with the first row's output in every row."""
+    if isinstance(output, tuple):
+        return _first_of_the_batch(output[0]), output[1]
+    return np.broadcast_to(output[:1], output.shape)
 
 
 def _concatenated_to_key_width(original: Callable, parameters: Any, *rest: Any, **options: Any) -> Any:
@@ -90,143 +85,131 @@ def _concatenated_to_key_width(original: Callable, parameters: Any, *rest: Any, 
     return original(parameters, *rest, **options)
 
 
-def _defect(
-    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable,
-    place: str = "_projection", unobservable: str = "",
-) -> Defect:  # fmt: skip
-    replaces = {f"attention.{place}": function}
-    return Defect(id_, title, "multi_head_attention", what, shows, fix, evidence, replaces, unobservable=unobservable)
-
-
-_ORDER = {
+_ORDER: dict[str, Any] = {
     "torch": "query, key, value = F.linear(x, in_proj_weight, in_proj_bias).chunk(3, dim=-1)  # rows: all of q, all of k, all of v",
     "tf": "query, key, value = tf.split(fused, 3, axis=-1)  # before the heads are split; Keras' own weights: query, key, value, output",
     "jax": "query, key, value = jnp.split(fused, 3, axis=-1)  # before the heads are split",
 }
-_KERNEL = {
+_KERNEL: dict[str, Any] = {
     "torch": "linear.weight.data = kernel.reshape(width, heads * size).T.contiguous()  # from d h k: first flatten, then transpose",
     "tf": "attention.query_dense.kernel.assign(tf.reshape(tf.transpose(linear_weight), [width, heads, size]))  # Keras: d h k",
     "jax": 'params["query"]["kernel"] = linear_weight.T.reshape(width, heads, size)  # Flax: d h k',
 }
-_BIAS = {
+_BIAS: dict[str, Any] = {
     "torch": "self.query = nn.Linear(width, heads * size, bias=True)  # the same for key, value and output",
     "tf": "keras.layers.MultiHeadAttention(heads, size, use_bias=True)",
     "jax": "nn.MultiHeadDotProductAttention(heads, use_bias=True)",
 }
 DEFECTS = (
-    _defect(
-        "MHA1",
-        "heads are split without a transpose",
-        "`b t (h k)` is reshaped to `b h t k` at once: a head gets a stretch of positions instead of a slice of the width.",
-        "Heads mix positions. More than one head and more than one position show it.",
-        "FuxiCTR#30",
-        {
-            "torch": "query = query.view(b, t, heads, size).transpose(1, 2)  # not .view(b, heads, t, size)",
-            "tf": "query = tf.transpose(tf.reshape(query, [b, t, heads, size]), [0, 2, 1, 3])",
-            "jax": "query = query.reshape(b, t, heads, size)  # jax.nn.dot_product_attention takes b t h k",
-        },
-        _split_without_transpose,
+    Defect(
+        id="MHA1",
+        title="heads are split without a transpose",
+        component="multi_head_attention",
+        what="`b t (h k)` is reshaped to `b h t k` at once: a head gets a stretch of positions instead of a slice of the width.",
+        shows="Heads mix positions. More than one head and more than one position show it.",
+        torch="query = query.view(b, t, heads, size).transpose(1, 2)  # not .view(b, heads, t, size)",
+        tf="query = tf.transpose(tf.reshape(query, [b, t, heads, size]), [0, 2, 1, 3])",
+        jax="query = query.reshape(b, t, heads, size)  # jax.nn.dot_product_attention takes b t h k",
+        evidence="FuxiCTR#30",
+        replaces={"attention._projection": _split_without_transpose},
     ),
-    _defect(
-        "MHA2",
-        "heads are merged without a transpose",
-        "`b h t e` is reshaped to `b t (h e)` at once: a position gets a stretch of one head instead of its part of every head.",
-        "Positions mix. More than one head and more than one position show it.",
-        "keras_lab, jadore801120#7",
-        {
-            "torch": "output = output.transpose(1, 2).reshape(b, t, heads * size)",
-            "tf": "output = tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [b, t, heads * size])",
-            "jax": "output = output.swapaxes(1, 2).reshape(b, t, heads * size)",
-        },
-        _merged_without_transpose,
+    Defect(
+        id="MHA2",
+        title="heads are merged without a transpose",
+        component="multi_head_attention",
+        what="`b h t e` is reshaped to `b t (h e)` at once: a position gets a stretch of one head instead of its part of every head.",
+        shows="Positions mix. More than one head and more than one position show it.",
+        torch="output = output.transpose(1, 2).reshape(b, t, heads * size)",
+        tf="output = tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [b, t, heads * size])",
+        jax="output = output.swapaxes(1, 2).reshape(b, t, heads * size)",
+        evidence="keras_lab, jadore801120#7",
+        replaces={"attention._projection": _merged_without_transpose},
     ),
-    _defect(
-        "MHA3",
-        "a fused query-key-value kernel is read head by head",
-        "The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
-        "No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
-        "vllm#53114",
-        _ORDER,
-        _interleaved_by_head,
-        "multi_head_attention",
+    Defect(
+        id="MHA3",
+        title="a fused query-key-value kernel is read head by head",
+        component="multi_head_attention",
+        what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
+        shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
+        **_ORDER,
+        evidence="vllm#53114",
+        replaces={"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
     ),
-    _defect(
-        "MHA4",
-        "a kernel's head and size axes are exchanged",
-        "`d (h k)` is read as `d (k h)`, and the output's `(h e) d` as `(e h) d`.",
-        "A head gets every h-th column instead of a block of them. More than one head shows it.",
-        "keras#18373, transformers#10809",
-        _KERNEL,
-        _heads_and_size_exchanged,
+    Defect(
+        id="MHA4",
+        title="a kernel's head and size axes are exchanged",
+        component="multi_head_attention",
+        what="`d (h k)` is read as `d (k h)`, and the output's `(h e) d` as `(e h) d`.",
+        shows="A head gets every h-th column instead of a block of them. More than one head shows it.",
+        **_KERNEL,
+        evidence="keras#18373, transformers#10809",
+        replaces={"attention._projection": _heads_and_size_exchanged},
     ),
-    _defect(
-        "MHA5",
-        "a square kernel is not transposed",
-        "torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
-        "No error, another projection. Kernels with h k = d show it.",
-        "nntile#370",
-        _KERNEL,
-        _untransposed,
+    Defect(
+        id="MHA5",
+        title="a square kernel is not transposed",
+        component="multi_head_attention",
+        what="torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
+        shows="No error, another projection. Kernels with h k = d show it.",
+        **_KERNEL,
+        evidence="nntile#370",
+        replaces={"attention._projection": _untransposed},
     ),
-    _defect(
-        "MHA6",
-        "value and key are exchanged",
-        "The arguments' or the weights' order is query, value, key in Keras' call and query, key, value elsewhere.",
-        "No error where k = e. Any input with a key kernel unlike the value kernel shows it.",
-        "jsbaan/transformer-from-scratch#1",
-        {
-            "torch": "self.attention(query, key, value)",
-            "tf": "self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
-            "jax": "self.attention(query, key, value)",
-        },
-        _value_before_key,
-        "multi_head_attention",
+    Defect(
+        id="MHA6",
+        title="value and key are exchanged",
+        component="multi_head_attention",
+        what="The arguments' or the weights' order is query, value, key in Keras' call and query, key, value elsewhere.",
+        shows="No error where k = e. Any input with a key kernel unlike the value kernel shows it.",
+        torch="self.attention(query, key, value)",
+        tf="self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
+        jax="self.attention(query, key, value)",
+        evidence="jsbaan/transformer-from-scratch#1",
+        replaces={"attention.multi_head_attention": on_arguments(parameters=_value_before_key)},
     ),
-    _defect(
-        "MHA7",
-        "the output is unpacked over the batch",
-        "`a, _ = attention(x)` unpacks a tensor whose batch size is 2; its first row then broadcasts over the batch.",
-        "All rows of the batch are equal to the first. A batch of 2 shows it, where every other size is an error.",
-        "semillero",
-        {
-            "torch": "output, _ = self.attention(x, x, x)  # nn.MultiheadAttention returns a pair; your own module must, too",
-            "tf": "output = self.attention(x, x)  # one tensor, unless return_attention_scores=True",
-            "jax": "output = self.attention(x)  # one array",
-        },
-        _first_of_the_batch,
-        "multi_head_attention",
+    Defect(
+        id="MHA7",
+        title="the output is unpacked over the batch",
+        component="multi_head_attention",
+        what="`a, _ = attention(x)` unpacks a tensor whose batch size is 2; its first row then broadcasts over the batch.",
+        shows="All rows of the batch are equal to the first. A batch of 2 shows it, where every other size is an error.",
+        torch="output, _ = self.attention(x, x, x)  # nn.MultiheadAttention returns a pair; your own module must, too",
+        tf="output = self.attention(x, x)  # one tensor, unless return_attention_scores=True",
+        jax="output = self.attention(x)  # one array",
+        evidence="semillero",
+        replaces={"attention.multi_head_attention": on_result(_first_of_the_batch)},
     ),
-    _defect(
-        "MHA8",
-        "the projections' biases are missing",
-        "`x W` instead of `x W + b` for query, key, value and output.",
-        "Outputs are shifted. Biases that are not zero show it.",
-        "keras_lab",
-        _BIAS,
-        _without_bias,
+    Defect(
+        id="MHA8",
+        title="the projections' biases are missing",
+        component="multi_head_attention",
+        what="`x W` instead of `x W + b` for query, key, value and output.",
+        shows="Outputs are shifted. Biases that are not zero show it.",
+        **_BIAS,
+        evidence="keras_lab",
+        replaces={"attention._projection": on_arguments(parameters=lambda parameters: {"kernel": parameters["kernel"]})},
     ),
-    _defect(
-        "MHA9",
-        "heads are concatenated to h k instead of h e",
-        "The merged heads are reshaped to the width of the keys, which is that of the values only where k = e.",
-        "An error about shapes. A value head of another size than the key head shows it.",
-        "semillero",
-        {
-            "torch": "output = output.transpose(1, 2).flatten(2)  # h e, whatever e is",
-            "tf": "output = tf.reshape(output, [b, t, heads * value_size])",
-            "jax": "output = output.reshape(b, t, -1)  # h e, whatever e is",
-        },
-        _concatenated_to_key_width,
-        "multi_head_attention",
+    Defect(
+        id="MHA9",
+        title="heads are concatenated to h k instead of h e",
+        component="multi_head_attention",
+        what="The merged heads are reshaped to the width of the keys, which is that of the values only where k = e.",
+        shows="An error about shapes. A value head of another size than the key head shows it.",
+        torch="output = output.transpose(1, 2).flatten(2)  # h e, whatever e is",
+        tf="output = tf.reshape(output, [b, t, heads * value_size])",
+        jax="output = output.reshape(b, t, -1)  # h e, whatever e is",
+        evidence="semillero",
+        replaces={"attention.multi_head_attention": _concatenated_to_key_width},
     ),
-    _defect(
-        "MHA12",
-        "the key projection's bias is missing",
-        "`m W^K` instead of `m W^K + b^K`: every logit of a query shifts by `q b^K`, which the softmax cancels.",
-        "Nothing in a model whose positions are added to the input; with rotary positions it would show.",
-        "derived, not reported",
-        _BIAS,
-        _without_key_bias,
+    Defect(
+        id="MHA12",
+        title="the key projection's bias is missing",
+        component="multi_head_attention",
+        what="`m W^K` instead of `m W^K + b^K`: every logit of a query shifts by `q b^K`, which the softmax cancels.",
+        shows="Nothing in a model whose positions are added to the input; with rotary positions it would show.",
+        **_BIAS,
+        evidence="derived, not reported",
+        replaces={"attention._projection": _without_key_bias},
         unobservable="the softmax does not change when all logits of a query shift by the same number",
     ),
 )

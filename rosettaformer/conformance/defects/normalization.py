@@ -1,12 +1,13 @@
 """Defects of layer normalisation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS", "centred", "normalised"]
@@ -49,98 +50,88 @@ def _over_positions(x: np.ndarray, epsilon: Any) -> np.ndarray:
     return arithmetic.divide(x_centred, np.sqrt(arithmetic.mean(x_centred * x_centred, 1) + epsilon))
 
 
-def _keras_epsilon(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
-    return original(parameters, x_btd, 1e-3)
-
-
 def _cast_before_scale(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
     width = x_btd.shape[-1]
     unit = {"scale": np.ones(width, x_btd.dtype), "offset": np.zeros(width, x_btd.dtype)}
     return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
 
 
-def _defect(
-    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable, **options: Any
-) -> Defect:  # fmt: skip
-    return Defect(id_, title, "layer_norm", what, shows, fix, evidence, {"normalization.layer_norm": function}, **options)
-
-
-_STOCK = {
+_STOCK: dict[str, Any] = {
     "torch": "F.layer_norm(x, x.shape[-1:], scale, offset, eps=epsilon)",
     "tf": "keras.layers.LayerNormalization(axis=-1, epsilon=epsilon)  # the default epsilon is 1e-3",
     "jax": "nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)  # the default epsilon is 1e-6, the default variance one pass",
 }
-_VARIANCE = {
+_VARIANCE: dict[str, Any] = {
     "torch": "y = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)",
     "tf": "mean, variance = tf.nn.moments(x, -1, keepdims=True); y = (x - mean) * tf.math.rsqrt(variance + epsilon)",
     "jax": "y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + epsilon)",
 }
 DEFECTS = (
-    _defect(
-        "NRM1",
-        "unbiased deviation, epsilon outside the root",
-        "`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
-        "Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
-        "guide, annotated-transformer#119",
-        _VARIANCE,
-        normalised(_unbiased),
+    Defect(
+        id="NRM1",
+        title="unbiased deviation, epsilon outside the root",
+        component="layer_norm",
+        what="`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
+        shows="Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
+        **_VARIANCE,
+        evidence="guide, annotated-transformer#119",
+        replaces={"normalization.layer_norm": normalised(_unbiased)},
     ),
-    _defect(
-        "NRM2",
-        "epsilon is Keras' default of 1e-3",
-        "`sqrt(variance + 1e-3)`, whatever the config says.",
-        "Rows whose variance is near 1e-3 or below come out too small. Rows of small variance show it.",
-        "keras-hub#642, candle#271",
-        {
-            "torch": "nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
-            "tf": "keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
-            "jax": "nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
-        },
-        _keras_epsilon,
+    Defect(
+        id="NRM2",
+        title="epsilon is Keras' default of 1e-3",
+        component="layer_norm",
+        what="`sqrt(variance + 1e-3)`, whatever the config says.",
+        shows="Rows whose variance is near 1e-3 or below come out too small. Rows of small variance show it.",
+        torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
+        tf="keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
+        jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
+        evidence="keras-hub#642, candle#271",
+        replaces={"normalization.layer_norm": on_arguments(epsilon=1e-3)},
     ),
-    _defect(
-        "NRM3",
-        "the variance is squared instead of rooted",
-        "`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`.",
-        "Rows of variance 1 agree, all others do not. Any other variance shows it.",
-        "llm-foundry#372",
-        _VARIANCE,
-        normalised(_squared),
+    Defect(
+        id="NRM3",
+        title="the variance is squared instead of rooted",
+        component="layer_norm",
+        what="`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`.",
+        shows="Rows of variance 1 agree, all others do not. Any other variance shows it.",
+        **_VARIANCE,
+        evidence="llm-foundry#372",
+        replaces={"normalization.layer_norm": normalised(_squared)},
     ),
-    _defect(
-        "NRM4",
-        "the variance is E[x^2] - E[x]^2",
-        "One pass: two large numbers are subtracted, and what is left has lost the digits of the mean.",
-        "Rows whose mean is far from 0 have a wrong or even negative variance. Rows of mean 100 show it in float32 and below.",
-        "burn#5607, equinox#314, pytorch#55044",
-        {
-            "torch": "variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)",
-            "tf": "variance = tf.reduce_mean(tf.square(x - tf.reduce_mean(x, -1, keepdims=True)), -1, keepdims=True)",
-            "jax": "nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)",
-        },
-        normalised(_one_pass),
+    Defect(
+        id="NRM4",
+        title="the variance is E[x^2] - E[x]^2",
+        component="layer_norm",
+        what="One pass: two large numbers are subtracted, and what is left has lost the digits of the mean.",
+        shows="Rows whose mean is far from 0 have a wrong or even negative variance. Rows of mean 100 show it in float32 and below.",
+        torch="variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)",
+        tf="variance = tf.reduce_mean(tf.square(x - tf.reduce_mean(x, -1, keepdims=True)), -1, keepdims=True)",
+        jax="nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)",
+        evidence="burn#5607, equinox#314, pytorch#55044",
+        replaces={"normalization.layer_norm": normalised(_one_pass)},
     ),
-    _defect(
-        "NRM5",
-        "normalised over the positions",
-        "Mean and variance are taken over the axis t instead of d.",
-        "A token's output depends on the other tokens. More than one position shows it.",
-        "jadore801120#17",
-        _STOCK,
-        normalised(_over_positions),
+    Defect(
+        id="NRM5",
+        title="normalised over the positions",
+        component="layer_norm",
+        what="Mean and variance are taken over the axis t instead of d.",
+        shows="A token's output depends on the other tokens. More than one position shows it.",
+        **_STOCK,
+        evidence="jadore801120#17",
+        replaces={"normalization.layer_norm": normalised(_over_positions)},
     ),
-    _defect(
-        "NRM7",
-        "cast to the half type before scale and offset",
-        "The normalised value is rounded to the half type, then multiplied and shifted in it: three roundings for one.",
-        "Where the offset nearly cancels the scaled value, half types lose digits. Large scales with opposite offsets show it.",
-        "TransformerEngine#1132",
-        {
-            "torch": "y = (normalised.float() * scale.float() + offset.float()).to(x.dtype)",
-            "tf": "y = tf.cast(normalised * tf.cast(scale, tf.float32) + tf.cast(offset, tf.float32), x.dtype)",
-            "jax": "y = (normalised * scale.astype(jnp.float32) + offset.astype(jnp.float32)).astype(x.dtype)",
-        },
-        _cast_before_scale,
+    Defect(
+        id="NRM7",
+        title="cast to the half type before scale and offset",
+        component="layer_norm",
+        what="The normalised value is rounded to the half type, then multiplied and shifted in it: three roundings for one.",
+        shows="Where the offset nearly cancels the scaled value, half types lose digits. Large scales with opposite offsets show it.",
+        torch="y = (normalised.float() * scale.float() + offset.float()).to(x.dtype)",
+        tf="y = tf.cast(normalised * tf.cast(scale, tf.float32) + tf.cast(offset, tf.float32), x.dtype)",
+        jax="y = (normalised * scale.astype(jnp.float32) + offset.astype(jnp.float32)).astype(x.dtype)",
+        evidence="TransformerEngine#1132",
+        replaces={"normalization.layer_norm": _cast_before_scale},
         dtypes=("bfloat16", "float16"),
         rounding=True,
     ),

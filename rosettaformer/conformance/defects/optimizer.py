@@ -8,6 +8,7 @@ import numpy as np
 from reference_numpy import optimizer
 from reference_numpy.parameters import flatten, nest
 
+from .alterations import on_arguments, on_result
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -20,10 +21,6 @@ def _epsilon_hat(original: Callable, **given: Any) -> Any:
     return original(**given | {"epsilon": given["epsilon"] / (1 - given["beta_2"] ** given["step"]) ** 0.5})
 
 
-def _uncorrected(original: Callable, **given: Any) -> Any:
-    return original(**given | {"step": FOREVER})
-
-
 def _coupled_decay(original: Callable, **given: Any) -> Any:
     values, decays = flatten(given["parameters"]), flatten(optimizer.decay_mask(given["parameters"]))
     penalised = {
@@ -33,8 +30,8 @@ def _coupled_decay(original: Callable, **given: Any) -> Any:
     return original(**given | {"gradients": nest(penalised), "weight_decay": 0.0})
 
 
-def _decays_everything(original: Callable, parameters: Tree) -> dict[str, Any]:
-    return nest(dict.fromkeys(flatten(parameters), True))
+def _decays_everything(decays: Tree) -> dict[str, Any]:
+    return nest(dict.fromkeys(flatten(decays), True))
 
 
 def _from_zero(original: Callable, step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
@@ -51,11 +48,9 @@ DEFECTS = (
         what="`p - rate sqrt(1 - b2^n) / (1 - b1^n) m / (sqrt(v) + epsilon)`, the paper's shorter form: its epsilon is larger than that of "
         "`m_hat / (sqrt(v_hat) + epsilon)` by `1 / sqrt(1 - b2^n)`.",
         shows="Nothing where gradients are large beside epsilon. Gradients of 1e-8 in the first steps show it.",
-        fix={
-            "torch": "torch.optim.Adam(parameters, eps=epsilon)  # epsilon beside the corrected root",
-            "tf": "keras.optimizers.Adam adds its epsilon to the uncorrected root; write the update, or scale epsilon by sqrt(1 - b2**n)",
-            "jax": "optax.adam(rate, b1, b2, eps=epsilon)  # epsilon beside the corrected root",
-        },
+        torch="torch.optim.Adam(parameters, eps=epsilon)  # epsilon beside the corrected root",
+        tf="keras.optimizers.Adam adds its epsilon to the uncorrected root; write the update, or scale epsilon by sqrt(1 - b2**n)",
+        jax="optax.adam(rate, b1, b2, eps=epsilon)  # epsilon beside the corrected root",
         evidence="optax#571, tensorflow#35102",
         replaces={"optimizer.adam": _epsilon_hat},
     ),
@@ -65,13 +60,11 @@ DEFECTS = (
         component="adam",
         what="`m / (sqrt(v) + epsilon)` instead of `m_hat / (sqrt(v_hat) + epsilon)`.",
         shows="The first steps are too large or too small by `(1 - b1^n) / sqrt(1 - b2^n)`; later ones agree. Step 1 shows it.",
-        fix={
-            "torch": "torch.optim.Adam(parameters)  # not the AdamWeightDecay of BERT, which leaves the correction out",
-            "tf": "keras.optimizers.Adam()  # not the AdamWeightDecay of BERT, which leaves the correction out",
-            "jax": "optax.scale_by_adam(b1, b2, eps)  # its count must start at 0 and be kept between steps",
-        },
+        torch="torch.optim.Adam(parameters)  # not the AdamWeightDecay of BERT, which leaves the correction out",
+        tf="keras.optimizers.Adam()  # not the AdamWeightDecay of BERT, which leaves the correction out",
+        jax="optax.scale_by_adam(b1, b2, eps)  # its count must start at 0 and be kept between steps",
         evidence="google-research/bert#153",
-        replaces={"optimizer.adam": _uncorrected},
+        replaces={"optimizer.adam": on_arguments(step=FOREVER)},
     ),
     Defect(
         id="OPT3",
@@ -79,11 +72,9 @@ DEFECTS = (
         component="adam",
         what="`g + decay p` enters the moments (L2), instead of `p - rate decay p` beside them: large gradients then decay less.",
         shows="Nothing without weight decay. Any step with it shows it.",
-        fix={
-            "torch": "torch.optim.AdamW(parameters, weight_decay=decay)  # torch.optim.Adam's weight_decay is L2",
-            "tf": "keras.optimizers.AdamW(weight_decay=decay)  # not a kernel_regularizer",
-            "jax": "optax.adamw(rate, weight_decay=decay)  # add_decayed_weights after scale_by_adam, not before it",
-        },
+        torch="torch.optim.AdamW(parameters, weight_decay=decay)  # torch.optim.Adam's weight_decay is L2",
+        tf="keras.optimizers.AdamW(weight_decay=decay)  # not a kernel_regularizer",
+        jax="optax.adamw(rate, weight_decay=decay)  # add_decayed_weights after scale_by_adam, not before it",
         evidence="optax#417",
         replaces={"optimizer.adam": _coupled_decay},
     ),
@@ -93,13 +84,11 @@ DEFECTS = (
         component="adam",
         what="Weight decay of every tensor, instead of kernels and tables alone.",
         shows="Scales shrink from 1 towards 0. A step with weight decay on a scale, an offset or a bias shows it.",
-        fix={
-            "torch": "torch.optim.AdamW([{'params': kernels, 'weight_decay': decay}, {'params': others, 'weight_decay': 0.0}])",
-            "tf": "optimizer.exclude_from_weight_decay(var_names=['bias', 'scale', 'offset'])",
-            "jax": "optax.adamw(rate, weight_decay=decay, mask=decay_mask)",
-        },
+        torch="torch.optim.AdamW([{'params': kernels, 'weight_decay': decay}, {'params': others, 'weight_decay': 0.0}])",
+        tf="optimizer.exclude_from_weight_decay(var_names=['bias', 'scale', 'offset'])",
+        jax="optax.adamw(rate, weight_decay=decay, mask=decay_mask)",
         evidence="keras-bert#60",
-        replaces={"optimizer.decay_mask": _decays_everything},
+        replaces={"optimizer.decay_mask": on_result(_decays_everything)},
     ),
     Defect(
         id="OPT5",
@@ -107,11 +96,9 @@ DEFECTS = (
         component="noam",
         what="Steps are counted from 0: the first rate is 0, and each is that of the step before.",
         shows="The first update changes nothing. The trace of the learning rate shows it.",
-        fix={
-            "torch": "LambdaLR(optimizer, lambda count: noam(count + 1))  # LambdaLR counts from 0",
-            "tf": "def __call__(self, step): return noam(step + 1)  # Keras counts from 0",
-            "jax": "optax.adam(lambda count: noam(count + 1))  # optax counts from 0",
-        },
+        torch="LambdaLR(optimizer, lambda count: noam(count + 1))  # LambdaLR counts from 0",
+        tf="def __call__(self, step): return noam(step + 1)  # Keras counts from 0",
+        jax="optax.adam(lambda count: noam(count + 1))  # optax counts from 0",
         evidence="gpt-neox#1379, nanoGPT#578",
         replaces={"schedule.noam": _from_zero},
     ),

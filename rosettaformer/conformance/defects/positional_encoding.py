@@ -1,13 +1,14 @@
 """Defects of the positional encoding."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -30,9 +31,8 @@ def _halves(original: Callable, position_bt: np.ndarray, width: int, dtype: Any 
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)[..., :width].astype(dtype)
 
 
-def _along_the_batch(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    rows = np.arange(position_bt.shape[0])[:, None]
-    return original(np.broadcast_to(rows, position_bt.shape), width, dtype)
+def _along_the_batch(position_bt: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(np.arange(position_bt.shape[0])[:, None], position_bt.shape)
 
 
 def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
@@ -41,142 +41,150 @@ def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: A
     return table
 
 
-def _offset_by_2(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return original(position_bt + 2, width, dtype)
-
-
-def _whole_table(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    return original(np.arange(50)[None], width, dtype)
-
-
 def _index_in_the_row(original: Callable, mask_bt: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.arange(mask_bt.shape[1]), mask_bt.shape)
 
 
-def _defect(id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable) -> Defect:
-    return Defect(id_, title, "positional_encoding", what, shows, fix, evidence, {"positional_encoding.positional_encoding": function})
-
-
-_EXPONENT = {
+_EXPONENT: dict[str, Any] = {
     "torch": "frequency = 10000 ** -(torch.arange(0, width, 2) / width)  # arange already counts 2i; one frequency per sin/cos pair",
     "tf": "frequency = 10000.0 ** -(tf.range(0, width, 2, dtype=tf.float32) / width)  # the same for the sine and the cosine of a pair",
     "jax": "frequency = 10000.0 ** -(jnp.arange(0, width, 2) / width)  # the same for the sine and the cosine of a pair",
 }
-_POSITIONS = {
+_POSITIONS: dict[str, Any] = {
     "torch": "position = torch.arange(x.size(1), device=x.device)  # axis 1 of a batch-first x; x = x + encoding[position]",
     "tf": "position = tf.range(tf.shape(x)[1]); x = x + tf.gather(encoding, position)",
     "jax": "position = jnp.arange(x.shape[1]); x = x + encoding[position]",
 }
 DEFECTS = (
-    _defect(
-        "PE1",
-        "the exponent is 2i with i already even",
-        "`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
-        "Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
-        "guide, ict1022",
-        _EXPONENT,
-        _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width)),
-    ),
-    _defect(
-        "PE2",
-        "every column has its own exponent 2j/d",
-        "`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
-        "Column 0 agrees alone. Two positions show it.",
-        "semillero, Kyubyong/transformer#38, jadore801120#32",
-        _EXPONENT,
-        _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width)),
-    ),
-    _defect(
-        "PE3",
-        "the cosine's exponent is one pair ahead",
-        "`PE(p, 2i+1) = cos(p / 10000^(2(i+1)/d))`.",
-        "Even columns agree, odd ones do not. Two positions show it.",
-        "SamLynnEvans/Transformer#25",
-        _EXPONENT,
-        _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)),
-    ),
-    _defect(
-        "PE4",
-        "sines and cosines in two halves, with n-1 timescales",
-        "`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's layout.",
-        "Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
-        "tensor2tensor#1423, tensorflow/text#1122",
-        {
-            "torch": "encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
-            "tf": "encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
-            "jax": "encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
+    Defect(
+        id="PE1",
+        title="the exponent is 2i with i already even",
+        component="positional_encoding",
+        what="`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
+        shows="Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
+        **_EXPONENT,
+        evidence="guide, ict1022",
+        replaces={
+            "positional_encoding.positional_encoding": _frequencies(
+                lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width)
+            )
         },
-        _halves,
     ),
-    _defect(
-        "PE5",
-        "positions counted along the batch",
-        "Row b of the batch gets the encoding of position b, at every time step: the table is sliced by axis 0 of a batch-first input.",
-        "Every token of a row has the same position. A batch and a length that differ show it.",
-        "semillero",
-        _POSITIONS,
-        _along_the_batch,
-    ),
-    _defect(
-        "PE6",
-        "operator precedence: -log(10000) / d // 2",
-        "`exp(i * (-log(10000) / d // 2))` is exp(-i), since the integer division comes last and rounds to -1.",
-        "Column 0 and 1 agree, every later pair turns with e^-i instead of 10000^(-2i/d). Two positions show it.",
-        "LoFTR#41",
-        {
-            "torch": "frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))",
-            "tf": "frequency = tf.exp(tf.range(0, width, 2, dtype=tf.float32) * (-math.log(10000.0) / width))",
-            "jax": "frequency = jnp.exp(jnp.arange(0, width, 2) * (-math.log(10000.0) / width))",
+    Defect(
+        id="PE2",
+        title="every column has its own exponent 2j/d",
+        component="positional_encoding",
+        what="`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
+        shows="Column 0 agrees alone. Two positions show it.",
+        **_EXPONENT,
+        evidence="semillero, Kyubyong/transformer#38, jadore801120#32",
+        replaces={
+            "positional_encoding.positional_encoding": _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))
         },
-        _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2))),
     ),
-    _defect(
-        "PE7",
-        "base 1000 instead of 10000",
-        "`sin(p / 1000^(2i/d))`.",
-        "Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
-        "maxjcohen/transformer#62",
-        _EXPONENT,
-        _frequencies(lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width)),
-    ),
-    _defect(
-        "PE8",
-        "an odd width fails",
-        "As many cosines as sines are assigned to the odd columns, of which an odd width has one less.",
-        "An error about shapes. Any odd width shows it.",
-        "guide, ict1022",
-        {
-            "torch": "encoding[:, 1::2] = torch.cos(angle[:, : width // 2])",
-            "tf": "encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, -1])[:, :width]",
-            "jax": "encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, -1)[:, :width]",
+    Defect(
+        id="PE3",
+        title="the cosine's exponent is one pair ahead",
+        component="positional_encoding",
+        what="`PE(p, 2i+1) = cos(p / 10000^(2(i+1)/d))`.",
+        shows="Even columns agree, odd ones do not. Two positions show it.",
+        **_EXPONENT,
+        evidence="SamLynnEvans/Transformer#25",
+        replaces={
+            "positional_encoding.positional_encoding": _frequencies(
+                lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)
+            )
         },
-        _even_only,
     ),
-    _defect(
-        "PE9",
-        "positions are offset by 2",
-        "`PE(p + 2)`: the offset `padding_id + 1` of fairseq's tables is applied where positions count from 0 (or lost where they do not).",
-        "Every position carries the encoding of the one two later. Any position shows it.",
-        "transformers#19240, fairseq#1187",
-        {
-            "torch": "x = x + encoding[:, : x.size(1)]  # no + padding_idx + 1",
-            "tf": "x = x + encoding[:, : tf.shape(x)[1]]  # no + padding_id + 1",
-            "jax": "x = x + encoding[:, : x.shape[1]]  # no + padding_id + 1",
-        },
-        _offset_by_2,
+    Defect(
+        id="PE4",
+        title="sines and cosines in two halves, with n-1 timescales",
+        component="positional_encoding",
+        what="`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's layout.",
+        shows="Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
+        torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
+        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
+        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
+        evidence="tensor2tensor#1423, tensorflow/text#1122",
+        replaces={"positional_encoding.positional_encoding": _halves},
     ),
-    _defect(
-        "PE10",
-        "the whole table is added, not sliced to the length",
-        "The encoding has as many positions as the table has rows (50 here), not as many as the input.",
-        "An error about shapes or an output of another length, unless the input is as long as the table. Any other length shows it.",
-        "keras_lab",
-        {
-            "torch": "x = x + self.encoding[:, : x.size(1)]",
-            "tf": "x = x + self.encoding[:, : tf.shape(x)[1]]",
-            "jax": "x = x + encoding[:, : x.shape[1]]",
+    Defect(
+        id="PE5",
+        title="positions counted along the batch",
+        component="positional_encoding",
+        what="Row b of the batch gets the encoding of position b, at every time step: the table is sliced by axis 0 of a batch-first "
+        "input.",
+        shows="Every token of a row has the same position. A batch and a length that differ show it.",
+        **_POSITIONS,
+        evidence="semillero",
+        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=_along_the_batch)},
+    ),
+    Defect(
+        id="PE6",
+        title="operator precedence: -log(10000) / d // 2",
+        component="positional_encoding",
+        what="`exp(i * (-log(10000) / d // 2))` is exp(-i), since the integer division comes last and rounds to -1.",
+        shows="Column 0 and 1 agree, every later pair turns with e^-i instead of 10000^(-2i/d). Two positions show it.",
+        torch="frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))",
+        tf="frequency = tf.exp(tf.range(0, width, 2, dtype=tf.float32) * (-math.log(10000.0) / width))",
+        jax="frequency = jnp.exp(jnp.arange(0, width, 2) * (-math.log(10000.0) / width))",
+        evidence="LoFTR#41",
+        replaces={
+            "positional_encoding.positional_encoding": _frequencies(
+                lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2))
+            )
         },
-        _whole_table,
+    ),
+    Defect(
+        id="PE7",
+        title="base 1000 instead of 10000",
+        component="positional_encoding",
+        what="`sin(p / 1000^(2i/d))`.",
+        shows="Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
+        **_EXPONENT,
+        evidence="maxjcohen/transformer#62",
+        replaces={
+            "positional_encoding.positional_encoding": _frequencies(
+                lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width)
+            )
+        },
+    ),
+    Defect(
+        id="PE8",
+        title="an odd width fails",
+        component="positional_encoding",
+        what="As many cosines as sines are assigned to the odd columns, of which an odd width has one less.",
+        shows="An error about shapes. Any odd width shows it.",
+        torch="encoding[:, 1::2] = torch.cos(angle[:, : width // 2])",
+        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, -1])[:, :width]",
+        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, -1)[:, :width]",
+        evidence="guide, ict1022",
+        replaces={"positional_encoding.positional_encoding": _even_only},
+    ),
+    Defect(
+        id="PE9",
+        title="positions are offset by 2",
+        component="positional_encoding",
+        what="`PE(p + 2)`: the offset `padding_id + 1` of fairseq's tables is applied where positions count from 0 (or lost where they do "
+        "not).",
+        shows="Every position carries the encoding of the one two later. Any position shows it.",
+        torch="x = x + encoding[:, : x.size(1)]  # no + padding_idx + 1",
+        tf="x = x + encoding[:, : tf.shape(x)[1]]  # no + padding_id + 1",
+        jax="x = x + encoding[:, : x.shape[1]]  # no + padding_id + 1",
+        evidence="transformers#19240, fairseq#1187",
+        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position_bt: position_bt + 2)},
+    ),
+    Defect(
+        id="PE10",
+        title="the whole table is added, not sliced to the length",
+        component="positional_encoding",
+        what="The encoding has as many positions as the table has rows (50 here), not as many as the input.",
+        shows="An error about shapes or an output of another length, unless the input is as long as the table. Any other length shows it.",
+        torch="x = x + self.encoding[:, : x.size(1)]",
+        tf="x = x + self.encoding[:, : tf.shape(x)[1]]",
+        jax="x = x + encoding[:, : x.shape[1]]",
+        evidence="keras_lab",
+        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=np.arange(50)[None])},
     ),
     Defect(
         id="PE11",
@@ -184,11 +192,9 @@ DEFECTS = (
         component="token_positions",
         what="`position = t`, the index in the row, instead of the count from the first real token.",
         shows="A row that is padded on its left gets other outputs than the same row without padding. Left padding shows it.",
-        fix={
-            "torch": "position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
-            "tf": "position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
-            "jax": "position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
-        },
+        torch="position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
+        tf="position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
+        jax="position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
         evidence="transformers#7552",
         replaces={"positional_encoding.token_positions": _index_in_the_row},
     ),
@@ -198,11 +204,9 @@ DEFECTS = (
         component="positional_encoding",
         what="The table is a plain attribute: it follows the module neither to another device or dtype nor into a checkpoint.",
         shows="An error about devices, or a mixed dtype, after `.to(...)`; on the device where it was made the values are right.",
-        fix={
-            "torch": 'self.register_buffer("encoding", encoding, persistent=False)',
-            "tf": 'self.encoding = self.add_weight(name="encoding", shape=shape, initializer=table, trainable=False)',
-            "jax": "encoding = positional_encoding(position, width)  # compute it in the call: XLA folds it into a constant",
-        },
+        torch='self.register_buffer("encoding", encoding, persistent=False)',
+        tf='self.encoding = self.add_weight(name="encoding", shape=shape, initializer=table, trainable=False)',
+        jax="encoding = positional_encoding(position, width)  # compute it in the call: XLA folds it into a constant",
         evidence="semillero",
         replaces={},
         unobservable="the values are right; only moving or saving the module shows it",

@@ -1,6 +1,6 @@
 """Defects of the softmax and of how masks enter it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -9,6 +9,7 @@ import numpy as np
 from reference_numpy import arithmetic, softmax
 from reference_numpy import mask as masks
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -49,10 +50,6 @@ def _uniform_when_empty(original: Callable, logits: np.ndarray, mask: Any = None
     weights = original(logits, mask)
     empty = np.zeros((1,), bool) if mask is None else ~mask.any(axis=-1, keepdims=True)
     return np.where(empty, weights.dtype.type(1 / logits.shape[-1]), weights)
-
-
-def _inverted(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    return original(logits, None if mask is None else ~mask)
 
 
 def _additive(mask: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -102,67 +99,61 @@ def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **optio
         return original(query_bthk, *rest, **options)
 
 
-def _defect(
-    id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable, **options: Any
-) -> Defect:  # fmt: skip
-    return Defect(id_, title, "softmax", what, shows, fix, evidence, {"softmax.softmax": function}, **options)
-
-
-_MASK = {
+_MASK: dict[str, Any] = {
     "torch": 'logits = logits.masked_fill(~mask, float("-inf"))  # before the softmax; mask: True = may attend',
     "tf": "logits = tf.where(mask, logits, logits.dtype.min)  # before the softmax; mask: True = may attend",
     "jax": "weights = jax.nn.softmax(logits, where=mask)  # mask: True = may attend",
 }
-_FLOAT32 = {
+_FLOAT32: dict[str, Any] = {
     "torch": "weights = torch.softmax(logits, dim=-1, dtype=torch.float32).to(query.dtype)",
     "tf": "weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), query.dtype)",
     "jax": "weights = jax.nn.softmax(logits.astype(jnp.float32)).astype(query.dtype)",
 }
 DEFECTS = (
-    _defect(
-        "ATT4",
-        "the softmax runs over the queries",
-        "`sum over t` of the weights is 1 instead of `sum over s`: the softmax has the wrong axis.",
-        "The weights of a query do not sum to 1. Any logits with more than one query show it.",
-        "PyTorch-NLP#2, keras_lab",
-        {
-            "torch": "weights = torch.softmax(logits, dim=-1)  # logits b h t s",
-            "tf": "weights = tf.nn.softmax(logits, axis=-1)  # logits b h t s",
-            "jax": "weights = jax.nn.softmax(logits, axis=-1)  # logits b h t s",
-        },
-        _wrong_axis,
+    Defect(
+        id="ATT4",
+        title="the softmax runs over the queries",
+        component="softmax",
+        what="`sum over t` of the weights is 1 instead of `sum over s`: the softmax has the wrong axis.",
+        shows="The weights of a query do not sum to 1. Any logits with more than one query show it.",
+        torch="weights = torch.softmax(logits, dim=-1)  # logits b h t s",
+        tf="weights = tf.nn.softmax(logits, axis=-1)  # logits b h t s",
+        jax="weights = jax.nn.softmax(logits, axis=-1)  # logits b h t s",
+        evidence="PyTorch-NLP#2, keras_lab",
+        replaces={"softmax.softmax": _wrong_axis},
     ),
-    _defect(
-        "ATT5",
-        "the mask is applied after the softmax",
-        "`weights = softmax(x) * mask`: the masked entries still count in the denominator.",
-        "The weights of a masked row sum to less than 1. Any padding shows it.",
-        "pytorch-image-models#2236",
-        _MASK,
-        _masked_after,
+    Defect(
+        id="ATT5",
+        title="the mask is applied after the softmax",
+        component="softmax",
+        what="`weights = softmax(x) * mask`: the masked entries still count in the denominator.",
+        shows="The weights of a masked row sum to less than 1. Any padding shows it.",
+        **_MASK,
+        evidence="pytorch-image-models#2236",
+        replaces={"softmax.softmax": _masked_after},
     ),
-    _defect(
-        "ATT6",
-        "masked logits become 0 or 1e-9",
-        "`where(mask, x, 1e-9)`: a sign is lost from -1e9, and the masked entries weigh as much as a logit of 0.",
-        "Padding is attended to. Any padding shows it.",
-        "good-features#1, gluonts#1401",
-        _MASK,
-        _filled(1e-9),
+    Defect(
+        id="ATT6",
+        title="masked logits become 0 or 1e-9",
+        component="softmax",
+        what="`where(mask, x, 1e-9)`: a sign is lost from -1e9, and the masked entries weigh as much as a logit of 0.",
+        shows="Padding is attended to. Any padding shows it.",
+        **_MASK,
+        evidence="good-features#1, gluonts#1401",
+        replaces={"softmax.softmax": _filled(1e-9)},
     ),
-    _defect(
-        "ATT8",
-        "an additive mask is read as a binary one: nonzero attends",
-        "The mask of 0 (may attend) and -inf (hidden) goes to an argument that takes True = may attend; all that was hidden, and nothing "
-        "else, is attended to, padding and future alike.",
-        "Outputs depend on the masked tokens alone. Any mask shows it.",
-        "mlverse/torch#1208",
-        {
-            "torch": "F.scaled_dot_product_attention(query, key, value, attn_mask=additive == 0)  # or pass the floating mask itself",
-            "tf": "attention(query, value, attention_mask=tf.equal(additive, 0.0))",
-            "jax": "jax.nn.dot_product_attention(query, key, value, bias=additive)  # or mask=(additive == 0)",
-        },
-        _inverted,
+    Defect(
+        id="ATT8",
+        title="an additive mask is read as a binary one: nonzero attends",
+        component="softmax",
+        what="The mask of 0 (may attend) and -inf (hidden) goes to an argument that takes True = may attend; all that was hidden, and "
+        "nothing else, is attended to, padding and future alike.",
+        shows="Outputs depend on the masked tokens alone. Any mask shows it.",
+        torch="F.scaled_dot_product_attention(query, key, value, attn_mask=additive == 0)  # or pass the floating mask itself",
+        tf="attention(query, value, attention_mask=tf.equal(additive, 0.0))",
+        jax="jax.nn.dot_product_attention(query, key, value, bias=additive)  # or mask=(additive == 0)",
+        evidence="mlverse/torch#1208",
+        replaces={"softmax.softmax": on_arguments(mask=lambda mask: None if mask is None else ~mask)},
     ),
     Defect(
         id="ATT10",
@@ -170,38 +161,36 @@ DEFECTS = (
         component="softmax",
         what="`x + (1 - mask) * -1e9` in float16, where -1e9 is -inf and `0 * -inf` is NaN.",
         shows="Every masked row is NaN, in float16 only. Any mask shows it.",
-        fix={
-            "torch": 'logits = logits.masked_fill(~mask, float("-inf"))',
-            "tf": "logits = tf.where(mask, logits, logits.dtype.min)",
-            "jax": "logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)",
-        },
+        torch='logits = logits.masked_fill(~mask, float("-inf"))',
+        tf="logits = tf.where(mask, logits, logits.dtype.min)",
+        jax="logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)",
         evidence="flax#982, keras#17571, keras_lab",
         replaces={"softmax.softmax": _overflowing_fill, "attention.scaled_dot_product_attention": _overflowing_bias},
         dtypes=("float16",),
         rounding=True,
     ),
-    _defect(
-        "ATT12",
-        "the finite fill is not below every logit",
-        "`where(mask, x, -1e4)`: a fill that real logits can fall below.",
-        "Ordinary logits agree, but for rows that may attend to nothing, which become uniform. Rows whose real logits are all below -1e4 "
-        "attend to padding: large negative logits show it.",
-        "TransformerLens#366",
-        _MASK,
-        _filled(-1e4),
+    Defect(
+        id="ATT12",
+        title="the finite fill is not below every logit",
+        component="softmax",
+        what="`where(mask, x, -1e4)`: a fill that real logits can fall below.",
+        shows="Ordinary logits agree, but for rows that may attend to nothing, which become uniform. Rows whose real logits are all below "
+        "-1e4 attend to padding: large negative logits show it.",
+        **_MASK,
+        evidence="TransformerLens#366",
+        replaces={"softmax.softmax": _filled(-1e4)},
     ),
-    _defect(
-        "ATT13",
-        "a query without a key attends to all of them",
-        "A row without an entry present becomes `1/s` in every entry, the softmax of equal fills, instead of 0.",
-        "Only rows that may attend to nothing differ. A row of padding alone, or left padding with a causal mask, shows it.",
-        "pytorch#41508, keras#21123, mlx#2395",
-        {
-            "torch": "weights = torch.where(mask.any(-1, keepdim=True), torch.softmax(logits, -1), 0)",
-            "tf": "weights = tf.where(tf.reduce_any(mask, -1, keepdims=True), tf.nn.softmax(logits), 0)",
-            "jax": "weights = jnp.where(mask.any(-1, keepdims=True), jax.nn.softmax(logits), 0)",
-        },
-        _uniform_when_empty,
+    Defect(
+        id="ATT13",
+        title="a query without a key attends to all of them",
+        component="softmax",
+        what="A row without an entry present becomes `1/s` in every entry, the softmax of equal fills, instead of 0.",
+        shows="Only rows that may attend to nothing differ. A row of padding alone, or left padding with a causal mask, shows it.",
+        torch="weights = torch.where(mask.any(-1, keepdim=True), torch.softmax(logits, -1), 0)",
+        tf="weights = tf.where(tf.reduce_any(mask, -1, keepdims=True), tf.nn.softmax(logits), 0)",
+        jax="weights = jnp.where(mask.any(-1, keepdims=True), jax.nn.softmax(logits), 0)",
+        evidence="pytorch#41508, keras#21123, mlx#2395",
+        replaces={"softmax.softmax": _uniform_when_empty},
     ),
     Defect(
         id="ATT19",
@@ -210,20 +199,21 @@ DEFECTS = (
         what="Exponentials, their sum and the quotient are rounded to the half type, and so are the logits before them.",
         shows="A sum over many keys stops growing, so that the weights sum to more than 1; large logits lose their digits, or overflow. "
         "Long rows and large logits show it, in half types.",
-        fix=_FLOAT32,
+        **_FLOAT32,
         evidence="pytorch#123911",
         replaces={"softmax.softmax": _not_upcast, "attention.scaled_dot_product_attention": _half_logits},
         dtypes=HALF,
         rounding=True,
     ),
-    _defect(
-        "ATT20",
-        "the fill is -1e9 instead of -inf",
-        "`where(mask, x, -1e9)` in float32, with rows that may attend to nothing set to 0.",
-        "Nothing: the exponential of such a fill is exactly 0 beside any logit above -1e8.",
-        "derived, not reported",
-        _MASK,
-        _filled_with_minus_1e9,
+    Defect(
+        id="ATT20",
+        title="the fill is -1e9 instead of -inf",
+        component="softmax",
+        what="`where(mask, x, -1e9)` in float32, with rows that may attend to nothing set to 0.",
+        shows="Nothing: the exponential of such a fill is exactly 0 beside any logit above -1e8.",
+        **_MASK,
+        evidence="derived, not reported",
+        replaces={"softmax.softmax": _filled_with_minus_1e9},
         unobservable="exp(-1e9 - largest) is exactly 0 unless every real logit of a row is near -1e9",
     ),
 )

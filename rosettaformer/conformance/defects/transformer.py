@@ -7,6 +7,7 @@ import numpy as np
 
 from reference_numpy import normalization
 
+from .alterations import on_arguments
 from .defect import Defect
 
 __all__ = ["DEFECTS", "other_final_norm"]
@@ -21,9 +22,8 @@ def other_final_norm(original: Callable, parameters: Any, config: Any, *rest: An
     return normalization.layer_norm({"scale": np.ones(width, y.dtype), "offset": np.zeros(width, y.dtype)}, y, config.epsilon)
 
 
-def _one_layer_repeated(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-    layers = dict.fromkeys(parameters["layers"], parameters["layers"]["0"])
-    return original(dict(parameters) | {"layers": layers}, config, *rest, **options)
+def _one_layer_repeated(parameters: Any) -> Any:
+    return dict(parameters) | {"layers": dict.fromkeys(parameters["layers"], parameters["layers"]["0"])}
 
 
 _STACKS = ("stacks.encoder", "stacks.decoder")
@@ -34,11 +34,9 @@ DEFECTS = (
         component="encoder",
         what="The stack ends without the config's final norm, or with a fresh one (scale 1, offset 0) that the config does not have.",
         shows="The output of a whole stack differs although every layer agrees. Any input shows it.",
-        fix={
-            "torch": "nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
-            "tf": "x = self.final_norm(x) if self.final_norm else x",
-            "jax": "x = self.final_norm(x) if self.config.final_norm else x",
-        },
+        torch="nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
+        tf="x = self.final_norm(x) if self.final_norm else x",
+        jax="x = self.final_norm(x) if self.config.final_norm else x",
         evidence="pytorch#24930",
         replaces=dict.fromkeys(_STACKS, other_final_norm),
     ),
@@ -48,12 +46,10 @@ DEFECTS = (
         component="encoder",
         what="`layers = [layer] * n` repeats one layer: all depths share the parameters of depth 0.",
         shows="The parameters count once, and the output is that of equal layers. Two layers show it.",
-        fix={
-            "torch": "self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",
-            "tf": "self.blocks = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
-            "jax": "self.layers = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
-        },
+        torch="self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",
+        tf="self.blocks = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
+        jax="self.layers = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
         evidence="pytorch-vq-vae#2",
-        replaces=dict.fromkeys(_STACKS, _one_layer_repeated),
+        replaces=dict.fromkeys(_STACKS, on_arguments(parameters=_one_layer_repeated)),
     ),
 )
