@@ -12,25 +12,7 @@ from reference_numpy import parameters as canonical
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
 
-# Names and axes are the canonical ones: the modules hold kernels as the reference declares them.
-TABLE: layout.Table = (
-    ("table", "table", "v d"),
-    ("query.kernel", "query.kernel", "d h k"),
-    ("query.bias", "query.bias", "h k"),
-    ("key.kernel", "key.kernel", "d g k"),
-    ("key.bias", "key.bias", "g k"),
-    ("value.kernel", "value.kernel", "d g e"),
-    ("value.bias", "value.bias", "g e"),
-    ("output.kernel", "output.kernel", "h e d"),
-    ("hidden.kernel", "hidden.kernel", "d f"),
-    ("hidden.bias", "hidden.bias", "f"),
-    ("output.kernel", "output.kernel", "f d"),
-    ("output.bias", "output.bias", "d"),
-    ("scale", "scale", "d"),
-    ("offset", "offset", "d"),
-    ("kernel", "kernel", "d v"),
-    ("bias", "bias", "v"),
-)
+TABLE = layout.CANONICAL  # the modules hold kernels as the reference declares them
 
 
 def load(

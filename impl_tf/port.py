@@ -68,9 +68,9 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_greedy_search, transformer.Transformer(config, dtype=dtype.name)),
-    "sample": lambda config, dtype: partial(_sample, transformer.Transformer(config, dtype=dtype.name)),
-    "beam_search": lambda config, dtype: partial(_beam_search, transformer.Transformer(config, dtype=dtype.name)),
+    "greedy_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="greedy_search"),
+    "sample": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="sample"),
+    "beam_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="beam_search"),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name).training_loss,
     "adam": lambda config, dtype: _adam,
@@ -102,16 +102,8 @@ def _adam(
     return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
 
 
-def _greedy_search(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
-    return Searcher(model, compiled=compiled).greedy_search(*inputs, **named)
-
-
-def _sample(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
-    return Searcher(model, compiled=compiled).sample(*inputs, **named)
-
-
-def _beam_search(model: transformer.Transformer, *inputs: Any, compiled: bool = False, **named: Any) -> dict[str, tf.Tensor]:
-    return Searcher(model, compiled=compiled).beam_search(*inputs, **named)
+def _search(model: transformer.Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
+    return getattr(Searcher(model, compiled=compiled), name)(**inputs)
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:

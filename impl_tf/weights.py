@@ -14,25 +14,8 @@ from .framework import keras
 
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "variables"]
 
-TABLE: layout.Table = (
-    # end of the canonical name, end of the native name, native axes
-    ("table", "table", "v d"),
-    ("query.kernel", "query.kernel", "d h k"),
-    ("query.bias", "query.bias", "h k"),
-    ("key.kernel", "key.kernel", "d g k"),
-    ("key.bias", "key.bias", "g k"),
-    ("value.kernel", "value.kernel", "d g e"),
-    ("value.bias", "value.bias", "g e"),
-    ("output.kernel", "output_projection.kernel", "h e d"),
-    ("hidden.kernel", "hidden.kernel", "d f"),
-    ("hidden.bias", "hidden.bias", "f"),
-    ("output.kernel", "output_projection.kernel", "f d"),
-    ("output.bias", "output_projection.bias", "d"),
-    ("scale", "scale", "d"),
-    ("offset", "offset", "d"),
-    ("kernel", "kernel", "d v"),
-    ("bias", "bias", "v"),
-)
+# Of a layer the name `output` is Keras' own.
+TABLE: layout.Table = tuple((end, native.replace("output.", "output_projection."), axes) for end, native, axes in layout.CANONICAL)
 
 
 def load(

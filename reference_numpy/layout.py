@@ -13,9 +13,28 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig
 
-__all__ = ["Table", "from_native", "native", "relayout", "to_native"]
+__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
+# the table of modules whose names and axes are the canonical ones
+CANONICAL: Table = (
+    ("table", "table", "v d"),
+    ("query.kernel", "query.kernel", "d h k"),
+    ("query.bias", "query.bias", "h k"),
+    ("key.kernel", "key.kernel", "d g k"),
+    ("key.bias", "key.bias", "g k"),
+    ("value.kernel", "value.kernel", "d g e"),
+    ("value.bias", "value.bias", "g e"),
+    ("output.kernel", "output.kernel", "h e d"),
+    ("hidden.kernel", "hidden.kernel", "d f"),
+    ("hidden.bias", "hidden.bias", "f"),
+    ("output.kernel", "output.kernel", "f d"),
+    ("output.bias", "output.bias", "d"),
+    ("scale", "scale", "d"),
+    ("offset", "offset", "d"),
+    ("kernel", "kernel", "d v"),
+    ("bias", "bias", "v"),
+)
 
 
 def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
