@@ -1,22 +1,27 @@
 """The commonest alterations of a function: of what it is given, and of what it returns."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["on_arguments", "on_result"]
+__all__ = ["on_arguments", "on_call", "on_result"]
 
 
-def on_arguments(**changes: Any) -> Callable:
-    """The function with other arguments, by name: a value, or a function of the argument that was given or is the default."""
+def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
+    """The function with other arguments: those that `change` returns by name, given all of them, defaults among them, by name."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = inspect.signature(original).bind(*args, **options)
         given.apply_defaults()
-        given.arguments |= {name: change(given.arguments[name]) if callable(change) else change for name, change in changes.items()}
+        given.arguments |= change(**given.arguments)
         return original(*given.args, **given.kwargs)
 
     return altered
+
+
+def on_arguments(**changes: Any) -> Callable:
+    """The function with these arguments: each is a value, or a function of the argument that is given."""
+    return on_call(lambda **given: {name: change(given[name]) if callable(change) else change for name, change in changes.items()})
 
 
 def on_result(change: Callable[[Any], Any]) -> Callable:

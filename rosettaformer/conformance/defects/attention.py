@@ -8,8 +8,10 @@ import numpy as np
 
 from reference_numpy import mask
 
+from .alterations import on_arguments, on_call
 from .defect import Defect
 from .dropout import drawn
+from .softmax import inverted
 
 __all__ = ["DEFECTS"]
 
@@ -19,67 +21,45 @@ Array = np.ndarray
 def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
     """The attention whose query is multiplied by a function of h, k and e."""
 
-    def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
+    def times(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
         number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
-        return original(query_bthk * query_bthk.dtype.type(number), key_bsgk, value_bsge, *rest, **options)
+        return {"query_bthk": query_bthk * query_bthk.dtype.type(number)}
 
-    return altered
-
-
-def _with_mask(change: Callable[[Array, tuple[int, int]], Array]) -> Callable:
-    """The attention whose given mask is changed, knowing the batch size and the heads."""
-
-    def altered(
-        original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, mask_bhts: Any = None, *rest: Any, **options: Any
-    ) -> Any:
-        if mask_bhts is not None:
-            mask_bhts = change(mask_bhts, (query_bthk.shape[0], query_bthk.shape[2]))
-        return original(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest, **options)
-
-    return altered
+    return on_call(times)
 
 
-def _tiled_mask(mask_bhts: Array, sizes: tuple[int, int]) -> Array:
-    full = np.broadcast_to(mask_bhts, (*sizes, *mask_bhts.shape[2:]))
-    return full.swapaxes(0, 1).reshape(full.shape)
+def _tiled_mask(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
+    if mask_bhts is None:
+        return {}
+    batch, _, heads, _ = query_bthk.shape
+    full = np.broadcast_to(mask_bhts, (batch, heads, *mask_bhts.shape[2:]))
+    return {"mask_bhts": full.swapaxes(0, 1).reshape(full.shape)}
 
 
-def _tiled_heads(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
+def _tiled_heads(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
     repeats = query_bthk.shape[2] // key_bsgk.shape[2]
-    key_bshk, value_bshe = (np.tile(x, (1, 1, repeats, 1)) for x in (key_bsgk, value_bsge))
-    return original(query_bthk, key_bshk, value_bshe, *rest, **options)
+    return {"key_bsgk": np.tile(key_bsgk, (1, 1, repeats, 1)), "value_bsge": np.tile(value_bsge, (1, 1, repeats, 1))}
 
 
-def _masks_added(
-    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array,
-    mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False, *rest: Any, **options: Any,
-) -> Any:  # fmt: skip
+def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
     if mask_bhts is None or not causal:
-        return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, *rest, **options)
+        return {}
     number = query_bthk.dtype.type
     lowest = number(ml_dtypes.finfo(query_bthk.dtype).min)
     hidden = (mask_bhts, mask.causal_mask(query_bthk.shape[1], key_bsgk.shape[1]))
     with np.errstate(over="ignore"):
         padding, future = (np.where(visible, number(0), lowest) for visible in hidden)
         added = padding + future if bias_bhts is None else padding + future + bias_bhts
-    return original(query_bthk, key_bsgk, value_bsge, None, added, False, *rest, **options)
+    return {"mask_bhts": None, "bias_bhts": added, "causal": False}
 
 
-def _causal_without_mask(
-    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array,
-    mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False, *rest: Any, **options: Any,
-) -> Any:  # fmt: skip
-    return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal and mask_bhts is None, *rest, **options)
+def _causal_without_mask(mask_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
+    return {"causal": causal and mask_bhts is None}
 
 
-def _always_dropped(
-    original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, mask_bhts: Any = None, bias_bhts: Any = None,
-    causal: bool = False, return_weights: bool = False, keep_bhts: Any = None, dropout_rate: float = 0.0,
-) -> Any:  # fmt: skip
-    if keep_bhts is None:
-        batch, target, heads, _ = query_bthk.shape
-        keep_bhts = drawn((batch, heads, target, key_bsgk.shape[1]), dropout_rate)
-    return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
+def _always_dropped(query_bthk: Array, key_bsgk: Array, keep_bhts: Any, dropout_rate: float, **others: Any) -> dict[str, Any]:
+    batch, target, heads, _ = query_bthk.shape
+    return {} if keep_bhts is not None else {"keep_bhts": drawn((batch, heads, target, key_bsgk.shape[1]), dropout_rate)}
 
 
 _SCALE: dict[str, Any] = {
@@ -128,7 +108,7 @@ DEFECTS = (
         tf="self.attention(x, x, attention_mask=mask)  # Keras: True = may attend",
         jax="nn.dot_product_attention(query, key, value, mask=mask)  # Flax and JAX: True = may attend",
         evidence="pytorch#170415, tensorflow/text#938, tensorflow#45854",
-        replaces={"attention.scaled_dot_product_attention": _with_mask(lambda mask_bhts, sizes: ~mask_bhts)},
+        replaces={"attention.scaled_dot_product_attention": on_arguments(mask_bhts=inverted)},
     ),
     Defect(
         id="ATT11",
@@ -141,7 +121,7 @@ DEFECTS = (
         tf="logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
         jax="mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
         evidence="transformers#27114",
-        replaces={"attention.scaled_dot_product_attention": _masks_added},
+        replaces={"attention.scaled_dot_product_attention": on_call(_masks_added)},
     ),
     Defect(
         id="ATT15",
@@ -153,7 +133,7 @@ DEFECTS = (
         tf="mask = tf.repeat(mask, heads, axis=0)  # not tf.tile(mask, [heads, 1, 1])",
         jax="mask = jnp.repeat(mask, heads, axis=0)  # not jnp.tile(mask, (heads, 1, 1))",
         evidence="CLIP4Clip#22",
-        replaces={"attention.scaled_dot_product_attention": _with_mask(_tiled_mask)},
+        replaces={"attention.scaled_dot_product_attention": on_call(_tiled_mask)},
     ),
     Defect(
         id="CAU4",
@@ -165,7 +145,7 @@ DEFECTS = (
         tf="self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
         jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
         evidence="keras#23038",
-        replaces={"attention.scaled_dot_product_attention": _causal_without_mask},
+        replaces={"attention.scaled_dot_product_attention": on_call(_causal_without_mask)},
     ),
     Defect(
         id="MHA10",
@@ -177,7 +157,7 @@ DEFECTS = (
         tf="key = tf.repeat(key, heads // groups, axis=2)  # not tf.tile",
         jax="key = jnp.repeat(key, heads // groups, axis=2)  # not jnp.tile",
         evidence="axlearn#842, onnx#7274",
-        replaces={"attention.scaled_dot_product_attention": _tiled_heads},
+        replaces={"attention.scaled_dot_product_attention": on_call(_tiled_heads)},
     ),
     Defect(
         id="DRP2",
@@ -190,7 +170,7 @@ DEFECTS = (
         tf="weights = self.dropout(weights, training=training)",
         jax="nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
         evidence="pytorch#124464",
-        replaces={"attention.scaled_dot_product_attention": _always_dropped},
+        replaces={"attention.scaled_dot_product_attention": on_call(_always_dropped)},
         random=True,
     ),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .alterations import on_arguments
+from .alterations import on_arguments, on_call
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -21,24 +21,24 @@ def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale
     return x_btd * x_btd.dtype.type(ratio)
 
 
-def _zero_padding_row(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
+def _zero_padding_row(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
     if config.padding_id is None:
-        return original(parameters, config, *rest, **options)
+        return {}
     tables = {}
     for name in ("source_embedding", "target_embedding"):
         if name in parameters:
             table_vd = parameters[name]["table"].copy()
             table_vd[config.padding_id] = 0
             tables[name] = {"table": table_vd}
-    return original(dict(parameters) | tables, config, *rest, **options)
+    return {"parameters": dict(parameters) | tables}
 
 
-def _zero_head(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
+def _zero_head(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
     if not config.tie_logits:
-        return original(parameters, config, *rest, **options)
+        return {}
     table_vd = parameters["source_embedding" if config.share_embeddings else "target_embedding"]["table"]
     head = dict(parameters.get("logits", {})) | {"kernel": np.zeros_like(table_vd.T)}
-    return original(dict(parameters) | {"logits": head}, config.replace(tie_logits=False), *rest, **options)
+    return {"parameters": dict(parameters) | {"logits": head}, "config": config.replace(tie_logits=False)}
 
 
 DEFECTS = (
@@ -76,7 +76,7 @@ DEFECTS = (
         tf="self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply by the padding mask",
         jax="x = table[token]  # not jnp.where((token == padding_id)[..., None], 0, table[token])",
         evidence="pytorch#6411",
-        replaces={"transformer.encode": _zero_padding_row, "transformer.decode": _zero_padding_row},
+        replaces={"transformer.encode": on_call(_zero_padding_row), "transformer.decode": on_call(_zero_padding_row)},
     ),
     Defect(
         id="EMB6",
@@ -89,7 +89,7 @@ DEFECTS = (
         tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no Dense layer of its own",
         jax="logits = self.embed.attend(x)  # no nn.Dense of its own",
         evidence="transformers#13086",
-        replaces={"transformer.decode": _zero_head},
+        replaces={"transformer.decode": on_call(_zero_head)},
     ),
     Defect(
         id="EMB7",

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import dropout, layers, normalization
 
-from .alterations import on_arguments
+from .alterations import on_arguments, on_call
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -27,19 +27,13 @@ def _norm_before_residual(
     return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
 
 
-def _cross_mask_dropped(
-    original: Callable, parameters: Any, config: Any, name: str, query: Any, memory: Any, mask: Any, *rest: Any
-) -> np.ndarray:
-    return original(parameters, config, name, query, memory, None if name == "cross_attention" else mask, *rest)
+def _cross_mask_dropped(name: str, **others: Any) -> dict[str, Any]:
+    return {"mask_bhts": None} if name == "cross_attention" else {}
 
 
-def _target_mask_for_cross(
-    original: Callable, parameters: Any, config: Any, x_btd: Any, memory_bsd: Any,
-    self_mask_bhts: Any = None, cross_mask_bhts: Any = None, keep: Any = None,
-) -> np.ndarray:  # fmt: skip
-    if self_mask_bhts is not None and self_mask_bhts.shape[-1] == memory_bsd.shape[1]:
-        cross_mask_bhts = self_mask_bhts
-    return original(parameters, config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
+def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
+    fits = self_mask_bhts is not None and self_mask_bhts.shape[-1] == memory_bsd.shape[1]
+    return {"cross_mask_bhts": self_mask_bhts} if fits else {}
 
 
 def _cross_query_from_input(original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
@@ -88,7 +82,7 @@ DEFECTS = (
         tf="self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])",
         jax="self.cross_attention(x, memory, mask=nn.make_attention_mask(target_mask, source_mask))",
         evidence="guide, transformers#47946",
-        replaces={"layers._attend": _cross_mask_dropped},
+        replaces={"layers._attend": on_call(_cross_mask_dropped)},
     ),
     Defect(
         id="ATT17",
@@ -100,7 +94,7 @@ DEFECTS = (
         tf="self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])  # of the memory, not of x",
         jax="mask = nn.make_attention_mask(target_mask, source_mask)  # query's, key's",
         evidence="keras-io#1964",
-        replaces={"layers.decoder_layer": _target_mask_for_cross},
+        replaces={"layers.decoder_layer": on_call(_target_mask_for_cross)},
     ),
     Defect(
         id="ATT18",

@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .alterations import on_arguments, on_result
+from .alterations import on_arguments, on_call, on_result
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -17,17 +17,16 @@ Tree = Mapping[str, Any]
 FOREVER = 10**9  # a step at which both corrections of the bias are 1 in every dtype
 
 
-def _epsilon_hat(original: Callable, **given: Any) -> Any:
-    return original(**given | {"epsilon": given["epsilon"] / (1 - given["beta_2"] ** given["step"]) ** 0.5})
+def _epsilon_hat(epsilon: float, beta_2: float, step: int, **others: Any) -> dict[str, Any]:
+    return {"epsilon": epsilon / (1 - beta_2**step) ** 0.5}
 
 
-def _coupled_decay(original: Callable, **given: Any) -> Any:
-    values, decays = flatten(given["parameters"]), flatten(optimizer.decay_mask(given["parameters"]))
+def _coupled_decay(parameters: Tree, gradients: Tree, weight_decay: float, **others: Any) -> dict[str, Any]:
+    values, decays = flatten(parameters), flatten(optimizer.decay_mask(parameters))
     penalised = {
-        name: gradient + gradient.dtype.type(given.get("weight_decay", 0.0) * decays[name]) * values[name]
-        for name, gradient in flatten(given["gradients"]).items()
+        name: gradient + gradient.dtype.type(weight_decay * decays[name]) * values[name] for name, gradient in flatten(gradients).items()
     }
-    return original(**given | {"gradients": nest(penalised), "weight_decay": 0.0})
+    return {"gradients": nest(penalised), "weight_decay": 0.0}
 
 
 def _decays_everything(decays: Tree) -> dict[str, Any]:
@@ -52,7 +51,7 @@ DEFECTS = (
         tf="keras.optimizers.Adam adds its epsilon to the uncorrected root; write the update, or scale epsilon by sqrt(1 - b2**n)",
         jax="optax.adam(rate, b1, b2, eps=epsilon)  # epsilon beside the corrected root",
         evidence="optax#571, tensorflow#35102",
-        replaces={"optimizer.adam": _epsilon_hat},
+        replaces={"optimizer.adam": on_call(_epsilon_hat)},
     ),
     Defect(
         id="OPT2",
@@ -76,7 +75,7 @@ DEFECTS = (
         tf="keras.optimizers.AdamW(weight_decay=decay)  # not a kernel_regularizer",
         jax="optax.adamw(rate, weight_decay=decay)  # add_decayed_weights after scale_by_adam, not before it",
         evidence="optax#417",
-        replaces={"optimizer.adam": _coupled_decay},
+        replaces={"optimizer.adam": on_call(_coupled_decay)},
     ),
     Defect(
         id="OPT4",

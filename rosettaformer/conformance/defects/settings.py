@@ -15,7 +15,7 @@ from reference_numpy.parameters import flatten, nest
 
 from ..reference.components import COMPONENTS
 from . import Defect
-from .alterations import on_arguments, on_result
+from .alterations import on_arguments, on_call, on_result
 from .loss import lost_mass
 from .normalization import centred, normalised
 from .transformer import other_final_norm
@@ -198,13 +198,13 @@ def _in_order(order: list[str], parameters: Tree) -> Tree:
 
 
 def _losses() -> Iterator[Defect]:
-    def over_all_positions(original: Callable, logits_btv: Any, label_bt: Any, *rest: Any, **options: Any) -> Any:
-        return on_arguments(total=max(label_bt.size, 1))(original, logits_btv, label_bt, *rest, **options)
+    def over_all_positions(label_bt: np.ndarray, **others: Any) -> dict[str, Any]:
+        return {"total": max(label_bt.size, 1)}
 
     title, fix = "the smoothed label is 1 - smoothing, without its share of smoothing / V", "let the label keep smoothing / V of its own"
     yield _setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *LOSS)
     title, fix = "padding adds no loss and counts in the mean", "divide by the number of real labels"
-    yield _setting("loss=over all positions", "cross_entropy", title, fix, over_all_positions, *LOSS)
+    yield _setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *LOSS)
     yield _setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *LOSS)
 
 

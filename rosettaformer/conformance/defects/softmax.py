@@ -9,10 +9,10 @@ import numpy as np
 from reference_numpy import arithmetic, softmax
 from reference_numpy import mask as masks
 
-from .alterations import on_arguments
+from .alterations import on_arguments, on_call
 from .defect import Defect
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "inverted"]
 
 HALF = ("bfloat16", "float16")
 
@@ -52,6 +52,11 @@ def _uniform_when_empty(original: Callable, logits: np.ndarray, mask: Any = None
     return np.where(empty, weights.dtype.type(1 / logits.shape[-1]), weights)
 
 
+def inverted(mask: Any) -> Any:
+    """The mask, where there is one, read as True = may not attend."""
+    return None if mask is None else ~mask
+
+
 def _additive(mask: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """(1 - mask) * -1e9 in the dtype: in float16 -1e9 is -inf, and 0 * -inf is NaN."""
     with np.errstate(all="ignore"):
@@ -64,17 +69,13 @@ def _overflowing_fill(original: Callable, logits: np.ndarray, mask: Any = None) 
     return original(logits + _additive(mask, logits.dtype))
 
 
-def _overflowing_bias(
-    original: Callable, query_bthk: np.ndarray, key_bsgk: np.ndarray, value_bsge: np.ndarray,
-    mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False, *rest: Any, **options: Any,
-) -> Any:  # fmt: skip
+def _overflowing_bias(query_bthk: np.ndarray, key_bsgk: np.ndarray, mask_bhts: Any, bias_bhts: Any, causal: bool, **others: Any) -> dict:
     future = masks.causal_mask(query_bthk.shape[1], key_bsgk.shape[1]) if causal else None
     visible = masks.combine_masks(mask_bhts, future)
     if visible is None or query_bthk.dtype != np.float16:
-        return original(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, *rest, **options)
+        return {}
     added = _additive(visible, query_bthk.dtype)
-    added = added if bias_bhts is None else added + bias_bhts
-    return original(query_bthk, key_bsgk, value_bsge, None, added, False, *rest, **options)
+    return {"mask_bhts": None, "bias_bhts": added if bias_bhts is None else added + bias_bhts, "causal": False}
 
 
 def _not_upcast(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
@@ -153,7 +154,7 @@ DEFECTS = (
         tf="attention(query, value, attention_mask=tf.equal(additive, 0.0))",
         jax="jax.nn.dot_product_attention(query, key, value, bias=additive)  # or mask=(additive == 0)",
         evidence="mlverse/torch#1208",
-        replaces={"softmax.softmax": on_arguments(mask=lambda mask: None if mask is None else ~mask)},
+        replaces={"softmax.softmax": on_arguments(mask=inverted)},
     ),
     Defect(
         id="ATT10",
@@ -165,7 +166,7 @@ DEFECTS = (
         tf="logits = tf.where(mask, logits, logits.dtype.min)",
         jax="logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)",
         evidence="flax#982, keras#17571, keras_lab",
-        replaces={"softmax.softmax": _overflowing_fill, "attention.scaled_dot_product_attention": _overflowing_bias},
+        replaces={"softmax.softmax": _overflowing_fill, "attention.scaled_dot_product_attention": on_call(_overflowing_bias)},
         dtypes=("float16",),
         rounding=True,
     ),
