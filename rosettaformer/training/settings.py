@@ -8,50 +8,44 @@ from reference_numpy.recipe import PAPER, Recipe
 
 from ..reading import parse_settings
 from .backends import BACKENDS
-from .schema import Table, choice, integer, number, optional, several, text
+from .schema import Check, choice, integer, number, optional, several, text
 
 __all__ = ["FIXED", "FIXED_FIELDS", "FREE", "FREE_FIELDS", "LONGEST", "config", "recipe"]
 
 LONGEST = 2**15  # tokens of a side of a pair
 
-# What a run keeps for life, with the value where neither the user nor the task says another. None: the preset's or the paper's.
-FIXED: dict[str, Any] = {
-    "preset": None,
-    "settings": (),
-    "vocabulary": 8000,
-    "max_length": 100,
-    "batch_tokens": 4096,
-    "buckets": 4,
-    "seed": 0,
-    "dropout": None,
-    "smoothing": PAPER.smoothing,
-    "warmup": PAPER.warmup,
-    "clip": PAPER.clip_norm,
-    "weight_decay": PAPER.weight_decay,
-    "microbatches": PAPER.microbatches,
+# What a run keeps for life: the value where neither the user nor the task says another, and what values must be. None: the preset's or
+# the paper's.
+_FIXED: dict[str, tuple[Any, Check]] = {
+    "preset": (None, optional(text())),
+    "settings": ((), several(text())),
+    "vocabulary": (8000, integer(0, 2**24)),
+    "max_length": (100, integer(1, LONGEST)),
+    "batch_tokens": (4096, integer(1)),
+    "buckets": (4, integer(1)),
+    "seed": (0, integer()),
+    "dropout": (None, optional(number())),
+    "smoothing": (PAPER.smoothing, number()),
+    "warmup": (PAPER.warmup, integer(1)),
+    "clip": (PAPER.clip_norm, optional(number())),
+    "weight_decay": (PAPER.weight_decay, number()),
+    "microbatches": (PAPER.microbatches, integer(1)),
 }
 # What every call may choose anew; a call that does not, continues with what the last one chose.
-FREE: dict[str, Any] = {
-    "backend": "torch",
-    "device": "cpu",
-    "steps": 100_000,
-    "minutes": None,
-    "validate_every": 250,
-    "save_every": 250,
-    "keep": 5,
-    "average": 5,
-    "patience": None,
-    "sample": 200,
+_FREE: dict[str, tuple[Any, Check]] = {
+    "backend": ("torch", choice(*BACKENDS)),
+    "device": ("cpu", text()),
+    "steps": (100_000, integer(1)),
+    "minutes": (None, optional(number())),
+    "validate_every": (250, integer(1)),
+    "save_every": (250, integer(1)),
+    "keep": (5, integer(1)),
+    "average": (5, integer(1)),
+    "patience": (None, optional(integer(1))),
+    "sample": (200, integer(1)),
 }
-FIXED_FIELDS: Table = {
-    "preset": optional(text()), "settings": several(text()), "vocabulary": integer(0, 2**24), "max_length": integer(1, LONGEST),
-    "batch_tokens": integer(1), "buckets": integer(1), "seed": integer(), "dropout": optional(number()), "smoothing": number(),
-    "warmup": integer(1), "clip": optional(number()), "weight_decay": number(), "microbatches": integer(1),
-}  # fmt: skip
-FREE_FIELDS: Table = {
-    "backend": choice(*BACKENDS), "device": text(), "minutes": optional(number()), "patience": optional(integer(1)),
-    **dict.fromkeys(("steps", "validate_every", "save_every", "keep", "average", "sample"), integer(1)),
-}  # fmt: skip
+FIXED, FREE = ({name: default for name, (default, _) in table.items()} for table in (_FIXED, _FREE))
+FIXED_FIELDS, FREE_FIELDS = ({name: check for name, (_, check) in table.items()} for table in (_FIXED, _FREE))
 SMALL = {"model_width": 128, "heads": 4, "feed_forward_width": 512, "encoder_layers": 2, "decoder_layers": 2}
 _OF_TOKENS = ("source_vocabulary", "target_vocabulary", "padding_id")
 
