@@ -80,18 +80,22 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
             tensor *= QUIET
 
 
-def products(problem: Problem) -> list[tuple[int, int, int, int]]:
-    """The matrix products of the forward pass, each as (how many at once, rows, inner, columns); what a layer can take in one is one."""
+def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The matrix products of the forward pass, each as the shapes of its factors; what a layer can take in one is one."""
     config, batch, length = problem.config, problem.task.batch, problem.task.length
     d, f, tokens = config.model_width, config.feed_forward_width, batch * length
     h, k, e = config.heads, config.key_size, config.value_size
     query, key, value, out = h * k, config.key_value_heads * k, config.key_value_heads * e, (1, tokens, h * e, d)
-    inner = [(batch * h, length, k, length), (batch * h, length, length, e)]
-    own = [(1, tokens, d, query + key + value), *inner, out]
-    other = [(1, tokens, d, query), (1, tokens, d, key + value), *inner, out]
+    heads = [(batch * h, length, k, length), (batch * h, length, length, e)]
+    own = [(1, tokens, d, query + key + value), *heads, out]
+    other = [(1, tokens, d, query), (1, tokens, d, key + value), *heads, out]
     hidden = [(1, tokens, d, f), (1, tokens, f, d)]
     layers = config.encoder_layers * [*own, *hidden] + config.decoder_layers * [*own, *other, *hidden]
-    return [*layers, (1, tokens, d, config.target_vocabulary)]
+    found = [*layers, (1, tokens, d, config.target_vocabulary)]  # how many at once, rows, inner, columns
+    return [
+        ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
+        for count, rows, inner, columns in found
+    ]
 
 
 def _tokens(rng: np.random.Generator, vocabulary: int, lengths: np.ndarray, longest: int) -> np.ndarray:

@@ -9,10 +9,17 @@ import numpy as np
 from . import answers
 from .problem import Problem
 
-__all__ = ["Call", "Result", "Row", "Step", "training_row"]
+__all__ = ["Call", "Result", "Row", "Step", "best_answers", "training_row"]
 
 Call = Callable[[], Any]  # returns when its result is there, and is what is timed
 Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
+
+
+def best_answers(found: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """What a search found, by the names that are compared: of the hypotheses of a beam search the best."""
+    if "token_bwn" in found:
+        return {"token_bn": found["token_bwn"][:, 0], "score_b": found["score_bw"][:, 0]}
+    return found
 
 
 def _output(result: Any) -> Mapping[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """impl_jax, and the peers that share its process."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..rows import Call, Row, Step, best_answers, training_row
 from . import flax_linen, flax_stock, flax_training
 
 __all__ = ["describe", "rows"]
@@ -136,10 +136,8 @@ def _trainer(device: str, problem: Problem) -> Step:
 
 def _products(problem: Problem, dtype: Any) -> Callable[[], Any]:
     """Each on matrices of its own, as in a model, and in one program, as XLA multiplies them there."""
-    pairs, key = [], jax.random.key(0)
-    for count, rows, inner, columns in products(problem):
-        shapes = ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
-        pairs.append([jax.random.normal(key, shape, dtype) for shape in shapes])
+    key = jax.random.key(0)
+    pairs = [[jax.random.normal(key, shape, dtype) for shape in shapes] for shapes in products(problem)]
     return functools.partial(jax.jit(lambda pairs: [jnp.matmul(left, right) for left, right in pairs]), pairs)
 
 
@@ -147,9 +145,6 @@ def _output(output: jax.Array) -> dict[str, np.ndarray]:
     return {"output": np.asarray(output, np.float32)}
 
 
-def _answers(found: Any) -> dict[str, np.ndarray]:
-    """Those of a search, by the names that are compared."""
-    arrays = {name: np.asarray(array) for name, array in found.items()} if isinstance(found, dict) else {"token_bn": np.asarray(found)}
-    if "token_bwn" in arrays:
-        return {"token_bn": arrays["token_bwn"][:, 0], "score_b": arrays["score_bw"][:, 0]}
-    return arrays
+def _answers(found: Any) -> Mapping[str, np.ndarray]:
+    named = found if isinstance(found, dict) else {"token_bn": found}
+    return best_answers({name: np.asarray(array) for name, array in named.items()})

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -16,7 +16,7 @@ from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..rows import Call, Row, Step, best_answers, training_row
 from . import keras_hub, tf_stock
 
 __all__ = ["describe", "memory", "rows"]
@@ -133,10 +133,7 @@ def _trainer(problem: Problem) -> Step:
 
 def _products(problem: Problem) -> Call:
     """Each on matrices of its own, as in a model."""
-    pairs = []
-    for count, rows, inner, columns in products(problem):
-        shapes = ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
-        pairs.append([tf.random.stateless_normal(shape, (0, index)) for index, shape in enumerate(shapes)])
+    pairs = [[tf.random.stateless_normal(shape, (0, index)) for index, shape in enumerate(shapes)] for shapes in products(problem)]
 
     def call() -> None:
         for left, right in pairs:
@@ -149,9 +146,5 @@ def _output(output: Any) -> dict[str, np.ndarray]:
     return {"output": weights.to_numpy(output).astype(np.float32)}
 
 
-def _answers(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Those of a search, by the names that are compared."""
-    arrays = {name: np.asarray(tensor) for name, tensor in found.items()}
-    if "token_bwn" in arrays:
-        return {"token_bn": arrays["token_bwn"][:, 0], "score_b": arrays["score_bw"][:, 0]}
-    return arrays
+def _answers(found: dict[str, Any]) -> Mapping[str, np.ndarray]:
+    return best_answers({name: np.asarray(tensor) for name, tensor in found.items()})

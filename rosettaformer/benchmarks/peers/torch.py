@@ -3,7 +3,7 @@
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..rows import Call, Row, Step, best_answers, training_row
 from . import huggingface, torch_stock, xtransformers
 
 __all__ = ["describe", "rows"]
@@ -149,10 +149,8 @@ def _trainer(problem: Problem, device: str, compiles: bool) -> Step:
 def _products(problem: Problem, device: str, precision: str) -> Call:
     """Each on matrices of its own, as in a model."""
     generator = torch.Generator(device).manual_seed(0)
-    pairs = []
-    for count, rows, inner, columns in products(problem):
-        shapes = ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
-        pairs.append([torch.randn(shape, generator=generator, device=device, dtype=DTYPES[precision]) for shape in shapes])
+    make = functools.partial(torch.randn, generator=generator, device=device, dtype=DTYPES[precision])
+    pairs = [(make(left), make(right)) for left, right in products(problem)]
 
     def call() -> None:
         for left, right in pairs:
@@ -165,12 +163,8 @@ def _logits(logits: Tensor) -> dict[str, np.ndarray]:
     return {"output": weights.to_numpy(logits.float())}
 
 
-def _answers(found: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Those of a search, by the names that are compared."""
-    arrays = {name: weights.to_numpy(tensor) for name, tensor in found.items()}
-    if "token_bwn" in arrays:
-        return {"token_bn": arrays["token_bwn"][:, 0], "score_b": arrays["score_bw"][:, 0]}
-    return arrays
+def _answers(found: dict[str, Tensor]) -> Mapping[str, np.ndarray]:
+    return best_answers({name: weights.to_numpy(tensor) for name, tensor in found.items()})
 
 
 def _start_compiler() -> None:
