@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..result import Result
 from .summary import Summary
 
-__all__ = ["Reason", "alike", "left", "reasons", "shown_rows", "uncovered", "where"]
+__all__ = ["Reason", "alike", "reasons", "shown_rows", "uncovered", "where"]
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,13 @@ def reasons(summary: Summary) -> list[Reason]:
     """Why results were not compared, those of components that a port does not cover as one for each port."""
     missing = uncovered(summary)
     counts: dict[tuple[str, str, str], int] = {}
-    for result in left(summary):
+    for result in summary.left:
         names = missing.get(result.port, ()) if result.status == "not covered" else ()
         together = len(names) > 1 and result.component in names
         text = f"{len(names)} components: {', '.join(names)}" if together else result.message
         key = (result.port, result.status, text)
         counts[key] = counts.get(key, 0) + 1
     return [Reason(*key, count) for key, count in counts.items()]
-
-
-def left(summary: Summary) -> list[Result]:
-    """The results that were not compared."""
-    judged = {id(result) for result in (*summary.passed, *summary.failed, *summary.accepted)}
-    return [result for result in summary.results if id(result) not in judged]
 
 
 def alike(results: Iterable[Result]) -> list[list[Result]]:

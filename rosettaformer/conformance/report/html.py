@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import math
 import platform
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +14,7 @@ from ..compare import HIGHEST
 from ..diagnosis import Finding
 from ..diagnosis.divergence import Divergence
 from ..reference.tolerance import MAX_FACTOR
-from ..runner import FAILURES, Result
+from ..runner import FAILURES
 from . import grouping
 from .summary import Summary, jsonable
 
@@ -84,26 +83,18 @@ def _groups(summary: Summary) -> list[dict[str, Any]]:
 
 def _matrix(summary: Summary) -> list[dict[str, Any]]:
     """The rows of the matrix: a component and its cells, in the order of the columns."""
-    results: dict[tuple[str, ...], list[Result]] = {}
-    for result in summary.results:
-        results.setdefault((result.component, result.port, result.mode, result.device, result.dtype), []).append(result)
-    columns = [(group["port"], group["mode"], group["device"], dtype) for group in _groups(summary) for dtype in group["dtypes"]]
+    columns = [((group["port"], group["mode"], group["device"]), dtype) for group in _groups(summary) for dtype in group["dtypes"]]
     components = dict.fromkeys(component for component, _ in grouping.shown_rows(summary))
-    return [
-        {"component": name, "cells": [_cell(name, column, results.get((name, *column), [])) for column in columns]} for name in components
-    ]
+    return [{"component": name, "cells": [_cell(summary, name, dtype, column) for column, dtype in columns]} for name in components]
 
 
-def _cell(component: str, column: tuple[str, str, str, str], results: Sequence[Result]) -> dict[str, Any]:
+def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, str]) -> dict[str, Any]:
     """What one cell shows: its kind (its colour), its text, its statuses, and where it leads."""
-    port, mode, device, dtype = column
-    counts = Counter(result.status for result in results)
-    failed, accepted = sum(counts[status] for status in FAILURES), counts["deviation"] + counts["new"]
-    ratio = max((result.ratio for result in results if not math.isnan(result.ratio)), default=math.nan)
-    kind = "fail" if failed else "accepted" if accepted else "pass" if counts["pass"] else "other" if results else "none"
-    compared = failed + accepted + counts["pass"]
+    (port, mode, device), cell = column, summary.cell((component, dtype), column)
+    counts, ratio = cell.counts, cell.ratio
+    kind = "fail" if cell.failed else "accepted" if cell.accepted else "pass" if cell.passed else "other" if counts else "none"
     number = "pass" if math.isnan(ratio) else f"{ratio:.2f}"
-    text = {"fail": f"{failed}/{compared}", "accepted": f"{accepted}/{compared}", "pass": number}.get(kind, "–")
+    text = {"fail": f"{cell.failed}/{cell.compared}", "accepted": f"{cell.accepted}/{cell.compared}", "pass": number}.get(kind, "–")
     words = ", ".join(f"{count} {status}" for status, count in counts.items())
     return {
         "port": port,
@@ -111,7 +102,7 @@ def _cell(component: str, column: tuple[str, str, str, str], results: Sequence[R
         "kind": kind,
         "text": text,
         "ratio": min(ratio / MAX_FACTOR, 1) if kind == "pass" and not math.isnan(ratio) else 0,
-        "partly": f"{compared}/{len(results)}" if compared < len(results) and kind != "other" else "",
+        "partly": f"{cell.compared}/{counts.total()}" if cell.left and kind != "other" else "",
         "statuses": "|".join(counts),
         "label": f"{component} {dtype}, {port} {mode} {device}: {words}",
         "link": _link(component, port, dtype, mode, device),

@@ -54,7 +54,7 @@ def _suite(root: Element, name: str, summary: Summary) -> Element:
 
 def _entries(summary: Summary, port: str) -> Iterable[list[Result]]:
     """The results of a port, those together that were not compared for one reason with one component."""
-    left = {id(result) for result in grouping.left(summary)}
+    left = {id(result) for result in summary.left}
     entries: dict[object, list[Result]] = {}
     for result in summary.results:
         if result.port == port:

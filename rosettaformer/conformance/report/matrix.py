@@ -35,7 +35,7 @@ def render(console: Console, summary: Summary, seconds: float | None = None) -> 
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
         cells = (summary.cell(row, column) for row in rows for column in summary.columns)
-        partly = any(cell.left and cell.passed + cell.accepted and not cell.failed for cell in cells)
+        partly = any(cell.left and cell.compared and not cell.failed for cell in cells)
         console.print(LEGEND + PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
@@ -97,7 +97,7 @@ def _table(summary: Summary, rows: Sequence[tuple[str, str]]) -> Table:
 
 def _show(cell: Cell) -> str:
     ratio = f" {cell.ratio:{'.2g' if cell.failed or cell.accepted else '.2f'}}" if math.isfinite(cell.ratio) else ""
-    count = cell.failed + cell.passed + cell.accepted
+    count = cell.compared
     part = f" ({count}/{count + cell.left})" if cell.left else ""
     if cell.failed:
         return f"[red]FAIL {cell.failed}/{count}{ratio}[/]"

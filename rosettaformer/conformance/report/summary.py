@@ -19,14 +19,20 @@ SHOWING_NOTHING = ("not comparable", "empty")  # although the port answered
 
 @dataclass(frozen=True)
 class Cell:
-    """A component, dtype and column of the matrix: how many cases passed, failed and were accepted, and the worst ratio."""
+    """A component, dtype and column of the matrix.
 
-    passed: int
-    failed: int
-    accepted: int  # failures that are declared, or newer than the version asked for
+    counts: of its cases, by status. ratio: the worst. other: why nothing was compared (unsupported by OP, not covered, skipped).
+    passed, failed, accepted: how many cases did, and are declared to fail or newer than the version asked for. left: were not compared.
+    """
+
+    counts: Counter[str]
     ratio: float
-    other: str  # why nothing was compared: unsupported by OP, not covered, skipped
-    left: int = 0  # how many cases were not compared
+    other: str
+    passed = property(lambda self: self.counts["pass"])
+    failed = property(lambda self: sum(self.counts[status] for status in FAILURES))
+    accepted = property(lambda self: sum(self.counts[status] for status in ACCEPTED))
+    compared = property(lambda self: self.passed + self.failed + self.accepted)
+    left = property(lambda self: self.counts.total() - self.compared)
 
 
 class Summary:
@@ -34,7 +40,7 @@ class Summary:
 
     min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform.
     incomplete: conforms although outputs are not given, or the config of a port hides what cases are about, or nothing of a component can
-    be compared.
+    be compared. left: the results that were not compared.
     """
 
     def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
@@ -44,6 +50,11 @@ class Summary:
         self.failed = [result for result in results if result.status in FAILURES] + self.stale
         self.passed = [result for result in results if result.status == "pass"]
         self.accepted = [result for result in results if result.status in ACCEPTED]
+        self.left = [result for result in results if result.status not in ("pass", "stale", *FAILURES, *ACCEPTED)]
+        self._cells: dict[tuple[tuple[str, str], tuple[str, str, str]], list[Result]] = {}
+        for result in results:
+            where = (result.component, result.dtype), (result.port, result.mode, result.device)
+            self._cells.setdefault(where, []).append(result)
         self._min_cases = max(1, min_cases)
         self._incomplete = incomplete
         self._counts = Counter(result.status for result in results)
@@ -120,8 +131,7 @@ class Summary:
     @property
     def not_compared(self) -> Counter[tuple[str, str, str]]:
         """How many results were not compared, by port, status and reason."""
-        judged = ("pass", "stale", *FAILURES, *ACCEPTED)
-        return Counter((result.port, result.status, result.message) for result in self.results if result.status not in judged)
+        return Counter((result.port, result.status, result.message) for result in self.left)
 
     @property
     def columns(self) -> list[tuple[str, str, str]]:
@@ -135,23 +145,11 @@ class Summary:
 
     def cell(self, row: tuple[str, str], column: tuple[str, str, str]) -> Cell:
         """What the results of a row and a column come to."""
-        results = [
-            result
-            for result in self.results
-            if (result.component, result.dtype) == row and (result.port, result.mode, result.device) == column
-        ]
-        counts = Counter(result.status for result in results)
+        results = self._cells.get((row, column), [])
         ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
         others = [f"{result.status} by {result.message}" if result.status == "unsupported" else result.status for result in results
                   if result.status not in ("pass", *FAILURES, *ACCEPTED)]  # fmt: skip
-        return Cell(
-            passed=counts["pass"],
-            failed=sum(counts[status] for status in FAILURES),
-            accepted=sum(counts[status] for status in ACCEPTED),
-            ratio=max(ratios, default=math.nan),
-            other=others[0] if others else "",
-            left=len(others),
-        )
+        return Cell(Counter(result.status for result in results), max(ratios, default=math.nan), others[0] if others else "")
 
     def noise(self, row: tuple[str, str]) -> float:
         """The largest error of plain NumPy in the row's dtype over the row's cases."""
