@@ -14,8 +14,7 @@ from .framework import keras
 
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "variables"]
 
-# Of a layer the name `output` is Keras' own.
-TABLE: layout.Table = tuple((end, native.replace("output.", "output_projection."), axes) for end, native, axes in layout.CANONICAL)
+TABLE = layout.renamed(output="output_projection")  # a Keras layer has a property `output`
 
 
 def load(

@@ -13,7 +13,7 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig
 
-__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "to_native"]
+__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
 # the table of modules whose names and axes are the canonical ones
@@ -53,6 +53,11 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
     order = [letters.index(letter) for group in target for letter in group]
     unfolded = array.reshape([sizes[letter] for letter in letters]).transpose(order)
     return np.ascontiguousarray(unfolded.reshape(_shape(to_axes, sizes)))
+
+
+def renamed(**names: str) -> Table:
+    """The canonical table with other names for these parts of the native ones: `renamed(output="out")`."""
+    return tuple((end, ".".join(names.get(part, part) for part in end.split(".")), axes) for end, _, axes in CANONICAL)
 
 
 def native(name: str, axes: str, table: Table) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .. import pictures
+from ..conformance.report.summary import jsonable
 from .comparison import Experiment, Gap, Run
 
 __all__ = ["chart", "draw", "render", "to_dict", "verdict"]
@@ -93,21 +94,13 @@ def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]
         "steps": experiment.steps,
         "verdict": "together" if all(run.status == "together" for run in runs) else "differs",
         "reference": {"loss": list(losses)},
-        "backends": [_finite(dataclasses.asdict(run) | {"verdict": verdict(run), "divergence": _divergence(run)}) for run in runs],
+        "backends": [jsonable(dataclasses.asdict(run) | {"verdict": verdict(run), "divergence": _divergence(run)}) for run in runs],
     }
 
 
 def _divergence(run: Run) -> dict[str, Any] | None:
     step = run.divergence
     return {"step": step.number, "names": [gap.name for gap in step.leaves]} if step else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:

@@ -20,23 +20,11 @@ from ..workloads import PADDING
 __all__ = ["Stock", "build", "greedy", "split_by_hand"]
 
 TABLE: layout.Table = (
-    ("table", "embedding", "v d"),
-    ("query.kernel", "query.kernel", "d h k"),
-    ("query.bias", "query.bias", "h k"),
-    ("key.kernel", "key.kernel", "d g k"),
-    ("key.bias", "key.bias", "g k"),
-    ("value.kernel", "value.kernel", "d g e"),
-    ("value.bias", "value.bias", "g e"),
-    ("output.kernel", "out.kernel", "h e d"),
-    ("output.bias", "out.bias", "d"),
+    *layout.renamed(table="embedding", output="out", offset="bias"),
     ("feed_forward.hidden.kernel", "feed_forward.layers.0.kernel", "d f"),
     ("feed_forward.hidden.bias", "feed_forward.layers.0.bias", "f"),
     ("feed_forward.output.kernel", "feed_forward.layers.2.kernel", "f d"),
     ("feed_forward.output.bias", "feed_forward.layers.2.bias", "d"),
-    ("scale", "scale", "d"),
-    ("offset", "bias", "d"),
-    ("kernel", "kernel", "d v"),
-    ("bias", "bias", "v"),
 )
 Array = jax.Array
 

@@ -16,23 +16,19 @@ from ..workloads import PADDING
 __all__ = ["build", "ids", "training"]
 
 TABLE: layout.Table = (
-    ("table", "embeddings", "v d"),
-    ("query.kernel", "_query_dense.kernel", "d h k"),
-    ("query.bias", "_query_dense.bias", "h k"),
-    ("key.kernel", "_key_dense.kernel", "d g k"),
-    ("key.bias", "_key_dense.bias", "g k"),
-    ("value.kernel", "_value_dense.kernel", "d g e"),
-    ("value.bias", "_value_dense.bias", "g e"),
-    ("output.kernel", "_output_dense.kernel", "h e d"),
-    ("output.bias", "_output_dense.bias", "d"),
+    *layout.renamed(
+        table="embeddings",
+        query="_query_dense",
+        key="_key_dense",
+        value="_value_dense",
+        output="_output_dense",
+        scale="gamma",
+        offset="beta",
+    ),
     ("feed_forward.hidden.kernel", "feed_forward.layers.0.kernel", "d f"),
     ("feed_forward.hidden.bias", "feed_forward.layers.0.bias", "f"),
     ("feed_forward.output.kernel", "feed_forward.layers.1.kernel", "f d"),
     ("feed_forward.output.bias", "feed_forward.layers.1.bias", "d"),
-    ("scale", "gamma", "d"),
-    ("offset", "beta", "d"),
-    ("kernel", "kernel", "d v"),
-    ("bias", "bias", "v"),
 )
 
 
