@@ -13,7 +13,7 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig
 
-__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "to_native"]
+__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "shape", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
 # the table of modules whose names and axes are the canonical ones
@@ -47,12 +47,12 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
     letters = [letter for group in source for letter in group]
     if _letters(from_axes) != _letters(to_axes):
         raise ValueError(f"both layouts must have the same axes; got {from_axes!r} and {to_axes!r}")
-    declared = _shape(from_axes, sizes)
+    declared = shape(from_axes, sizes)
     if array.shape != declared:
         raise ValueError(f"axes {from_axes!r} must have shape {declared}; got {array.shape}")
     order = [letters.index(letter) for group in target for letter in group]
     unfolded = array.reshape([sizes[letter] for letter in letters]).transpose(order)
-    return np.ascontiguousarray(unfolded.reshape(_shape(to_axes, sizes)))
+    return np.ascontiguousarray(unfolded.reshape(shape(to_axes, sizes)))
 
 
 def renamed(**names: str) -> Table:
@@ -89,7 +89,7 @@ def from_native(
 ) -> dict[str, np.ndarray]:
     """Canonical parameters from native ones, the inverse of `to_native`; raises ValueError as `parameters.match`."""
     rows = list(_rows(table, config, component))
-    parameters.match(tensors, {native_name: _shape(native_axes, sizes) for _, _, native_name, native_axes, sizes in rows})
+    parameters.match(tensors, {native_name: shape(native_axes, sizes) for _, _, native_name, native_axes, sizes in rows})
     return {
         name: relayout(np.asarray(tensors[native_name]), native_axes, letters, sizes)
         for name, letters, native_name, native_axes, sizes in rows
@@ -102,7 +102,8 @@ def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[t
         yield name, letters, *native(name, letters, table), dict(zip(letters.split(), shapes[name], strict=True))
 
 
-def _shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a tensor with these axes."""
     return tuple(math.prod(sizes[letter] for letter in group) for group in _groups(layout))
 
 

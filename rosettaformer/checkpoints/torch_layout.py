@@ -4,14 +4,11 @@ A native tensor is a stack, along its first axis, of one or more canonical ones:
 key and value kernels. Both directions of the conversion follow from the table and from the canonical axes.
 """
 
-import math
-import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, parameters
-from reference_numpy.layout import relayout
+from reference_numpy import TransformerConfig, layout, parameters
 
 __all__ = ["OUTER", "TABLE", "from_native", "native_shapes", "ties", "to_native"]
 
@@ -65,9 +62,9 @@ def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> d
     axes, sizes = _declaration(config)
     tensors = dict(tensors)
     for name, stored in parameters.ties(config).items():
-        tensors[name] = relayout(tensors[stored], axes[stored], axes[name], sizes[stored])
+        tensors[name] = layout.relayout(tensors[stored], axes[stored], axes[name], sizes[stored])
     return {
-        native: np.concatenate([relayout(tensors[name], axes[name], part, sizes[name]) for name, part in parts])
+        native: np.concatenate([layout.relayout(tensors[name], axes[name], part, sizes[name]) for name, part in parts])
         for native, parts in _rows(config)
     }
 
@@ -79,8 +76,8 @@ def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) ->
     for native, parts in _rows(config):
         start = 0
         for name, part in parts if native in natives and native not in ties(config) else ():
-            shape = _shape(part, sizes[name])
-            tensors[name] = relayout(natives[native][start : start + shape[0]], part, axes[name], sizes[name])
+            shape = layout.shape(part, sizes[name])
+            tensors[name] = layout.relayout(natives[native][start : start + shape[0]], part, axes[name], sizes[name])
             start += shape[0]
     return tensors
 
@@ -90,7 +87,7 @@ def native_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     _, sizes = _declaration(config)
     shapes = {}
     for native, parts in _rows(config):
-        first, *rest = (_shape(part, sizes[name]) for name, part in parts)
+        first, *rest = (layout.shape(part, sizes[name]) for name, part in parts)
         shapes[native] = (first[0] + sum(shape[0] for shape in rest), *first[1:])
     return shapes
 
@@ -117,8 +114,3 @@ def _rows(config: TransformerConfig) -> Iterator[tuple[str, list[Part]]]:
             numbered = [(name.replace("*", str(index)), part) for name, part in parts]
             if numbered[0][0] in axes:
                 yield native.replace("*", str(index)), numbered
-
-
-def _shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    groups = re.findall(r"\([^)]*\)|\w", layout)
-    return tuple(math.prod(sizes[letter] for letter in group.strip("()").split()) for group in groups)

@@ -14,6 +14,7 @@ from reference_numpy.positional_encoding import positional_encoding
 from ..problem import Problem
 from ..rows import Call, Row
 from ..workloads import END, PADDING, START
+from .torch_stock import waiting
 
 __all__ = ["marian", "rows"]
 
@@ -124,15 +125,7 @@ def _pass(problem: Problem, device: str) -> Call:
     model = torch.compile(_marian(problem).to(device).eval())
     source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
     masks = {"attention_mask": source != PADDING, "decoder_attention_mask": target != PADDING}
-
-    @torch.inference_mode()
-    def call() -> Tensor:
-        logits = model(input_ids=source, decoder_input_ids=target, use_cache=False, **masks).logits
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return logits
-
-    return call
+    return waiting(lambda: model(input_ids=source, decoder_input_ids=target, use_cache=False, **masks).logits, device)
 
 
 def _generate(model: Any, problem: Problem, device: str) -> Call:
@@ -142,15 +135,7 @@ def _generate(model: Any, problem: Problem, device: str) -> Call:
         "attention_mask": (source != PADDING).long(), "num_beams": strategy.beam_size, "do_sample": False, "use_cache": True,
         "min_new_tokens": strategy.min_new_tokens, "max_new_tokens": strategy.max_new_tokens, "length_penalty": strategy.alpha,
     }  # fmt: skip
-
-    @torch.inference_mode()
-    def call() -> Tensor:
-        token = model.generate(source, **options)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return token
-
-    return call
+    return waiting(functools.partial(model.generate, source, **options), device)
 
 
 def _read(token: Tensor) -> dict[str, np.ndarray]:

@@ -54,15 +54,11 @@ def _placed(problem: Problem, device: str, precision: str) -> Callable[[Callable
     """What every call of a row is wrapped in: the precision of products, no gradients, and the wait for a device."""
 
     def wrap(call: Callable[[], Any]) -> Call:
-        @torch.inference_mode()
         def run() -> Any:
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-            result = call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            return result
+            return call()
 
-        return run
+        return torch_stock.waiting(run, device)
 
     return wrap
 

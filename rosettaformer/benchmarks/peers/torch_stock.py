@@ -1,5 +1,7 @@
 """`torch.nn.Transformer`, and its training step as a user of torch writes it."""
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,10 @@ from reference_numpy.positional_encoding import positional_encoding
 
 from ...checkpoints.torch_transformer import export_state_dict
 from ..problem import Problem
-from ..rows import Step
+from ..rows import Call, Step
 from ..workloads import PADDING
 
-__all__ = ["Stock", "build", "training"]
+__all__ = ["Stock", "build", "training", "waiting"]
 
 
 class Stock(nn.Module):
@@ -94,3 +96,16 @@ def training(problem: Problem, device: str, compiles: bool) -> Step:
         return loss.detach()
 
     return step
+
+
+def waiting(call: Call, device: str) -> Call:
+    """Without gradients, and done when it returns."""
+
+    @torch.inference_mode()
+    def run() -> Any:
+        result = call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+    return run

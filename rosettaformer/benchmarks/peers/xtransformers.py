@@ -12,6 +12,7 @@ from impl_torch import weights
 from ..problem import Problem
 from ..rows import Call, Row
 from ..workloads import PADDING, START
+from .torch_stock import waiting
 
 __all__ = ["rows"]
 
@@ -50,7 +51,7 @@ def _pass(problem: Problem, device: str) -> Call:
         memory = model.encoder(source, mask=source_mask, return_embeddings=True)
         return model.decoder.net(target, mask=target_mask, context=memory, context_mask=source_mask)
 
-    return _waiting(logits, device)
+    return waiting(logits, device)
 
 
 def _search(problem: Problem, device: str) -> Call:
@@ -58,20 +59,7 @@ def _search(problem: Problem, device: str) -> Call:
     model = _build(problem, device, task.new_tokens + 1)
     source = weights.from_numpy(problem.source, device)
     begin, mask = torch.full((task.batch, 1), START, device=device), source != PADDING
-    return _waiting(lambda: model.generate(source, begin, task.new_tokens, mask=mask, temperature=0.0, cache_kv=True), device)
-
-
-def _waiting(call: Call, device: str) -> Call:
-    """Without gradients, and done when it returns."""
-
-    @torch.inference_mode()
-    def run() -> Tensor:
-        result = call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return result
-
-    return run
+    return waiting(lambda: model.generate(source, begin, task.new_tokens, mask=mask, temperature=0.0, cache_kv=True), device)
 
 
 def _read(token: Tensor) -> dict[str, np.ndarray]:
