@@ -136,7 +136,8 @@ def decode(raw: bytes) -> tuple[str, str]:
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig"), ""
     except UnicodeDecodeError as error:
         byte, place = raw[error.start], error.start + 1
-        return "", f"must be UTF-8; got the byte 0x{byte:02x} at place {place}{_guess(raw)}"
+        guess = " (UTF-16?)" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        return "", f"must be UTF-8; got the byte 0x{byte:02x} at place {place}{guess}"
 
 
 def damage(text: str) -> str:
@@ -145,7 +146,3 @@ def damage(text: str) -> str:
         return "must not be empty"
     found = _CONTROL.search(text)
     return f"must be text; got the character U+{ord(found[0]):04X}" if found else ""
-
-
-def _guess(raw: bytes) -> str:
-    return " (UTF-16?)" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ""

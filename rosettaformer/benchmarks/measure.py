@@ -51,12 +51,12 @@ def _rows(process: PeerProcess, task: Task, settings: Settings) -> tuple[list[Re
         raise ValueError(answer)
     if kind != "answer":
         return [failure(Result(process.framework, task=task.name), kind, answer)], []
-    chosen = [(index, Result(task=task.name, **row)) for index, row in enumerate(answer) if _chosen(row["name"], settings)]
+    chosen = [
+        (index, Result(task=task.name, **row))
+        for index, row in enumerate(answer)
+        if not settings.only or any(part in row["name"] for part in settings.only)
+    ]
     return [result for _, result in chosen], chosen
-
-
-def _chosen(name: str, settings: Settings) -> bool:
-    return not settings.only or any(part in name for part in settings.only)
 
 
 def _check(process: PeerProcess, index: int, result: Result, reference: Reference) -> None:

@@ -70,16 +70,12 @@ def to_dict(report: Report) -> dict[str, Any]:
         "rounds": report.rounds,
         "environment": dict(report.stamp),
         "bounds": {"output": BOUNDS, "loss": LOSS_BOUNDS, "score": SCORE_BOUND},
-        "tasks": [_task(task, results) for task, results in report.tables],
+        "tasks": [{**dataclasses.asdict(task), "title": task.title, "rows": _rows(results)} for task, results in report.tables],
         "scaling": [
             {"name": series.name, "axis": series.axis, "points": [{"value": value, "rows": _rows(results)} for value, results in points]}
             for series, points in report.series
         ],
     }
-
-
-def _task(task: Task, results: Iterable[Result]) -> dict[str, Any]:
-    return {**dataclasses.asdict(task), "title": task.title, "rows": _rows(results)}
 
 
 def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:

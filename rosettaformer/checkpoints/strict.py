@@ -108,9 +108,6 @@ def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict
         shape = tensors[name].shape if name in tensors else ()
         if len(shape) == len(letters.split()):
             for letter, size in zip(letters.split(), shape, strict=True):
-                found[_FIELDS.get(letter) or _vocabulary(name)].append(size)
+                vocabulary = "source_vocabulary" if name.startswith("source_embedding") else "target_vocabulary"
+                found[_FIELDS.get(letter, vocabulary)].append(size)
     return {field: sizes[0] for field, sizes in found.items() if len(sizes) > 1 and len(set(sizes)) == 1}
-
-
-def _vocabulary(name: str) -> str:
-    return "source_vocabulary" if name.startswith("source_embedding") else "target_vocabulary"

@@ -2,12 +2,11 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.status import Status
 
 from reference_numpy.suggestions import known
 
@@ -57,9 +56,8 @@ def bench(
     require_picture(plot_file, "--plot")
     errors, printed = Console(stderr=True), str(json_file) == "-"
     with errors.status("starting") as status:
-        settings = peer_process.Settings(
-            frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, _progress(errors, status)
-        )
+        progress = status.update if errors.is_terminal else lambda text: None
+        settings = peer_process.Settings(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
             _write(found, None if printed else json_file, markdown_file, plot_file)
     if printed:
@@ -112,11 +110,6 @@ def _write(found: report.Report, json_file: Path | None, markdown_file: Path | N
             temporary.write_text(report.merged(page, report.markdown(found)), encoding="utf-8")
     if plot_file and any(result.median_ms for result in found.results):
         picture.draw(plot_file, found)
-
-
-def _progress(errors: Console, status: Status) -> Callable[[str], None]:
-    """What is done now, on a terminal as one line that changes."""
-    return status.update if errors.is_terminal else lambda text: None
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:

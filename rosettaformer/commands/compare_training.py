@@ -58,7 +58,8 @@ def compare_training(
     _refuse(backends, [path for path in (json_file, picture) if path])
     require_picture(picture, "--picture")
     config, values = _start(checkpoint, preset_name, settings, seed, dtype)
-    experiment = comparison.Experiment(config, _recipe(choices, microbatches), values, steps, seed)
+    recipe = comparison.RECIPE.replace(**({"microbatches": microbatches} | parse_settings(choices, Recipe)))
+    experiment = comparison.Experiment(config, recipe, values, steps, seed)
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("training", total=steps)
@@ -98,8 +99,3 @@ def _start(
         return config, parameters.initialise(config, seed, dtype)
     parameters.match(loaded.parameters, parameters.shapes(config))
     return config, {name: array.astype(dtype) for name, array in loaded.parameters.items()}
-
-
-def _recipe(choices: Iterable[str], microbatches: int) -> Recipe:
-    """The default recipe with these fields changed; values are numbers or none."""
-    return comparison.RECIPE.replace(**({"microbatches": microbatches} | parse_settings(choices, Recipe)))

@@ -18,12 +18,9 @@ def require_ports(ports: Iterable[str]) -> None:
     if absent := [port for port in ports if port.endswith(".py") and not Path(port).is_file()]:
         raise ValueError(f"there is no file {', '.join(absent)}")
     installed = {point.name for point in entry_points(group=ENTRY_POINTS)}
-    lost = [port for port in ports if not (port in PORTS or port in installed or _findable(port))]
+    named = [port for port in ports if port not in PORTS and port not in installed and not port.endswith(".py")]
+    lost = [port for port in named if not (port.startswith(PREFIX) or importable(port))]
     known("port", lost, [*PORTS, *sorted(installed - {*PORTS})], "an installed port, a Python file, an importable module")
-
-
-def _findable(port: str) -> bool:
-    return port.endswith(".py") or port.startswith(PREFIX) or importable(port)
 
 
 def importable(module: str) -> bool:

@@ -53,7 +53,8 @@ class Envelope:
     def __init__(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray]) -> None:
         self.dtype = str(next(iter(values.values())).dtype)
         self._case = Case("step", "training", config, {}, dtype=self.dtype)
-        self._start, self._runs = (config, recipe, dict(values)), [Trainer(config, recipe, _wide(values))]
+        wide = {name: value.astype(np.float64) for name, value in values.items()}
+        self._start, self._runs = (config, recipe, dict(values)), [Trainer(config, recipe, wide)]
         self._unseen = any(map(is_unseen, values))
 
     def step(self, *batch: Any) -> dict[str, Allowed]:
@@ -95,7 +96,3 @@ def _advanced(trainer: Trainer, batch: Any) -> dict[str, np.ndarray]:
     dtype = next(iter(state.values())).dtype
     values = {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
     return {LOSS: np.asarray(value, dtype)} | values
-
-
-def _wide(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: value.astype(np.float64) for name, value in values.items()}

@@ -36,7 +36,8 @@ def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: 
         return chosen
     names = [name(thing).lower() for thing in things]
     parts = sorted({part for text in names for part in re.split(r"[/\s-]", text)})
-    lost = [word for word in _operands(expression) if not any(word.lower() in text for text in names)]
+    operands = [word for word in _words(expression) if word not in (*PRECEDENCE, "(", ")")]
+    lost = [word for word in operands if not any(word.lower() in text for text in names)]
     raise ValueError(f"-k must choose something; {expression!r} is true of nothing{nearest(lost[0], parts) if lost else ''}")
 
 
@@ -61,10 +62,6 @@ def compiled(expression: str) -> Callable[[str], bool]:
 
 def _words(expression: str) -> list[str]:
     return re.findall(r"[()]|[^\s()]+", expression)
-
-
-def _operands(expression: str) -> list[str]:
-    return [word for word in _words(expression) if word not in (*PRECEDENCE, "(", ")")]
 
 
 def _postfix(words: Iterable[str], expression: str) -> list[str]:

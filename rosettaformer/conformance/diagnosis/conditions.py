@@ -79,12 +79,8 @@ def _sizes(case: Case) -> dict[str, int]:
             sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
         else:
             sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
-    return sizes | {name: value for name, value in _taken(case).items() if type(value) is int} | _config_sizes(case)
-
-
-def _taken(case: Case) -> dict[str, Any]:
-    """What the component's function takes from the config, by the names of its arguments."""
-    return COMPONENTS[case.component][1](case.config, numpy_dtype(case.dtype))
+    taken = COMPONENTS[case.component][1](case.config, numpy_dtype(case.dtype))  # by the component's function from the config
+    return sizes | {name: value for name, value in taken.items() if type(value) is int} | _config_sizes(case)
 
 
 def _config_sizes(case: Case) -> dict[str, int]:

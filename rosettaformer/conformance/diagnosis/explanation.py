@@ -72,7 +72,7 @@ def imprecise(combination: Combination, dtype: str, framework: str) -> str:
 
 def follows(known: Combination) -> str:
     """The component fails because of what was found in its parts."""
-    return f"follows from {_ids(known)}: your output equals the truth with that alone"
+    return f"follows from {' and '.join(one.id for one in known)}: your output equals the truth with that alone"
 
 
 def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
@@ -104,10 +104,6 @@ def _share(share: float) -> str:
 
 def _named(combination: Combination) -> str:
     return " and ".join(f"{one.id} ({one.title})" for one in combination)
-
-
-def _ids(combination: Combination) -> str:
-    return " and ".join(one.id for one in combination)
 
 
 def _fixes(combination: Combination, framework: str) -> str:

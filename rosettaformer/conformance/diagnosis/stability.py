@@ -104,7 +104,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
     if case.component == "transformer" and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
         width = case.inputs["target"].shape[1]
-        longer = {name: _padded(value, padding if _ids(value) else False) for name, value in case.inputs.items()}
+        fillings = {name: padding if _ids(value) else False for name, value in case.inputs.items()}
+        longer = {name: np.pad(value, ((0, 0), (0, LONGER)), constant_values=fillings[name]) for name, value in case.inputs.items()}
         changed = dataclasses.replace(case, inputs=longer)
         yield "the output depends on how long the padding is", changed, lambda output: output[:, :width]
 
@@ -115,7 +116,3 @@ def _batched(value: Any, batch: int) -> bool:
 
 def _ids(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.kind in "iu"
-
-
-def _padded(value: np.ndarray, filling: Any) -> np.ndarray:
-    return np.concatenate([value, np.full((len(value), LONGER), filling, value.dtype)], axis=1)

@@ -49,7 +49,8 @@ class Subject:
 
     def cases(self, component: str, dtype: str) -> list[Case]:
         """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype."""
-        cases = [case for case in self.all_cases if case.component == component and self._asks(case, dtype)]
+        cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
+        cases = [case for case in cases if (case.id, dtype) not in self._declared]
         if dtype != self.dtypes[0]:  # what fails in the first dtype was seen there
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
@@ -73,9 +74,6 @@ class Subject:
         """Some answers to the same case."""
         replies = self.ask([dataclasses.replace(case, twice=False)] * stability.DRAWS)
         return [answer for _, kind, answer in replies if kind == "outputs"]
-
-    def _asks(self, case: Case, dtype: str) -> bool:
-        return dtype in case.dtypes and (case.id, dtype) not in self._declared
 
 
 def _claims(case: Case, dtype: str) -> bool:

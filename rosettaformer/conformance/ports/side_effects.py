@@ -5,7 +5,7 @@ Frameworks are looked at where they are loaded; nothing is imported for it.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class Watch:
 
         Shared state is restored, so that no other case suffers.
         """
-        given = _remember({f"its {kind} {name}": value for kind in ("input", "parameter") for name, value in _arrays(case, kind)})
+        arrays = {"input": case.inputs, "parameter": case.parameters}
+        given = _remember({f"its {kind} {name}": value for kind, values in arrays.items() for name, value in values.items()})
         shared = {name: read() for name, (read, _) in _shared().items()}
         modules = len(sys.modules)
         problems: list[str] = []
@@ -49,10 +50,6 @@ class Watch:
         """Remembers what the port returned; what it returned before must still be as it was."""
         self._changed += _changed(self._returned)
         self._returned = _remember({f"the array {name} of {case.id}": value for name, value in outputs.items()})
-
-
-def _arrays(case: Case, kind: str) -> Iterable[tuple[str, Any]]:
-    return (case.inputs if kind == "input" else case.parameters).items()
 
 
 def _remember(arrays: Mapping[str, Any]) -> list[Remembered]:

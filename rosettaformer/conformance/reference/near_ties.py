@@ -37,7 +37,7 @@ def followed(
     """
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
-    bounds: Bounds = _any
+    bounds: Bounds = lambda kind, step: ANY  # noqa: E731
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
@@ -61,10 +61,6 @@ def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
     name = next(iter(before))
     ids = answer[name].dtype.kind in "iu" and np.all((answer[name] >= 0) & (answer[name] < case.config.target_vocabulary))
     return bool(ids) and not np.array_equal(answer[name], before[name].reference)
-
-
-def _any(kind: str, step: int) -> float:
-    return ANY
 
 
 def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:

@@ -196,11 +196,8 @@ def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[
     if not any(name.startswith("keep") and value is not None for name, value in given.items()):
         given.pop("dropout_rate", None)
     declared = bound.signature.parameters
-    return {name: value for name, value in given.items() if value is not declared[name].default and not _empty(value)}
-
-
-def _empty(value: Any) -> bool:
-    return isinstance(value, Mapping) and not value
+    others = {name: value for name, value in given.items() if value is not declared[name].default}
+    return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
 
 
 def _own(value: Any) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         yield f"{MANIFEST} has no cases"
     for field in ("id", "file"):
-        yield from (f"{MANIFEST} has more than one row of the {field} {name}" for name in _repeated(row[field] for row in rows))
+        counts = Counter(row[field] for row in rows)
+        yield from (f"{MANIFEST} has more than one row of the {field} {name}" for name, count in counts.items() if count > 1)
     known = {MANIFEST, *(row["file"] for row in rows)}
     yield from (f"{path.name} belongs to no case" for path in sorted(directory.iterdir()) if path.name not in known)
 
@@ -67,7 +68,3 @@ def _is_row(row: Any) -> bool:
         and all(isinstance(outputs, dict) for outputs in row["expected"].values())
         and Path(row["file"]).name == row["file"]
     )
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]

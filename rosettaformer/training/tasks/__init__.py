@@ -92,7 +92,8 @@ def create(name: str, given: Mapping[str, Any]) -> Task:
     """The task of that name with these options; raises ValueError on an unknown name, on options it does not take and on bad values."""
     found = kind(name)
     if idle := [option for option in given if option not in options(name)]:
-        raise ValueError(f"{', '.join(map(_flag, idle))} means nothing to the task {name}, which takes {_flags(name)}")
+        flags, taken = (", ".join(map(_flag, names)) for names in (idle, options(name)))
+        raise ValueError(f"{flags} means nothing to the task {name}, which takes {taken}")
     return found(**given)
 
 
@@ -106,10 +107,6 @@ def kind(name: str) -> type[Task]:
 def options(name: str) -> tuple[str, ...]:
     """The names of the options that a task takes."""
     return tuple(field.name for field in dataclasses.fields(kind(name)))
-
-
-def _flags(name: str) -> str:
-    return ", ".join(map(_flag, options(name)))
 
 
 def _flag(option: str) -> str:

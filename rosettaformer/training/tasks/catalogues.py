@@ -54,7 +54,8 @@ class Catalogues(Task):
     def data(self) -> Data:
         language = self.to_language if self.from_language == "en" else self.from_language
         folders = [Path(folder) for folder in self.catalogues] or _system_folders()
-        files = sorted(file for folder in folders for file in folder.glob(f"{language}/LC_MESSAGES/*.mo") if not _is_list_of_names(file))
+        files = sorted(file for folder in folders for file in folder.glob(f"{language}/LC_MESSAGES/*.mo"))
+        files = [file for file in files if not file.name.startswith("iso_")]  # lists of names
         read = [pair for file in files for pair in _read(file)]
         pairs = _distinct([pair for pair in map(clean, read) if usable(pair)])
         if not pairs:
@@ -68,10 +69,6 @@ def _system_folders() -> list[Path]:
     usual = [Path("/usr/share"), Path("/usr/local/share"), Path.home() / ".local/share", Path(sys.base_prefix) / "share"]
     folders = [base / name for base in usual for name in ("locale", "locale-langpack")]
     return list({folder.resolve(): folder for folder in folders if folder.is_dir()}.values())
-
-
-def _is_list_of_names(file: Path) -> bool:
-    return file.name.startswith("iso_")
 
 
 def _read(file: Path) -> Iterator[Pair]:

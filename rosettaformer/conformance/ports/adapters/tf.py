@@ -120,7 +120,9 @@ class Adapter:
             return functools.partial(function, compiled=case.mode == "compiled")
         if case.mode != "compiled" or case.component in NO_GRAPH:
             return function
-        return getattr(self.port, "compiled", _compiled)(function)
+        if own := getattr(self.port, "compiled", None):
+            return own(function)
+        return tf.function(lambda **inputs: function(**inputs), autograph=False)
 
     def _built(self, case: Case, device: str) -> tuple[Any, dict[str, Any]]:
         """The component with its parameters, and the arguments of its call."""
@@ -177,10 +179,6 @@ def _unsupported() -> Iterator[None]:
             if found := re.search(pattern, str(error)):
                 raise Unsupported(found[1]) from error
         raise
-
-
-def _compiled(module: Callable[..., Any]) -> Callable[..., Any]:
-    return tf.function(lambda **inputs: module(**inputs), autograph=False)
 
 
 def _device(name: str) -> str:
