@@ -46,7 +46,7 @@ class Adapter:
     """Runs cases on a port that gives `components`, builders of layers or functions; `weights` and `compiled` are optional."""
 
     def __init__(self, port: Any) -> None:
-        self.port = port
+        self.port, self._table = port, getattr(port, "weights", weights.TABLE)
 
     def run(self, case: Case) -> Any:
         """The outputs of the case as NumPy arrays, in evaluation mode; of a gradient those of a GradientTape.
@@ -79,16 +79,14 @@ class Adapter:
             return results
 
     def _tensors(self, module: Any, case: Case, tape: tf.GradientTape) -> Tensors:
-        table = getattr(self.port, "weights", weights.TABLE)
-
         def leaf(tensor: tf.Tensor) -> tf.Tensor:
             tape.watch(tensor)
             return tensor
 
         def gradients(call: Call, output: tf.Tensor, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
             leaves = {index: tensor for index, tensor in call.leaves.items() if tensor.dtype.is_floating}
-            found = _gradients(tape, output, leaves, native_variables(module, case, table), weights.from_numpy(cotangent))
-            return _named(found, case, table)
+            found = _gradients(tape, output, leaves, native_variables(module, case, self._table), weights.from_numpy(cotangent))
+            return _named(found, case, self._table)
 
         return Tensors(
             is_tensor=lambda value: isinstance(value, (tf.Tensor, tf.Variable)),
@@ -101,8 +99,7 @@ class Adapter:
     def _vjp(self, case: Case, device: str) -> dict[str, np.ndarray]:
         """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters by canonical name."""
         function, inputs = self._built(case, device)
-        table = getattr(self.port, "weights", weights.TABLE)
-        variables = native_variables(matching.owner(function), matching.whole(case), table)
+        variables = native_variables(matching.owner(function), matching.whole(case), self._table)
 
         def pull(cotangent: tf.Tensor, **inputs: Any) -> Tree:
             leaves = {name: value for name, value in inputs.items() if tf.is_tensor(value) and value.dtype.is_floating}
@@ -111,7 +108,7 @@ class Adapter:
                 output = next(tensor for tensor in matching.leaves(function(**inputs)) if tf.is_tensor(tensor))
             return _gradients(tape, output, leaves, variables, cotangent)
 
-        found = _named(self._graph(pull, case)(**inputs), matching.whole(case), table)
+        found = _named(self._graph(pull, case)(**inputs), matching.whole(case), self._table)
         return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
 
     def _graph(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
@@ -138,8 +135,7 @@ class Adapter:
             if not getattr(module, "built", True):
                 # a layer may learn the shapes of its weights from its inputs
                 function(**{name: value for name, value in inputs.items() if name != "cotangent"})
-            table = getattr(self.port, "weights", weights.TABLE)
-            weights.load(module, case.parameters, case.config, matching.whole(case).component, table)
+            weights.load(module, case.parameters, case.config, matching.whole(case).component, self._table)
         return function, inputs
 
     @staticmethod

@@ -33,7 +33,7 @@ class Adapter:
     """Puts cases to a port: a module or namespace with `components`, and where they differ from ours `weights`, `compiled`, `modes`."""
 
     def __init__(self, port: Any) -> None:
-        self.port = port
+        self.port, self._table = port, getattr(port, "weights", weights.TABLE)
 
     def run(self, case: Case) -> Any:
         """The outputs for the case, as NumPy in the dtype that the port returned; of a gradient those of autograd.
@@ -67,12 +67,10 @@ class Adapter:
             return results
 
     def _tensors(self, built: Any, case: Case) -> Tensors:
-        table = getattr(self.port, "weights", weights.TABLE)
-
         def gradients(call: Call, output: torch.Tensor, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
             leaves = {index: leaf for index, leaf in call.leaves.items() if leaf.requires_grad}
-            variables = native_variables(built, case, table)
-            return _named_gradients(output, leaves, variables, weights.from_numpy(cotangent, output.device), case, table)
+            variables = native_variables(built, case, self._table)
+            return _named_gradients(output, leaves, variables, weights.from_numpy(cotangent, output.device), case, self._table)
 
         return Tensors(
             is_tensor=lambda value: isinstance(value, torch.Tensor),
@@ -90,9 +88,8 @@ class Adapter:
         if isinstance(module := matching.owner(built), torch.nn.Module):
             module.requires_grad_()
         output = next(leaf for leaf in matching.leaves(self._call(case, built, inputs)) if isinstance(leaf, torch.Tensor))
-        table = getattr(self.port, "weights", weights.TABLE)
-        variables = native_variables(module, matching.whole(case), table)
-        found = _named_gradients(output, leaves, variables, cotangent, matching.whole(case), table)
+        variables = native_variables(module, matching.whole(case), self._table)
+        found = _named_gradients(output, leaves, variables, cotangent, matching.whole(case), self._table)
         return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
 
     def _call(self, case: Case, built: Any, inputs: Mapping[str, Any]) -> Any:
@@ -113,8 +110,7 @@ class Adapter:
         if isinstance(module := matching.owner(built), torch.nn.Module):
             module.to(device, dtype).train(case.component in RANDOM)
             if case.parameters:
-                table = getattr(self.port, "weights", weights.TABLE)
-                weights.load(module, case.parameters, case.config, matching.whole(case).component, table)
+                weights.load(module, case.parameters, case.config, matching.whole(case).component, self._table)
         return built
 
     @staticmethod
