@@ -21,15 +21,14 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
     tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as `x sigmoid(2u)`, which is the same:
     TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises ValueError on another name.
     """
+    checks.check_activation(name)
     if name == "relu":
         return tf.nn.relu(x)
     wide = upcast_half(x)
     if name == "gelu_erf":
         y = 0.5 * wide * (1 + tf.math.erf(wide * 0.5**0.5))
-    elif name == "gelu_tanh":
-        y = wide * tf.sigmoid(2 * (2 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))
     else:
-        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+        y = wide * tf.sigmoid(2 * (2 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))
     return tf.cast(y, x.dtype)
 
 

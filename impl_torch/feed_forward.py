@@ -16,13 +16,10 @@ def activation(x: Tensor, name: str) -> Tensor:
 
     torch's own kernels, which compute half-precision dtypes in float32. Raises ValueError on another name.
     """
+    checks.check_activation(name)
     if name == "relu":
         return F.relu(x)
-    if name == "gelu_erf":
-        return F.gelu(x)
-    if name == "gelu_tanh":
-        return F.gelu(x, approximate="tanh")
-    raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+    return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
 class FeedForward(nn.Module):

@@ -63,7 +63,7 @@ def _row(defect: Defect) -> dict[str, Any]:
 
 
 def _page(defect: Defect, effects: list[Effect]) -> dict[str, Any]:
-    page = {"what": defect.what, "shows": defect.shows, "fix": dict(defect.fix), "evidence": defect.evidence, "claimed": len(effects)}
+    page = {"what": defect.what, "shows": defect.shows, "fix": defect.fix, "evidence": defect.evidence, "claimed": len(effects)}
     rows = [
         {name: None if value == math.inf else value for name, value in vars(one).items()}  # JSON has no infinity
         for one in effects[:SHOWN]
