@@ -184,13 +184,9 @@ def false_alarms(count: int) -> list[int]:
     return alarms
 
 
-def single_rows(step: int = 1) -> list[tuple[Defect, Naming, Naming]]:
-    """Every defect alone, or every step-th: named from the outputs of its component, and from those of the whole model."""
-    return [_single_row(defect.id) for defect in observable()[::step]]
-
-
 @functools.cache
-def _single_row(id_: str) -> tuple[Defect, Naming, Naming]:
+def single_row(id_: str) -> tuple[Defect, Naming, Naming]:
+    """One defect: named from the outputs of its component, and from those of the whole model."""
     defect = all_defects()[id_]
     named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
     return defect, named[smallest(defect)], named[whole(defect)]
@@ -213,7 +209,7 @@ def smallest(defect: Defect) -> str:
 
 def main() -> None:
     """Writes the page to the file that is named."""
-    rows = single_rows()
+    rows = [single_row(defect.id) for defect in observable()]
     pairs = [name("transformer", pair, pairs=True) for pair in random_pairs(PAIRS)]
     page = _page(rows, pairs, false_names(UNKNOWN), false_alarms(CONFIGURATIONS))
     Path(sys.argv[1]).write_text(page)
