@@ -305,7 +305,7 @@ def test_RESIDUAL_final_norm_by_config(stack: str) -> None:
     x = np.random.default_rng(12).normal(3, 2, (2, 3, 5))
     part = tree(CONFIG.replace(final_norm=True), 13, stack)
     arguments = (x,) if stack == "encoder" else (x, x)
-    run = getattr(transformer, stack)
+    run = getattr(stacks, stack)
     plain, normed = (run(part, CONFIG.replace(final_norm=final), *arguments) for final in (False, True))
     assert_allclose(normed, norm(plain) * part["final_norm"]["scale"] + part["final_norm"]["offset"], rtol=1e-12)
 
