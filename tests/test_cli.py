@@ -100,7 +100,7 @@ def test_every_report_of_a_run_is_written(tmp_path: Path) -> None:
 def test_k_chooses_cases_and_dtypes() -> None:
     result = _run("check", "wrong_port", "-k", "large_mean and float16 and not bfloat16", "--json", "-", cwd=HERE)
     assert {(row["case"], row["dtype"]) for row in json.loads(result.stdout)["results"]} == {("layer_norm/large_mean", "float16")}
-    assert result.stderr.splitlines() == ["starting wrong_port ...", "running wrong_port: 1 cases ..."]
+    assert result.stderr.splitlines() == ["starting wrong_port: 1 comparisons at most ...", "running wrong_port: 1 cases ..."]
 
 
 def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> None:

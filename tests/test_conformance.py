@@ -8,7 +8,6 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 
 CASES = all_cases()
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # how XLA compiles, in half the time
 OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
 OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
 
@@ -16,10 +15,8 @@ OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "s
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("port", PORTS)
-def test_every_case_conforms(port: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "jax":
-        monkeypatch.setenv("XLA_FLAGS", QUICKLY)
-    results = runner.run(CASES, [port], [dtype])
+def test_every_case_conforms(port: str, dtype: str) -> None:
+    results = runner.run(CASES, [port], [dtype], quick_compile=True)
     assert [result for result in results if result.status not in ("pass", "empty")] == []
     assert len(results) == sum(dtype in case.dtypes for case in CASES)
 
