@@ -16,8 +16,9 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What XLA compiled is kept for the other processes of the run, and for the next run."""
+    """What XLA compiled and what the reference expects are kept for the other processes of the run, and for the next run."""
     if cache := getattr(config, "cache", None):
+        os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 

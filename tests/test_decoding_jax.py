@@ -1,6 +1,7 @@
 """Decoding in the JAX port: the truth's answers, few programs, fused kernels, and what is refused."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,10 +20,11 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import ml_dtypes  # noqa: E402
 
-from impl_jax import cache, lengths, port, sampling, weights  # noqa: E402
+from impl_jax import cache, port, sampling, weights  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
-from impl_jax.fused import fused  # noqa: E402
-from impl_jax.projection import Joined  # noqa: E402
+from impl_jax.fast.fused import fused  # noqa: E402
+from impl_jax.fast.projection import SMALL, FusedProjection  # noqa: E402
+from impl_jax.fast.request import bucket  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 11
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 7}
@@ -122,11 +124,11 @@ def test_a_row_takes_its_past_with_it() -> None:
         source, row = tokens(model.config), np.array([2, 0, 0, 1])
         memory, mask = jnp.asarray(truth_model.encode(tree, model.config, source)), truth_mask.token_mask(source, PADDING)
         first, then = np.array([[3, 4], [5, 6], [4, 4], [7, 8]]), np.array([[6], [5], [3], [9]])
-        step = fused(model)
-        _, read = cache._decode_step(step, first, cache._start_cache(step, memory, jnp.asarray(mask), length=3))
+        step = functools.partial(jax.jit(cache.decode_step), fused(model))
+        _, read = step(first, cache.start_cache(model, memory, jnp.asarray(mask), length=3))
         with pytest.raises(ValueError, match="the cache must have room for 5 tokens; got length=3"):
-            cache.decode_step(step, np.concatenate([then, then, then], axis=1), read)
-        logits, _ = cache._decode_step(step, then, cache.reorder(read, row))
+            cache.decode_step(model, np.concatenate([then, then, then], axis=1), read)
+        logits, _ = step(then, cache.reorder(read, row))
         wanted = truth_model.transformer(tree, model.config, source[row], np.concatenate([first[row], then], axis=1))
         assert_allclose(logits, wanted[:, 2:], rtol=0, atol=1e-12)
 
@@ -180,12 +182,12 @@ def test_nothing_is_compiled_for_other_lengths_and_values() -> None:
         Searcher(model).greedy_search(np.full((2, 5), 4), options, prefix)
     assert not compilations
     with counted() as compilations:
-        searcher.greedy_search(np.full((2, lengths.bucket(5) + 1), 4), options, prefix)
+        searcher.greedy_search(np.full((2, bucket(5) + 1), 4), options, prefix)
     assert len(compilations) == 1
 
 
 def test_lengths_fall_into_few_buckets() -> None:
-    assert [lengths.bucket(length) for length in (1, 16, 17, 64, 65, 128, 129)] == [16, 16, 32, 64, 128, 128, 192]
+    assert [bucket(length) for length in (1, 16, 17, 64, 65, 128, 129)] == [16, 16, 32, 64, 128, 128, 192]
 
 
 def test_the_snapshot_has_fused_kernels_and_later_changes_do_not_reach_it() -> None:
@@ -193,34 +195,35 @@ def test_the_snapshot_has_fused_kernels_and_later_changes_do_not_reach_it() -> N
     searcher, source = Searcher(model), tokens(model.config)
     own, cross = (getattr(fused(model).decoder.layers[0], name) for name in ("self_attention", "cross_attention"))
     layer = tree["decoder"]["layers"]["0"]
-    for joined, attention, names in (
+    for projection, attention, names in (
         (own.query_key_value, "self_attention", ("query", "key", "value")),
         (cross.key_value, "cross_attention", ("key", "value")),
     ):
         kernel = np.concatenate([layer[attention][name]["kernel"].reshape(12, -1) for name in names], axis=1)
-        assert_array_equal(joined.kernel[...], kernel.T if joined.turned else kernel)
-        assert_array_equal(joined.bias[...], np.concatenate([layer[attention][name]["bias"].reshape(-1) for name in names]))
+        assert_array_equal(projection.kernel[...], kernel.T if projection.transposed else kernel)
+        assert_array_equal(projection.bias[...], np.concatenate([layer[attention][name]["bias"].reshape(-1) for name in names]))
     before = searcher.greedy_search(source, OPTIONS)
     load(model, model.config, np.float32, 9)
     assert_array_equal(searcher.greedy_search(source, OPTIONS)["log_p_bn"], before["log_p_bn"])
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_matrices_that_are_not_small_lie_the_other_way(monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
-    for module in ("fused", "projection"):
-        monkeypatch.setattr(f"impl_jax.{module}.SMALL", 0)
+def test_matrices_that_are_not_small_lie_the_other_way(tied: bool) -> None:
     with jax.enable_x64(True):
-        model, tree = make(tie_logits=tied, share_embeddings=tied, feed_forward_width=19)
-        searcher, source = Searcher(model), tokens(model.config)
-        assert searcher._model.decoder.layers[0].feed_forward.hidden.turned
-        assert isinstance(searcher._model.logits, Joined) is not tied
+        wide = SMALL // (12 * 8) + 1
+        sizes = {"feed_forward_width": wide, "source_vocabulary": wide, "target_vocabulary": wide}
+        model, tree = make(tie_logits=tied, share_embeddings=tied, **sizes)
+        copy, searcher, source = fused(model), Searcher(model), tokens(model.config)
+        assert copy.decoder.layers[0].feed_forward.hidden.transposed
+        assert isinstance(copy.logits, FusedProjection) is not tied
         equal(searcher.greedy_search(source, OPTIONS), truth.greedy_search(tree, model.config, source, OPTIONS))
 
 
 def test_bfloat16_weights_are_those_of_the_truth_in_bfloat16() -> None:
     model, tree = make(np.float32)
     searcher, source = Searcher(model, dtype=jnp.bfloat16), tokens(model.config)
-    assert {leaf.dtype for leaf in searcher._leaves if jnp.issubdtype(leaf.dtype, jnp.floating)} == {jnp.dtype(jnp.bfloat16)}
+    leaves = jax.tree.leaves(fused(model, jnp.bfloat16))
+    assert {leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)} == {jnp.dtype(jnp.bfloat16)}
     assert model.source_embedding.table.dtype == jnp.float32
     half = parameters.nest({name: array.astype(ml_dtypes.bfloat16) for name, array in parameters.flatten(tree).items()})
     options = OPTIONS | {"max_new_tokens": 1}

@@ -9,10 +9,11 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-from impl_tf import beams, cache, sampling, weights  # noqa: E402
+from impl_tf import cache, sampling, weights  # noqa: E402
 from impl_tf.decoding import Searcher  # noqa: E402
-from impl_tf.fused import fused  # noqa: E402
-from impl_tf.lengths import bucket  # noqa: E402
+from impl_tf.fast import beams  # noqa: E402
+from impl_tf.fast.fused import fused  # noqa: E402
+from impl_tf.fast.request import bucket  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, mask, parameters, preset, transformer  # noqa: E402
 from reference_numpy import beams as true_beams  # noqa: E402
@@ -214,11 +215,18 @@ def test_fused_kernels_are_the_kernels_beside_each_other(name):
             np.testing.assert_array_equal(projection.bias[np.newaxis], joined(attention, parts, "bias"))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_fused_model_gives_what_the_model_gives(name):
+    model, source = loaded(CONFIGS[name]), sources()
+    target = np.random.default_rng(6).integers(3, VOCABULARY, (3, 6))
+    np.testing.assert_allclose(fused(model)(source, target), model(source, target), rtol=0, atol=1e-12)
+
+
 def test_half_types_compute_log_p_in_float32():
     model = loaded(CONFIG, "float32")
     half = {name: array.astype(tf.bfloat16.as_numpy_dtype) for name, array in values(CONFIG, "float32").items()}
     searcher = Searcher(model, "bfloat16", compiled=False)
-    assert {tf.as_dtype(variable.dtype) for variable in searcher._model.trainable_variables} == {tf.bfloat16}
+    assert {tf.as_dtype(variable.dtype) for variable in searcher.model.trainable_variables} == {tf.bfloat16}
     found = searcher.greedy_search(sources(), OPTIONS)
     assert found["log_p_bn"].dtype == tf.float32
     rounded = parameters.nest({name: array.astype(np.float64) for name, array in half.items()})

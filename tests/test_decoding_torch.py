@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-from impl_torch import beams, cache, sampling, weights  # noqa: E402
+from impl_torch import cache, sampling, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fused import fused, pack  # noqa: E402
-from impl_torch.linear import FusedLinear  # noqa: E402
+from impl_torch.fast import beams  # noqa: E402
+from impl_torch.fast.fused import fused, pack  # noqa: E402
+from impl_torch.fast.projection import FusedProjection  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 13
@@ -140,15 +141,15 @@ def test_sampling_equals_the_truth_on_ties_and_padding() -> None:
 def test_equal_beams_go_to_the_lower_token_and_then_to_the_better_beam() -> None:
     total = torch.full((1, 2, 7), -9.0)
     total[0, 0, 6] = total[0, 1, 5] = total[0, 0, 5] = total[0, 1, 1] = -2.0
-    values, tokens, parents = beams._best(total, 3)
+    values, tokens, parents = beams.best(total, 3)
     assert (values.tolist(), tokens.tolist(), parents.tolist()) == ([[-2.0] * 3], [[1, 5, 5]], [[1, 0, 1]])
 
 
 def test_equal_hypotheses_go_to_the_lower_tokens() -> None:
     token, parent = np.array([[5, 4], [3, 3]]), np.array([[0, 0], [1, 0]])
     score = np.array([[-np.inf, -np.inf], [-1.0, -1.0], [-1.0, -2.0]])
-    assert [tokens for _, tokens in beams._kept(token, parent, score, 3)] == [[4], [4, 3], [5]]
-    assert [tokens for _, tokens in beams._kept(token, parent, score, 1)] == [[4]]
+    assert [tokens for _, tokens in beams.hypotheses(token, parent, score, 3)] == [[4], [4, 3], [5]]
+    assert [tokens for _, tokens in beams.hypotheses(token, parent, score, 1)] == [[4]]
 
 
 def test_a_row_takes_its_past_with_it() -> None:
@@ -187,7 +188,7 @@ def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: fl
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((rows, 1, config.model_width))).to(getattr(torch, dtype))
     plain = kernel(x)
     pack(model, rows)
-    assert kernel._packed is not None
+    assert kernel.packed is not None
     torch.testing.assert_close(kernel(x), plain, rtol=close, atol=close)
     torch.testing.assert_close(kernel(x[1:]), plain[1:], rtol=close, atol=close)
 
@@ -355,15 +356,14 @@ def test_compiled_searches_equal_those_of_the_truth() -> None:
 
 
 @pytest.mark.slow
-def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr("impl_torch.fused._MANY_BYTES", 0)
-    if not pack(fused(model_of(config_of(), arrays_of(config_of()), np.float32)), 4):
-        pytest.skip("this CPU's library packs no kernels")
-    config, source = config_of("biases"), source_of(config_of("biases"), 4)
+    config, source = config_of("biases").replace(model_width=64, feed_forward_width=8192), source_of(config_of("biases"), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
+    if not fused(models[0]).logits.pack(4):
+        pytest.skip("this CPU's library packs no kernels")
     searchers, eager = ([Searcher(model, compiled=compiled) for model in models] for compiled in (True, False))
     for length, count in ((5, 6), (4, 9)):
         for arrays, searcher, plain in zip(trees, searchers, eager, strict=True):
@@ -375,7 +375,7 @@ def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: p
             assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
     assert counters["stats"]["unique_graphs"] == len(searchers)
     few, many = (_packed_products(searchers[0], torch.from_numpy(source), count) for count in (4, 7))
-    kernels = sum(isinstance(module, FusedLinear) for module in searchers[0].model.modules())
+    kernels = sum(isinstance(module, FusedProjection) for module in searchers[0].model.modules())
     assert many - few == 3 * (kernels - config.decoder_layers)  # a step computes no keys and values of the memory
 
 

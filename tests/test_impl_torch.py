@@ -20,10 +20,10 @@ torch = pytest.importorskip("torch")
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_torch.compiled import compiled  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
 from impl_torch.embedding import Embedding  # noqa: E402
-from impl_torch.linear import Linear  # noqa: E402
+from impl_torch.fast.compiled import compiled  # noqa: E402
+from impl_torch.projection import Projection  # noqa: E402
 from impl_torch.softmax import softmax  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
@@ -120,7 +120,7 @@ def test_tied_table_is_one_parameter(config: TransformerConfig) -> None:
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(30, 50), (64, 16)])
 def test_fresh_kernels_are_xavier_uniform(inputs: int, outputs: int) -> None:
-    linear = Linear(inputs, outputs)
+    linear = Projection(inputs, outputs)
     limit = (6 / (inputs + outputs)) ** 0.5
     assert 0.95 * limit < linear.weight.abs().max() <= limit
     assert not linear.bias.any()

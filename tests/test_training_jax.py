@@ -20,9 +20,9 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 
-from impl_jax import attention, decoding, embedding, feed_forward, loss, optimizer, port, programs, schedule, weights  # noqa: E402
-from impl_jax.compiled import compiled  # noqa: E402
+from impl_jax import attention, embedding, feed_forward, loss, optimizer, port, schedule, weights  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
+from impl_jax.fast.compiled import compiled  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
 from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
@@ -99,7 +99,7 @@ def test_microbatches_equal_one_batch_and_a_shape_is_compiled_once() -> None:
         losses = [float(trainer.train_step(*batch(number), keep(config(), number))) for trainer in (whole, parts)]
         assert abs(losses[0] - losses[1]) < CLOSE
     close(whole.state(), parts.state())
-    assert whole._step._cache_size() == parts._step._cache_size() == 1
+    assert whole.graphs == parts.graphs == 1
 
 
 def test_eager_steps_are_close_to_compiled_ones() -> None:
@@ -236,7 +236,7 @@ def test_a_given_mask_is_applied_in_evaluation_and_in_training() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_types_add_the_gradients_of_many_positions_in_float32(dtype: Any) -> None:
+def test_half_precision_dtypes_add_the_gradients_of_many_positions_in_float32(dtype: Any) -> None:
     g = jnp.asarray(np.random.default_rng(0).normal(1, 0.1, (16, 512, 8)), dtype)
     exact = np.asarray(g, np.float64).sum((0, 1))
     projection = feed_forward.Projection("btd,df->btf", (4, 8), (8,), param_dtype=dtype, rngs=nnx.Rngs(0))
@@ -343,22 +343,19 @@ def test_training_takes_the_weights_table() -> None:
     assert float(model.training_loss(source, target, total=1)) == pytest.approx(loss_sum, rel=1e-5)
 
 
-def test_searches_are_of_the_parameters_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, snapshots = Trainer(config(), FAST.replace(warmup=1), values(config(), np.float32)), list[int]()
-    original = decoding.Searcher.__init__
-    monkeypatch.setattr(decoding.Searcher, "__init__", lambda self, *args, **kw: snapshots.append(1) or original(self, *args, **kw))
+def test_searches_are_of_the_parameters_as_they_are_now() -> None:
+    trainer = Trainer(config(), FAST.replace(warmup=1), values(config(), np.float32))
     start, (source, _) = trainer.state(), batch(0)
 
     def log_p() -> np.ndarray:
         return trainer.greedy_search(source, STRATEGY)["log_p_bn"]
 
     before = log_p()
-    programs_ = programs.one_by_one._cache_size()
+    searcher, graphs = trainer.searcher, trainer.searcher.graphs
     np.testing.assert_array_equal(log_p(), before)
-    assert len(snapshots) == 1
+    assert trainer.searcher is searcher
     trainer.train_step(*batch(0))
     assert np.any(log_p() != before)
     trainer.load_state(start, 0)
     np.testing.assert_array_equal(log_p(), before)
-    assert len(snapshots) == 3
-    assert programs.one_by_one._cache_size() == programs_
+    assert trainer.searcher.graphs == graphs

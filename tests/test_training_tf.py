@@ -12,9 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
 from impl_tf import optimizer, weights  # noqa: E402
-from impl_tf.backend import keras  # noqa: E402
-from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
+from impl_tf.fast.compiled import compiled  # noqa: E402
+from impl_tf.framework import keras  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.schedule import Noam, noam  # noqa: E402
 from impl_tf.training import Trainer  # noqa: E402
@@ -104,7 +104,7 @@ def _searches_alike(first: Trainer, second: Trainer | Truth) -> None:
 def test_searches_have_the_parameters_of_now_and_the_graphs_of_before():
     ours = trainer()
     _searches_alike(ours, Truth(TIED, RECIPE, parameters.initialise(TIED, 0)))
-    searcher, refreshed = ours._searcher, []
+    searcher, refreshed = ours.searcher, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searcher, "refresh", lambda model: refreshed.append(model) or type(searcher).refresh(searcher, model))
         ours.greedy_search(batch()[0], STRATEGY)
@@ -117,7 +117,7 @@ def test_searches_have_the_parameters_of_now_and_the_graphs_of_before():
         ours.load_state(before, 0)
         _searches_alike(ours, Truth(TIED, RECIPE, parameters.initialise(TIED, 0)))
         assert len(refreshed) == 2
-    assert ours._searcher is searcher
+    assert ours.searcher is searcher
 
 
 def test_microbatches_add_up_to_the_batch():
@@ -347,4 +347,4 @@ def test_a_step_on_a_gpu_is_that_of_the_truth():
         keep = masks(TIED, step)
         assert abs(float(ours.train_step(*batch(step), keep)) - truth.train_step(*batch(step), keep)) < 1e-10
     assert distance(ours.state(), truth.state()) < 1e-10
-    assert all("GPU" in variable.value.device for variable in weights.variables(ours._model, TIED).values())
+    assert all("GPU" in variable.value.device for variable in weights.variables(ours.model, TIED).values())

@@ -20,9 +20,9 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 
 from impl_torch import loss, optimizer, training  # noqa: E402
 from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
-from impl_torch.compiled import compiled  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
+from impl_torch.fast.compiled import compiled  # noqa: E402
 from impl_torch.training import Trainer  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
@@ -366,13 +366,18 @@ def test_a_loss_that_counts_nothing_is_zero_with_a_zero_gradient() -> None:
     assert not logits.grad.any()
 
 
-def test_deterministic_kernels_are_for_the_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    fill, during = torch.utils.deterministic.fill_uninitialized_memory, []
+def test_deterministic_kernels_are_for_the_step_alone() -> None:
+    fill, during = torch.utils.deterministic.fill_uninitialized_memory, {"forward": set(), "backward": set()}
     trainer = Trainer(config(), FAST, values(config()), compiled=False)
-    backward = trainer._backward
-    monkeypatch.setattr(trainer, "_backward", lambda *part: during.append(torch.are_deterministic_algorithms_enabled()) or backward(*part))
+
+    def record(module: Any, given: Any, output: Any) -> None:
+        during["forward"].add(torch.are_deterministic_algorithms_enabled())
+        output.register_hook(lambda _: during["backward"].add(torch.are_deterministic_algorithms_enabled()))
+
+    hook = torch.nn.modules.module.register_module_forward_hook(record)
     trainer.train_step(*batch(0))
-    assert during == [True]
+    hook.remove()
+    assert during == {"forward": {True}, "backward": {True}}
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory is fill
 
