@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from invoke import invoke, refused
 
-from rosettaformer.cli import cli
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases, of_components
@@ -40,25 +39,23 @@ def port(tmp_path: Path) -> str:
 @pytest.mark.parametrize(("options", "dtypes"), [((), DTYPES), (("--quick",), ("float32",))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
-    result = CliRunner().invoke(cli, ["check", "torch", *options, "--json", "-"])
+    result = invoke("check", "torch", *options, "--json", "-")
     wanted = [(case.id, dtype) for case in CORE for dtype in dtypes if dtype in case.dtypes]
-    assert [(row["case"], row["dtype"]) for row in json.loads(result.stdout)["results"]] == wanted
-    assert {row["status"] for row in json.loads(result.stdout)["results"]} == {"pass"}
-    assert f"starting torch: {len(wanted)} comparisons at most ..." in result.stderr
-    assert ("--quick: core cases in float32 only" in result.stderr) == bool(options)
+    assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == wanted
+    assert {row["status"] for row in json.loads(result.out)["results"]} == {"pass"}
+    assert f"starting torch: {len(wanted)} comparisons at most ..." in result.err
+    assert ("--quick: core cases in float32 only" in result.err) == bool(options)
 
 
 def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
-    result = CliRunner().invoke(cli, ["check", port, "--quick", "--component", "softmax", "--json", "-"])
+    result = invoke("check", port, "--quick", "--component", "softmax", "--json", "-")
     core = [case.id for case in CORE if case.component == "softmax"]
-    assert [(row["case"], row["dtype"]) for row in json.loads(result.stdout)["results"]] == [(case, "float32") for case in core]
+    assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
 
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])
 def test_quick_refuses_what_contradicts_it(option: str) -> None:
-    result = CliRunner().invoke(cli, ["check", "--quick", option])
-    assert result.exit_code == 1
-    assert f"--quick runs core cases in float32; it takes no {option.partition('=')[0]}" in str(result.exception)
+    assert f"--quick runs core cases in float32; it takes no {option.partition('=')[0]}" in refused("check", "--quick", option)
 
 
 def test_an_expectation_is_computed_once_for_all_ports_and_runs(port: str) -> None:
