@@ -69,7 +69,7 @@ def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndar
     length_n = np.minimum(np.arange(1, bucket(strategy.max_new_tokens) + 1), strategy.max_new_tokens)
     integers = {
         "end_id": strategy.end_id,
-        "filler": strategy.filler(config),
+        "filler": strategy.pad_id(config),
         "max_new_tokens": strategy.max_new_tokens,
         "min_new_tokens": strategy.min_new_tokens,
         "top_k": strategy.top_k,
@@ -77,7 +77,7 @@ def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndar
     return {
         **{name: np.array(value, np.int32) for name, value in integers.items()},
         **{name: np.array(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        "barred_v": np.isin(np.arange(config.target_vocabulary), strategy.barred(config)),
+        "barred_v": np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
         "length_penalty_n": ((5 + length_n) / 6) ** strategy.alpha,
     }
 

@@ -79,7 +79,7 @@ class Searcher:
                 break
             reading.read(token_bt, row_b)
         reading.check()
-        return beams.n_best(strategy.filler(self.model.config))
+        return beams.n_best(strategy.pad_id(self.model.config))
 
     def _one_by_one(
         self,
@@ -91,7 +91,7 @@ class Searcher:
     ) -> dict[str, Tensor]:
         """One answer a row, token by token. choose: (what has been read, step) -> tokens `b`."""
         reading = _Reading(self, strategy, source, prefix, source_mask_bs)
-        filler, shape = strategy.filler(self.model.config), (len(source), strategy.max_new_tokens)
+        filler, shape = strategy.pad_id(self.model.config), (len(source), strategy.max_new_tokens)
         token_bn = torch.full(shape, filler, device=source.device)
         log_p_bn = torch.zeros(shape, dtype=reading.next.log_total_b.dtype, device=source.device)
         done_b = torch.zeros(len(source), dtype=torch.bool, device=source.device)
@@ -125,7 +125,7 @@ class _Reading:
         memory_bsd = self.model.encode(source, source_mask_bs)
         length = prefix.shape[1] + strategy.max_new_tokens
         self._cache = cache.start_cache(self.model, memory_bsd, source_mask_bs, length=length, copies=copies)
-        self._barred_n = torch.tensor(strategy.barred(config), dtype=torch.int64, device=source.device)
+        self._barred_n = torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=source.device)
         self._early_n = torch.arange(strategy.max_new_tokens, device=source.device) < strategy.min_new_tokens
         self._fit = torch.ones((), dtype=torch.bool, device=source.device)
         self._penalises = strategy.repetition_penalty != 1 or strategy.no_repeat_ngram > 0

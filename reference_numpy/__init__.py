@@ -1,4 +1,4 @@
-"""The truth: plain NumPy that defines the math of every component of the Transformer.
+"""The reference: plain NumPy that defines the math of every component of the Transformer.
 
 One module a component family; `attention.multi_head_attention`, `transformer.transformer` and so on.
 """

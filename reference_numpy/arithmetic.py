@@ -1,4 +1,4 @@
-"""How the truth adds up: contractions, sums, quotients, elementary functions and the precision in which half types compute.
+"""The arithmetic of the reference: contractions, sums, quotients, elementary functions, and how half-precision dtypes compute.
 
 Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a
 dtype and the judge can measure how far another order lies away.
@@ -11,6 +11,7 @@ import numpy as np
 
 __all__ = [
     "affine",
+    "affine_vjp",
     "divide",
     "einsum",
     "einsum_vjp",
@@ -19,11 +20,11 @@ __all__ = [
     "is_half",
     "mean",
     "power",
-    "scatter",
+    "scatter_add",
+    "sum",
     "tanh",
-    "total",
     "unbroadcast",
-    "widen",
+    "upcast_half",
 ]
 
 
@@ -32,17 +33,17 @@ def is_half(dtype: np.dtype) -> bool:
     return np.dtype(dtype).itemsize == 2
 
 
-def widen(array: np.ndarray) -> np.ndarray:
-    """float32 for half types, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+def upcast_half(array: np.ndarray) -> np.ndarray:
+    """float32 for half-precision dtypes, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
     return array.astype(np.float32) if is_half(array.dtype) else array
 
 
 def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     """The contraction that the axis letters declare, in the operands' dtype.
 
-    Half types multiply and add in float32 and round once at the end, as matrix units do.
+    Half-precision dtypes multiply and add in float32 and round once at the end, as matrix units do.
     """
-    result = np.einsum(subscripts, *(widen(operand) for operand in operands), optimize=True)
+    result = np.einsum(subscripts, *(upcast_half(operand) for operand in operands), optimize=True)
     return result.astype(operands[0].dtype, copy=False)
 
 
@@ -61,33 +62,48 @@ def einsum_vjp(subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np
     return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(f"{first},{output}->{second}", x, cotangent)
 
 
+def affine_vjp(
+    subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray], cotangent: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The gradients of `affine` with respect to x and to each of the parameters."""
+    gradient, kernel = einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
+    bias = {"bias": unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
+    return gradient, {"kernel": kernel} | bias
+
+
 def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting. Half types add in float32."""
-    result = widen(array)
+    """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting.
+
+    Half-precision dtypes add in float32.
+    """
+    result = upcast_half(array)
     if not result.size:
         return np.zeros(shape, dtype=array.dtype)
-    result = total(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
+    result = sum(result.reshape(-1, *result.shape[result.ndim - len(shape) :]), axis=0)[0]
     for axis, size in enumerate(shape):
         if size == 1 and result.shape[axis] != 1:
-            result = total(result, axis)
+            result = sum(result, axis)
     return result.astype(array.dtype, copy=False)
 
 
-def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
-    """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index. Half types add in float32."""
-    result = np.zeros((size, rows.shape[-1]), dtype=widen(rows).dtype)
+def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index.
+
+    Half-precision dtypes add in float32.
+    """
+    result = np.zeros((size, rows.shape[-1]), dtype=upcast_half(rows).dtype)
     np.add.at(result, index.reshape(-1), rows.reshape(-1, rows.shape[-1]))
     return result.astype(rows.dtype, copy=False)
 
 
-def total(array: np.ndarray, axis: int) -> np.ndarray:
+def sum(array: np.ndarray, axis: int) -> np.ndarray:
     """The sum over one axis, which is kept with size 1."""
     return np.sum(array, axis=axis, keepdims=True)
 
 
 def mean(array: np.ndarray, axis: int) -> np.ndarray:
     """The arithmetic mean over one axis, which is kept with size 1."""
-    return total(array, axis) / array.dtype.type(array.shape[axis])
+    return sum(array, axis) / array.dtype.type(array.shape[axis])
 
 
 def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

@@ -29,14 +29,14 @@ def scaled_dot_product_attention(
     Returns the output `b t h e`; with return_weights `(output, weights b h t s)`.
 
     mask_bhts: boolean, True = may attend; causal also hides later keys (CAUSAL). bias_bhts: added to the logits; -inf hides a key.
-    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half types hold
-    logits and softmax in float32 and round the weights before they meet the values. keep_bhts: dropout mask of the weights; the weights
-    returned are those before dropout.
+    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
+    mask of the weights; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in float32 and round
+    the weights before they multiply the values.
 
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    key_bshk, value_bshe = _repeated(key_bsgk, query_bthk), _repeated(value_bsge, query_bthk)
+    key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
     logits_bhts, mask_bhts = _logits(query_bthk, key_bshk, mask_bhts, bias_bhts, causal)
     weights_bhts = softmax.softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype, copy=False)
     dropped_bhts = dropout.dropout(weights_bhts, keep_bhts, dropout_rate)
@@ -59,10 +59,10 @@ def scaled_dot_product_attention_vjp(
     """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q / sqrt(k)`, with P the weights.
 
     A query that may attend to nothing has weights 0, so it passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half types hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
+    share get the sum. Half-precision dtypes hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    key_bshk, value_bshe = _repeated(key_bsgk, query_bthk), _repeated(value_bsge, query_bthk)
+    key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
     logits_bhts, mask_bhts = _logits(query_bthk, key_bshk, mask_bhts, bias_bhts, causal)
     dtype, scale = query_bthk.dtype, logits_bhts.dtype.type(query_bthk.shape[3] ** -0.5)
     weights_bhts = softmax.softmax(logits_bhts, mask_bhts).astype(dtype, copy=False)
@@ -71,16 +71,18 @@ def scaled_dot_product_attention_vjp(
     g_bhts = dropout.dropout_vjp(weights_bhts, keep_bhts, dropout_rate, cotangent=g_bhts)["x"]
     g_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
     gradients = {
-        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.widen(key_bshk)) * scale).astype(dtype, copy=False),
-        "key_bsgk": _shared(arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.widen(query_bthk) * scale).astype(dtype), key_bsgk),
-        "value_bsge": _shared(arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge),
+        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.upcast_half(key_bshk)) * scale).astype(dtype, copy=False),
+        "key_bsgk": sum_over_groups(
+            arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.upcast_half(query_bthk) * scale).astype(dtype), key_bsgk
+        ),
+        "value_bsge": sum_over_groups(arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge),
     }
     if bias_bhts is not None:
         gradients["bias_bhts"] = arithmetic.unbroadcast(g_bhts, bias_bhts.shape).astype(bias_bhts.dtype, copy=False)
     return gradients
 
 
-def _repeated(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
+def repeat_kv(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
     """Keys or values with each head as many times as query heads share it."""
     heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
     return np.repeat(key_bsgk, heads // groups, axis=2) if groups != heads else key_bsgk
@@ -92,12 +94,12 @@ def _logits(
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
     scores = (batch, heads, target, key_bshk.shape[1])
-    wide_query_bthk = arithmetic.widen(query_bthk)
+    wide_query_bthk = arithmetic.upcast_half(query_bthk)
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
-    logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.widen(key_bshk))
+    logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk))
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-        logits_bhts = logits_bhts + arithmetic.widen(bias_bhts)
+        logits_bhts = logits_bhts + arithmetic.upcast_half(bias_bhts)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if causal:
@@ -105,7 +107,7 @@ def _logits(
     return logits_bhts, mask_bhts
 
 
-def _shared(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
+def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
     """The gradient of the heads that were repeated: the sum over the query heads that each serves."""
     batch, source, groups, size = key_bsgk.shape
     grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
@@ -133,19 +135,30 @@ def multi_head_attention(
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)
     checks.check_features("memory", memory_bsd.shape, width)
+    query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
-    return attend(parameters, query_btd, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
+    return attend(parameters, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
+
+
+def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
+    """`x W^Q + b^Q`: `b t h k`."""
+    return _projection("btd,dhk->bthk", parameters["query"], query_btd)
 
 
 def keys_and_values(parameters: Tree, memory_bsd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The part of `multi_head_attention` that no query changes, so that it is computed once: key `b s g k` and value `b s g e`."""
-    key_bsgk = _project("bsd,dgk->bsgk", parameters["key"], memory_bsd)
-    return key_bsgk, _project("bsd,dge->bsge", parameters["value"], memory_bsd)
+    """`m W^K + b^K` and `m W^V + b^V`, which no query changes, so that a cache may hold them: `b s g k` and `b s g e`."""
+    key_bsgk = _projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
+    return key_bsgk, _projection("bsd,dge->bsge", parameters["value"], memory_bsd)
+
+
+def project(parameters: Tree, x_btd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The three projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
+    return queries(parameters, x_btd), *keys_and_values(parameters, x_btd)
 
 
 def attend(
     parameters: Tree,
-    query_btd: np.ndarray,
+    query_bthk: np.ndarray,
     key_bsgk: np.ndarray,
     value_bsge: np.ndarray,
     mask_bhts: np.ndarray | None = None,
@@ -155,12 +168,11 @@ def attend(
     keep_bhts: np.ndarray | None = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """The rest of `multi_head_attention`: its query's projection, the attention to these keys and values, and the output's projection."""
-    query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
+    """`sum_i head_i W_i^O + b^O`: the rest of `multi_head_attention`, given its queries, keys and values."""
     output_bthe, weights_bhts = scaled_dot_product_attention(
         query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, True, keep_bhts, dropout_rate
     )
-    output_btd = _project("bthe,hed->btd", parameters["output"], output_bthe)
+    output_btd = _projection("bthe,hed->btd", parameters["output"], output_bthe)
     return (output_btd, weights_bhts) if return_weights else output_btd
 
 
@@ -180,15 +192,15 @@ def multi_head_attention_vjp(
 
     query_btd and memory_bsd have a gradient each: in self-attention, where they are one array, its gradient is their sum.
     """
-    query_bthk = _project("btd,dhk->bthk", parameters["query"], query_btd)
+    query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
     settings: dict[str, Any] = {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": dropout_rate}
     output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings)
-    g_bthe, output = _project_vjp("bthe,hed->btd", parameters["output"], output_bthe, cotangent)
+    g_bthe, output = arithmetic.affine_vjp("bthe,hed->btd", output_bthe, parameters["output"], cotangent)
     inner = scaled_dot_product_attention_vjp(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings, cotangent=g_bthe)
-    gradient_btd, query = _project_vjp("btd,dhk->bthk", parameters["query"], query_btd, inner["query_bthk"])
-    from_key_bsd, key = _project_vjp("bsd,dgk->bsgk", parameters["key"], memory_bsd, inner["key_bsgk"])
-    from_value_bsd, value = _project_vjp("bsd,dge->bsge", parameters["value"], memory_bsd, inner["value_bsge"])
+    gradient_btd, query = arithmetic.affine_vjp("btd,dhk->bthk", query_btd, parameters["query"], inner["query_bthk"])
+    from_key_bsd, key = arithmetic.affine_vjp("bsd,dgk->bsgk", memory_bsd, parameters["key"], inner["key_bsgk"])
+    from_value_bsd, value = arithmetic.affine_vjp("bsd,dge->bsge", memory_bsd, parameters["value"], inner["value_bsge"])
     gradients = {
         "parameters": {"query": query, "key": key, "value": value, "output": output},
         "query_btd": gradient_btd,
@@ -197,13 +209,6 @@ def multi_head_attention_vjp(
     return gradients | ({"bias_bhts": inner["bias_bhts"]} if bias_bhts is not None else {})
 
 
-def _project(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+def _projection(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    """One of the four projections, told apart by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)
-
-
-def _project_vjp(
-    subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray, cotangent: np.ndarray
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    gradient, kernel = arithmetic.einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
-    bias = {"bias": arithmetic.unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
-    return gradient, {"kernel": kernel} | bias

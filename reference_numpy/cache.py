@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import attention, checks, embedding, layers, mask, normalization, positional_encoding, transformer
+from . import attention, checks, embedding, feed_forward, layers, mask, positional_encoding, stacks, transformer
 from .config import TransformerConfig
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
@@ -56,15 +56,44 @@ def decode_step(
     checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     read_bt = np.concatenate([cache["target_mask_bt"], target_mask_bt], axis=1)
     x_btd = x_btd + positional_encoding.positional_encoding(_positions(read_bt, target.shape[1]), config.model_width, x_btd.dtype)
-    source_mask_bs, grown = cache["source_mask_bs"], []
+    source_mask_bs, layer_caches = cache["source_mask_bs"], []
     masks = mask.padding_mask(read_bt), None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     for index, layer_cache in enumerate(cache["layers"]):
-        x_btd, layer_cache = layers.decoder_layer_step(parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks)
-        grown.append(layer_cache)
-    if config.final_norm:
-        x_btd = normalization.layer_norm(parameters["decoder"]["final_norm"], x_btd, config.epsilon)
+        x_btd, layer_cache = decoder_layer_step(parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks)
+        layer_caches.append(layer_cache)
+    x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
     logits_btv = embedding.logits(transformer.head(parameters, config), x_btd)
-    return logits_btv, {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": grown}
+    return logits_btv, {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": layer_caches}
+
+
+def decoder_layer_step(
+    parameters: Tree,
+    config: TransformerConfig,
+    x_btd: np.ndarray,
+    cache: Mapping[str, Any],
+    self_mask_bhts: np.ndarray | None = None,
+    cross_mask_bhts: np.ndarray | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """`layers.decoder_layer` on the next tokens of a target, in evaluation, and the layer's cache after them.
+
+    cache: self_attention, the keys and values of the tokens before, to which those of x are added; cross_attention, those of the memory.
+    """
+    y_btd = layers.residual_in(parameters, config, "self_attention", x_btd)
+    query_bthk, *new = attention.project(parameters["self_attention"], y_btd)
+    key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True))
+    y_btd = attention.attend(parameters["self_attention"], query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True)
+    x_btd = layers.residual_out(parameters, config, "self_attention", x_btd, y_btd, {})
+
+    y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
+    query_bthk = attention.queries(parameters["cross_attention"], y_btd)
+    memory_key_bsgk, memory_value_bsge = cache["cross_attention"]
+    y_btd = attention.attend(parameters["cross_attention"], query_bthk, memory_key_bsgk, memory_value_bsge, cross_mask_bhts)
+    x_btd = layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
+
+    y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
+    y_btd = feed_forward.feed_forward(parameters["feed_forward"], y_btd, config.activation)
+    x_btd = layers.residual_out(parameters, config, "feed_forward", x_btd, y_btd, {})
+    return x_btd, {**cache, "self_attention": (key_bsgk, value_bsge)}
 
 
 def decode_in_steps(

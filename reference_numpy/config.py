@@ -1,22 +1,25 @@
 """The configuration of a Transformer: every choice on which published models or frameworks differ is a field."""
 
-import dataclasses
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from .suggestions import LONGEST_NAME, known, refuse_unknown
+from .fields import BOOLEAN, INTEGER, NAME, NUMBER, POSITIVE, SHARE, Fields, Rule, at_least, is_integer, one_of
+from .suggestions import known
 
-__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "is_integer", "is_number", "preset"]
+__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "preset"]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh")
 NORM_PLACEMENTS = ("post", "pre")
-LARGEST = 2**53  # of an integer; float64 holds all up to it
+
+_Size = Annotated[int, INTEGER, at_least(1)]
+_Flag = Annotated[bool, BOOLEAN]
+_Rate = Annotated[float, NUMBER, SHARE]
+_Id = Annotated[int | None, Rule(lambda value: value is None or is_integer(value), "an integer or None")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(Fields):
     """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, "Attention Is All You Need").
 
     No field has a default: a value that a framework would choose silently is always written down. Named sets of values are in
@@ -25,60 +28,35 @@ class TransformerConfig:
     Raises ValueError naming every field that is out of range, with what is required and what came.
     """
 
-    source_vocabulary: int  # v of the encoder's embedding
-    target_vocabulary: int  # v of the decoder's embedding and of the logits
-    model_width: int  # d
-    heads: int  # h
-    key_value_heads: int  # g; each serves heads / key_value_heads query heads
-    key_size: int  # k
-    value_size: int  # e
-    feed_forward_width: int  # f
-    encoder_layers: int
-    decoder_layers: int  # 0: the encoder alone, without target embedding and logits
-    activation: str  # of the feed-forward: relu, gelu_erf (x * Phi(x)), gelu_tanh (its tanh approximation)
-    norm_placement: str  # post: norm(x + f(x)); pre: x + f(norm(x))
-    final_norm: bool  # another norm after the last layer of the encoder and of the decoder
-    epsilon: float  # added to the variance inside the root
-    scale_embedding: bool  # multiply embeddings by sqrt(d)
-    share_embeddings: bool  # one table for source and target
-    tie_logits: bool  # the logits kernel is the transposed target table
-    attention_bias: bool  # biases on query, key, value and output projections
-    output_bias: bool  # bias on the logits
-    padding_id: int | None  # the token that may not be attended to; None: every token is real
-    dropout_rate: float  # on the sum of embedding and position, and on each sub-layer's output
-    attention_dropout_rate: float  # on the attention weights
-    hidden_dropout_rate: float  # on the feed-forward's hidden layer
+    KIND: ClassVar[str] = "config"
 
-    def __post_init__(self) -> None:
-        problems = [*self._type_problems()] or [*self._value_problems()]
-        if problems:
-            raise ValueError("; ".join(problems))
+    source_vocabulary: _Size  # v of the encoder's embedding
+    target_vocabulary: _Size  # v of the decoder's embedding and of the logits
+    model_width: _Size  # d
+    heads: _Size  # h
+    key_value_heads: _Size  # g; each serves heads / key_value_heads query heads
+    key_size: _Size  # k
+    value_size: _Size  # e
+    feed_forward_width: _Size  # f
+    encoder_layers: _Size
+    decoder_layers: Annotated[int, INTEGER, at_least(0)]  # 0: the encoder alone, without target embedding and logits
+    activation: Annotated[str, NAME, one_of(ACTIVATIONS)]  # of the feed-forward; gelu_erf: x * Phi(x), gelu_tanh: its tanh approximation
+    norm_placement: Annotated[str, NAME, one_of(NORM_PLACEMENTS)]  # post: norm(x + f(x)); pre: x + f(norm(x))
+    final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
+    epsilon: Annotated[float, NUMBER, POSITIVE]  # added to the variance inside the root
+    scale_embedding: _Flag  # multiply embeddings by sqrt(d)
+    share_embeddings: _Flag  # one table for source and target
+    tie_logits: _Flag  # the logits kernel is the transposed target table
+    attention_bias: _Flag  # biases on query, key, value and output projections
+    output_bias: _Flag  # bias on the logits
+    padding_id: _Id  # the token that may not be attended to; None: every token is real
+    dropout_rate: _Rate  # on the sum of embedding and position, and on each sub-layer's output
+    attention_dropout_rate: _Rate  # on the attention weights
+    hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
 
-    def _type_problems(self) -> Iterator[str]:
-        for field in dataclasses.fields(self):
-            good, wanted = _TYPES[field.type]
-            if not good(value := getattr(self, field.name)):
-                yield f"{field.name} must be {wanted}; got {value!r:.{LONGEST_NAME}}"
-            elif is_integer(value) and abs(value) > LARGEST:
-                yield f"{field.name} must be at most {LARGEST} in size; got {value!r:.{LONGEST_NAME}}"
-
-    def _value_problems(self) -> Iterator[str]:
-        for name in ("source_vocabulary", "target_vocabulary", "model_width", "heads", "key_value_heads", "key_size",
-                     "value_size", "feed_forward_width", "encoder_layers"):  # fmt: skip
-            if getattr(self, name) < 1:
-                yield f"{name} must be at least 1; got {getattr(self, name)}"
-        if self.decoder_layers < 0:
-            yield f"decoder_layers must be at least 0; got {self.decoder_layers}"
+    def _conflicts(self) -> Iterator[str]:
         if self.heads >= 1 and self.key_value_heads >= 1 and self.heads % self.key_value_heads:
             yield f"key heads must divide query heads; got h={self.heads}, g={self.key_value_heads}"
-        for name, choices in (("activation", ACTIVATIONS), ("norm_placement", NORM_PLACEMENTS)):
-            if getattr(self, name) not in choices:
-                yield f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r:.{LONGEST_NAME}}"
-        if self.epsilon <= 0:
-            yield f"epsilon must be greater than 0; got {self.epsilon}"
-        for name in ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} must be at least 0 and less than 1; got {getattr(self, name)}"
         if self.share_embeddings and self.source_vocabulary != self.target_vocabulary:
             yield (
                 "shared embeddings need equal vocabularies; "
@@ -104,23 +82,6 @@ class TransformerConfig:
         if not self.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
-    def replace(self, **changes: Any) -> "TransformerConfig":
-        """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        refuse_unknown("config field", changes, _FIELDS)
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields by name, as JSON can hold them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "TransformerConfig":
-        """The configuration of `to_dict`'s mapping; raises ValueError naming every missing and unknown field."""
-        refuse_unknown("config field", fields, _FIELDS)
-        if missing := [name for name in _FIELDS if name not in fields]:
-            raise ValueError(f"a config needs every field; missing {', '.join(missing)}")
-        return cls(**fields)
-
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
     """The configuration of that name in `PRESETS`, with some fields changed.
@@ -130,28 +91,6 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
     known("preset", [name], PRESETS)
     return PRESETS[name].replace(**changes)
 
-
-def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, which True is not."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-# a field's type -> (what a value must satisfy, how the message says it)
-_TYPES: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    int: (is_integer, "an integer"),
-    float: (is_number, "a finite number"),
-    bool: (lambda value: isinstance(value, bool), "True or False"),
-    str: (lambda value: isinstance(value, str), "a name"),
-    int | None: (lambda value: value is None or is_integer(value), "an integer or None"),
-}
-
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(TransformerConfig))
 
 _PAPER_BASE = TransformerConfig(
     source_vocabulary=37000,

@@ -29,7 +29,7 @@ def greedy_search(
     token; shorter ones are padded on the left. An answer ends with the end token or with max_new_tokens tokens.
     Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with padding after their end; and log_p_bn,
     the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
-    Half types compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
+    Half-precision dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
     """
     strategy = Strategy.of(strategy, config)
     return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, lambda scores_bv, _: _likeliest(scores_bv))
@@ -89,7 +89,7 @@ def beam_search(
         if all(row.done for row in rows):
             break
         model.read(*_continued(rows, strategy.beam_size))
-    return _n_best(rows, strategy, strategy.filler(config), scores_bwv.dtype)
+    return _n_best(rows, strategy, strategy.pad_id(config), scores_bwv.dtype)
 
 
 class _Model:
@@ -119,14 +119,14 @@ class _Model:
             self._cache, self.target_bt = cache.reorder(self._cache, row_b), self.target_bt[row_b]
         logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache)
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
-        self.logits_bv = arithmetic.widen(logits_btv[:, -1])
+        self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
-        self.logits_bv[:, self.strategy.barred(self.config)] = -np.inf
+        self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
 
     @property
     def log_p_bv(self) -> np.ndarray:
         x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
-        return x_bv - np.log(arithmetic.total(arithmetic.exp(x_bv), axis=1))
+        return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
     def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
         """The scores by which the next token is chosen."""
@@ -143,13 +143,13 @@ def _one_by_one(
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs)
-    done_b, filler = np.zeros(len(source), bool), strategy.filler(config)
+    done_b, pad_id = np.zeros(len(source), bool), strategy.pad_id(config)
     shape = len(source), strategy.max_new_tokens
-    token_bn, log_p_bn = np.full(shape, filler), np.zeros(shape, model.logits_bv.dtype)
+    token_bn, log_p_bn = np.full(shape, pad_id), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
         scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = 0  # where nothing may follow the answer ends
-        token_bn[:, step] = token_b = np.where(done_b, filler, choose(scores_bv, step))
+        token_bn[:, step] = token_b = np.where(done_b, pad_id, choose(scores_bv, step))
         log_p_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
         log_p_bn[:, step] = np.where(done_b, log_p_b.dtype.type(0), log_p_b)
         done_b = done_b | (token_b == strategy.end_id)
@@ -173,8 +173,8 @@ def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray
     return token.reshape(-1, 1), row_b.reshape(-1)
 
 
-def _n_best(rows: list[beams.Row], strategy: Strategy, filler: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), filler)
+def _n_best(rows: list[beams.Row], strategy: Strategy, pad_id: int, dtype: np.dtype) -> dict[str, np.ndarray]:
+    token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), pad_id)
     score_bw = np.full(token_bwn.shape[:2], -np.inf, dtype)
     for index, row in enumerate(rows):
         for place, beam in enumerate(row.kept[: strategy.n_best]):

@@ -14,7 +14,7 @@ def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bo
     """Rows of the table, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     token: integer ids `b t`, or soft one-hot rows `b t v`, whose embedding is the weighted sum of the table's rows.
-    parameters: table `v d`. Returns `b t d` in the table's dtype; half types multiply by sqrt(d) in float32 and round once.
+    parameters: table `v d`. Returns `b t d` in the table's dtype; half-precision dtypes multiply by sqrt(d) in float32 and round once.
     The padding id has an ordinary row: it is masked in attention, not zeroed here (EMBED).
 
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al. 2017, section 3.4.
@@ -33,7 +33,7 @@ def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale
     table_vd = parameters["table"]
     g_btd = _scaled(cotangent) if scale else cotangent
     if _are_ids(token, table_vd.shape[0]):
-        return {"parameters": {"table": arithmetic.scatter(g_btd, token, table_vd.shape[0])}}
+        return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
     token_btv, gradient_vd = arithmetic.einsum_vjp("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd)
     return {"parameters": {"table": gradient_vd}, "token": token_btv.astype(token.dtype, copy=False)}
 
@@ -47,7 +47,7 @@ def _are_ids(token: np.ndarray, vocabulary: int) -> bool:
 
 
 def _scaled(x_btd: np.ndarray) -> np.ndarray:
-    wide_btd = arithmetic.widen(x_btd)
+    wide_btd = arithmetic.upcast_half(x_btd)
     return (wide_btd * wide_btd.dtype.type(x_btd.shape[2] ** 0.5)).astype(x_btd.dtype, copy=False)
 
 
@@ -63,8 +63,5 @@ def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarra
 
 def logits_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
     """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`."""
-    gradient_btd, kernel_dv = arithmetic.einsum_vjp("btd,dv->btv", x_btd, parameters["kernel"], cotangent)
-    gradients = {"kernel": kernel_dv}
-    if "bias" in parameters:
-        gradients["bias"] = arithmetic.unbroadcast(cotangent, parameters["bias"].shape)
+    gradient_btd, gradients = arithmetic.affine_vjp("btd,dv->btv", x_btd, parameters, cotangent)
     return {"parameters": gradients, "x_btd": gradient_btd}

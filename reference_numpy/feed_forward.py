@@ -12,7 +12,7 @@ __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
 
 def activation(x: np.ndarray, name: str) -> np.ndarray:
-    """Elementwise, by name; half types compute in float32.
+    """Elementwise, by name; half-precision dtypes compute in float32.
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016).
     gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the same paper's approximation.
@@ -20,7 +20,7 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
-    wide = arithmetic.widen(x)
+    wide = arithmetic.upcast_half(x)
     number = wide.dtype.type
     if name == "gelu_erf":
         gate = arithmetic.erf(wide * number(0.5**0.5))
@@ -32,12 +32,12 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
-    """The cotangent times the derivative; half types compute in float32.
+    """The cotangent times the derivative; half-precision dtypes compute in float32.
 
     relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal density.
     gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
     """
-    wide, g = arithmetic.widen(x), arithmetic.widen(cotangent)
+    wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
     half = number(0.5)
     if name == "relu":
@@ -88,12 +88,8 @@ def feed_forward_vjp(
     hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)
     active_btf = activation(hidden_btf, activation_name)
     dropped_btf = dropout.dropout(active_btf, keep_btf, dropout_rate)
-    g_btf, output_fd = arithmetic.einsum_vjp("btf,fd->btd", dropped_btf, output["kernel"], cotangent)
+    g_btf, output_gradients = arithmetic.affine_vjp("btf,fd->btd", dropped_btf, output, cotangent)
     g_btf = dropout.dropout_vjp(active_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
     g_btf = activation_vjp(hidden_btf, activation_name, cotangent=g_btf)["x"]
-    gradient_btd, hidden_df = arithmetic.einsum_vjp("btd,df->btf", x_btd, hidden["kernel"], g_btf)
-    gradients = {
-        "hidden": {"kernel": hidden_df, "bias": arithmetic.unbroadcast(g_btf, hidden["bias"].shape)},
-        "output": {"kernel": output_fd, "bias": arithmetic.unbroadcast(cotangent, output["bias"].shape)},
-    }
-    return {"parameters": gradients, "x_btd": gradient_btd}
+    gradient_btd, hidden_gradients = arithmetic.affine_vjp("btd,df->btf", x_btd, hidden, g_btf)
+    return {"parameters": {"hidden": hidden_gradients, "output": output_gradients}, "x_btd": gradient_btd}

@@ -1,7 +1,7 @@
-"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: attention and feed-forward as sub-layers, each with residual connection, norm and dropout (RESIDUAL)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,13 @@ def encoder_layer(
     Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
     """
     keep = keep or {}
-    return _forwards(parameters, config, x_btd, _encoder_sublayers(parameters, config, mask_bhts, keep), keep)
+    y_btd = residual_in(parameters, config, "self_attention", x_btd)
+    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, False, keep)
+    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
+
+    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
+    y_btd = _feed_forward(parameters, config, y_btd, keep)
+    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
 
 
 def encoder_layer_vjp(
@@ -36,9 +42,30 @@ def encoder_layer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through the sub-layers, from the last to the first; parameters and x_btd."""
+    """The statements of `encoder_layer`, then their vjps in reverse; parameters and x_btd."""
     keep = keep or {}
-    return _backwards(parameters, config, x_btd, _encoder_sublayers(parameters, config, mask_bhts, keep), keep, cotangent)
+    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
+    out_1_btd = _attend(parameters, config, "self_attention", in_1_btd, in_1_btd, mask_bhts, False, keep)
+    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
+    in_2_btd = residual_in(parameters, config, "feed_forward", x_2_btd)
+    out_2_btd = _feed_forward(parameters, config, in_2_btd, keep)
+
+    after_2 = residual_out_vjp(parameters, config, "feed_forward", x_2_btd, out_2_btd, keep, cotangent=cotangent)
+    inner_2 = _feed_forward_vjp(parameters, config, in_2_btd, keep, cotangent=after_2["y_btd"])
+    before_2 = residual_in_vjp(parameters, config, "feed_forward", x_2_btd, cotangent=inner_2["x_btd"])
+    g_btd = after_2["x_btd"] + before_2["x_btd"]
+
+    after_1 = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
+    inner_1 = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, mask_bhts, False, keep, cotangent=after_1["y_btd"])
+    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
+    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
+    gradients = {
+        "self_attention": inner_1["parameters"],
+        "self_attention_norm": after_1["norm"] or before_1["norm"],
+        "feed_forward": inner_2["parameters"],
+        "feed_forward_norm": after_2["norm"] or before_2["norm"],
+    }
+    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"]}
 
 
 def decoder_layer(
@@ -59,40 +86,17 @@ def decoder_layer(
     """
     checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
     keep = keep or {}
-    sublayers = _decoder_sublayers(parameters, config, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
-    return _forwards(parameters, config, x_btd, sublayers, keep)
+    y_btd = residual_in(parameters, config, "self_attention", x_btd)
+    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep)
+    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
 
+    y_btd = residual_in(parameters, config, "cross_attention", x_btd)
+    y_btd = _attend(parameters, config, "cross_attention", y_btd, memory_bsd, cross_mask_bhts, False, keep)
+    x_btd = residual_out(parameters, config, "cross_attention", x_btd, y_btd, keep)
 
-def decoder_layer_step(
-    parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    cache: Mapping[str, Any],
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """`decoder_layer` on the next tokens of a target, in evaluation, and the cache after them.
-
-    cache: self_attention, the keys and values of the tokens before, to which those of x are added; cross_attention, those of the memory.
-    """
-    grown = dict(cache)
-
-    def self_attention(x_btd: np.ndarray) -> np.ndarray:
-        new = attention.keys_and_values(parameters["self_attention"], x_btd)
-        key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True))
-        grown["self_attention"] = key_bsgk, value_bsge
-        return attention.attend(parameters["self_attention"], x_btd, key_bsgk, value_bsge, self_mask_bhts, causal=True)
-
-    def cross_attention(x_btd: np.ndarray) -> np.ndarray:
-        key_bsgk, value_bsge = cache["cross_attention"]
-        return attention.attend(parameters["cross_attention"], x_btd, key_bsgk, value_bsge, cross_mask_bhts)
-
-    def network(x_btd: np.ndarray) -> np.ndarray:
-        return feed_forward.feed_forward(parameters["feed_forward"], x_btd, config.activation)
-
-    for name, sublayer in (("self_attention", self_attention), ("cross_attention", cross_attention), ("feed_forward", network)):
-        x_btd = _residual(parameters, config, name, x_btd, sublayer, {})
-    return x_btd, grown
+    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
+    y_btd = _feed_forward(parameters, config, y_btd, keep)
+    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
 
 
 def decoder_layer_vjp(
@@ -106,76 +110,81 @@ def decoder_layer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through the sub-layers, from the last to the first; parameters, x_btd and memory_bsd."""
+    """The statements of `decoder_layer`, then their vjps in reverse; parameters, x_btd and memory_bsd."""
     keep = keep or {}
-    sublayers = _decoder_sublayers(parameters, config, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
-    return _backwards(parameters, config, x_btd, sublayers, keep, cotangent)
+    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
+    out_1_btd = _attend(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep)
+    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
+    in_2_btd = residual_in(parameters, config, "cross_attention", x_2_btd)
+    out_2_btd = _attend(parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep)
+    x_3_btd = residual_out(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep)
+    in_3_btd = residual_in(parameters, config, "feed_forward", x_3_btd)
+    out_3_btd = _feed_forward(parameters, config, in_3_btd, keep)
+
+    after_3 = residual_out_vjp(parameters, config, "feed_forward", x_3_btd, out_3_btd, keep, cotangent=cotangent)
+    inner_3 = _feed_forward_vjp(parameters, config, in_3_btd, keep, cotangent=after_3["y_btd"])
+    before_3 = residual_in_vjp(parameters, config, "feed_forward", x_3_btd, cotangent=inner_3["x_btd"])
+    g_btd = after_3["x_btd"] + before_3["x_btd"]
+
+    after_2 = residual_out_vjp(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep, cotangent=g_btd)
+    inner_2 = _attend_vjp(
+        parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep, cotangent=after_2["y_btd"]
+    )
+    before_2 = residual_in_vjp(parameters, config, "cross_attention", x_2_btd, cotangent=inner_2["query_btd"])
+    g_btd = after_2["x_btd"] + before_2["x_btd"]
+
+    after_1 = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
+    inner_1 = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep, cotangent=after_1["y_btd"])
+    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
+    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
+    gradients = {
+        "self_attention": inner_1["parameters"],
+        "self_attention_norm": after_1["norm"] or before_1["norm"],
+        "cross_attention": inner_2["parameters"],
+        "cross_attention_norm": after_2["norm"] or before_2["norm"],
+        "feed_forward": inner_3["parameters"],
+        "feed_forward_norm": after_3["norm"] or before_3["norm"],
+    }
+    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"], "memory_bsd": inner_2["memory_bsd"]}
 
 
-class _Sublayer(NamedTuple):
-    """What stands inside a residual connection. vjp: from x and a cotangent to the gradients of `parameters`, `x_btd` and other inputs."""
-
-    name: str
-    run: Callable[[np.ndarray], np.ndarray]
-    vjp: Callable[[np.ndarray, np.ndarray], dict[str, Any]]
+def residual_in(parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray) -> np.ndarray:
+    """What the sub-layer of that name is given: `norm(x)` (pre), or x itself (post)."""
+    return normalization.layer_norm(parameters[f"{name}_norm"], x_btd, config.epsilon) if config.norm_placement == "pre" else x_btd
 
 
-def _encoder_sublayers(parameters: Tree, config: TransformerConfig, mask_bhts: np.ndarray | None, keep: Tree) -> list[_Sublayer]:
-    return [_self_attention(parameters, config, mask_bhts, False, keep), _feed_forward(parameters, config, keep)]
+def residual_in_vjp(parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+    """norm, the gradients of the norm where it stands here (pre), and x_btd."""
+    if config.norm_placement != "pre":
+        return {"norm": {}, "x_btd": cotangent}
+    normed = normalization.layer_norm_vjp(parameters[f"{name}_norm"], x_btd, config.epsilon, cotangent=cotangent)
+    return {"norm": normed["parameters"], "x_btd": normed["x_btd"]}
 
 
-def _decoder_sublayers(
-    parameters: Tree, config: TransformerConfig, memory_bsd: np.ndarray,
-    self_mask_bhts: np.ndarray | None, cross_mask_bhts: np.ndarray | None, keep: Tree,
-) -> list[_Sublayer]:  # fmt: skip
-    return [
-        _self_attention(parameters, config, self_mask_bhts, True, keep),
-        _cross_attention(parameters, config, memory_bsd, cross_mask_bhts, keep),
-        _feed_forward(parameters, config, keep),
-    ]
+def residual_out(parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray, y_btd: np.ndarray, keep: Tree) -> np.ndarray:
+    """What the sub-layer's output y becomes: `x + dropout(y)` (pre), or `norm(x + dropout(y))` (post)."""
+    sum_btd = x_btd + dropout.dropout(y_btd, keep.get(f"{name}_dropout"), config.dropout_rate)
+    return normalization.layer_norm(parameters[f"{name}_norm"], sum_btd, config.epsilon) if config.norm_placement == "post" else sum_btd
 
 
-def _self_attention(parameters: Tree, config: TransformerConfig, mask_bhts: np.ndarray | None, causal: bool, keep: Tree) -> _Sublayer:
-    def run(x_btd: np.ndarray) -> np.ndarray:
-        return _attend(parameters, config, "self_attention", x_btd, x_btd, mask_bhts, causal, keep)
-
-    def vjp(x_btd: np.ndarray, g_btd: np.ndarray) -> dict[str, Any]:
-        inner = _attend_vjp(parameters, config, "self_attention", x_btd, x_btd, mask_bhts, causal, keep, g_btd)
-        return {"parameters": inner["parameters"], "x_btd": inner["query_btd"] + inner["memory_bsd"]}
-
-    return _Sublayer("self_attention", run, vjp)
-
-
-def _cross_attention(
-    parameters: Tree, config: TransformerConfig, memory_bsd: np.ndarray, mask_bhts: np.ndarray | None, keep: Tree
-) -> _Sublayer:
-    def run(x_btd: np.ndarray) -> np.ndarray:
-        return _attend(parameters, config, "cross_attention", x_btd, memory_bsd, mask_bhts, False, keep)
-
-    def vjp(x_btd: np.ndarray, g_btd: np.ndarray) -> dict[str, Any]:
-        inner = _attend_vjp(parameters, config, "cross_attention", x_btd, memory_bsd, mask_bhts, False, keep, g_btd)
-        return {"parameters": inner["parameters"], "x_btd": inner["query_btd"], "memory_bsd": inner["memory_bsd"]}
-
-    return _Sublayer("cross_attention", run, vjp)
-
-
-def _feed_forward(parameters: Tree, config: TransformerConfig, keep: Tree) -> _Sublayer:
-    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
-    settings = (config.activation, keep_btf, config.hidden_dropout_rate)
-
-    def run(x_btd: np.ndarray) -> np.ndarray:
-        return feed_forward.feed_forward(parameters["feed_forward"], x_btd, *settings)
-
-    def vjp(x_btd: np.ndarray, g_btd: np.ndarray) -> dict[str, Any]:
-        return feed_forward.feed_forward_vjp(parameters["feed_forward"], x_btd, *settings, cotangent=g_btd)
-
-    return _Sublayer("feed_forward", run, vjp)
+def residual_out_vjp(
+    parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray, y_btd: np.ndarray, keep: Tree, *, cotangent: np.ndarray
+) -> dict[str, Any]:
+    """norm, the gradients of the norm where it stands here (post), x_btd and y_btd."""
+    keep_btd, norm = keep.get(f"{name}_dropout"), {}
+    if config.norm_placement == "post":
+        sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
+        normed = normalization.layer_norm_vjp(parameters[f"{name}_norm"], sum_btd, config.epsilon, cotangent=cotangent)
+        norm, cotangent = normed["parameters"], normed["x_btd"]
+    dropped = dropout.dropout_vjp(y_btd, keep_btd, config.dropout_rate, cotangent=cotangent)
+    return {"norm": norm, "x_btd": cotangent, "y_btd": dropped["x"]}
 
 
 def _attend(
     parameters: Tree, config: TransformerConfig, name: str, query_btd: np.ndarray, memory_bsd: np.ndarray,
     mask_bhts: np.ndarray | None, causal: bool, keep: Tree,
 ) -> np.ndarray:  # fmt: skip
+    """The attention of that name, with its dropout mask."""
     keep_bhts = keep.get(name, {}).get("weights_dropout")
     return attention.multi_head_attention(
         parameters[name], query_btd, memory_bsd, mask_bhts,
@@ -185,7 +194,7 @@ def _attend(
 
 def _attend_vjp(
     parameters: Tree, config: TransformerConfig, name: str, query_btd: np.ndarray, memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None, causal: bool, keep: Tree, cotangent: np.ndarray,
+    mask_bhts: np.ndarray | None, causal: bool, keep: Tree, *, cotangent: np.ndarray,
 ) -> dict[str, Any]:  # fmt: skip
     keep_bhts = keep.get(name, {}).get("weights_dropout")
     return attention.multi_head_attention_vjp(
@@ -194,55 +203,15 @@ def _attend_vjp(
     )  # fmt: skip
 
 
-def _forwards(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, sublayers: Sequence[_Sublayer], keep: Tree) -> np.ndarray:
-    for sublayer in sublayers:
-        x_btd = _residual(parameters, config, sublayer.name, x_btd, sublayer.run, keep)
-    return x_btd
+def _feed_forward(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, keep: Tree) -> np.ndarray:
+    """The feed-forward network, with the dropout mask of its hidden layer."""
+    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
+    return feed_forward.feed_forward(parameters["feed_forward"], x_btd, config.activation, keep_btf, config.hidden_dropout_rate)
 
 
-def _backwards(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, sublayers: Sequence[_Sublayer], keep: Tree, cotangent: np.ndarray
+def _feed_forward_vjp(
+    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, keep: Tree, *, cotangent: np.ndarray
 ) -> dict[str, Any]:
-    """The input of every sub-layer again, then each sub-layer's gradients from the cotangent that the next one leaves."""
-    inputs = [x_btd]
-    for sublayer in sublayers[:-1]:
-        inputs.append(_residual(parameters, config, sublayer.name, inputs[-1], sublayer.run, keep))
-    gradients: dict[str, Any] = {"parameters": {}, "x_btd": cotangent}
-    for sublayer, x_btd in zip(reversed(sublayers), reversed(inputs), strict=True):
-        inner = _residual_vjp(parameters, config, sublayer, x_btd, keep, gradients["x_btd"])
-        gradients = gradients | inner | {"parameters": inner["parameters"] | gradients["parameters"]}
-    return gradients
-
-
-def _residual(
-    parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray, sublayer: Callable[[np.ndarray], np.ndarray], keep: Tree
-) -> np.ndarray:
-    norm, keep_btd = parameters[f"{name}_norm"], keep.get(f"{name}_dropout")
-    if config.norm_placement == "pre":
-        y_btd = sublayer(normalization.layer_norm(norm, x_btd, config.epsilon))
-        return x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
-    y_btd = dropout.dropout(sublayer(x_btd), keep_btd, config.dropout_rate)
-    return normalization.layer_norm(norm, x_btd + y_btd, config.epsilon)
-
-
-def _residual_vjp(
-    parameters: Tree, config: TransformerConfig, sublayer: _Sublayer, x_btd: np.ndarray, keep: Tree, cotangent: np.ndarray
-) -> dict[str, Any]:
-    """The sum of what comes through the sub-layer and what comes past it."""
-    norm, keep_btd = parameters[f"{sublayer.name}_norm"], keep.get(f"{sublayer.name}_dropout")
-    if config.norm_placement == "pre":
-        normed_btd = normalization.layer_norm(norm, x_btd, config.epsilon)
-        # Dropout is linear: of the sub-layer's output its gradient needs the shape alone, which is that of x.
-        g_btd = dropout.dropout_vjp(x_btd, keep_btd, config.dropout_rate, cotangent=cotangent)["x"]
-        inner = sublayer.vjp(normed_btd, g_btd)
-        normed = normalization.layer_norm_vjp(norm, x_btd, config.epsilon, cotangent=inner["x_btd"])
-        past_btd, through_btd = cotangent, normed["x_btd"]
-    else:
-        y_btd = sublayer.run(x_btd)
-        dropped_btd = dropout.dropout(y_btd, keep_btd, config.dropout_rate)
-        normed = normalization.layer_norm_vjp(norm, x_btd + dropped_btd, config.epsilon, cotangent=cotangent)
-        past_btd = normed["x_btd"]
-        inner = sublayer.vjp(x_btd, dropout.dropout_vjp(y_btd, keep_btd, config.dropout_rate, cotangent=past_btd)["x"])
-        through_btd = inner["x_btd"]
-    both = {sublayer.name: inner["parameters"], f"{sublayer.name}_norm": normed["parameters"]}
-    return inner | {"parameters": both, "x_btd": past_btd + through_btd}
+    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
+    settings = config.activation, keep_btf, config.hidden_dropout_rate
+    return feed_forward.feed_forward_vjp(parameters["feed_forward"], x_btd, *settings, cotangent=cotangent)

@@ -26,18 +26,18 @@ def cross_entropy(
     label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing is spread over all V tokens, the true
     one included. total: the number of labels that count in the whole batch, by default in this one: the losses and the gradients of a
     batch's parts add up to those of the batch when each is given the batch's total. Where no label counts the loss is 0.
-    Half types compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit.
+    Half-precision dtypes compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
-    log_p_btv = _log_softmax(arithmetic.widen(logits_btv))
+    log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))
     number = log_p_btv.dtype.type
     loss_bt = -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
     if smoothing:
         loss_bt = loss_bt - number(smoothing) * arithmetic.mean(log_p_btv, axis=-1)[..., 0]
     # A label that does not count adds nothing, whatever its logits are.
     counted_bt = np.where(weight_bt > 0, loss_bt, number(0)) * weight_bt
-    return arithmetic.total(counted_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
+    return arithmetic.sum(counted_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
 
 
 def cross_entropy_vjp(
@@ -46,12 +46,12 @@ def cross_entropy_vjp(
 ) -> dict[str, Any]:  # fmt: skip
     """`dL/dlogits = mask (p - q) / total`, times the cotangent; zero where a label does not count."""
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
-    p_btv = softmax.softmax(arithmetic.widen(logits_btv))
+    p_btv = softmax.softmax(arithmetic.upcast_half(logits_btv))
     number = p_btv.dtype.type
     gradient_btv = p_btv - number(smoothing / logits_btv.shape[-1])
     true_bt1 = np.take_along_axis(gradient_btv, label_bt[..., None], axis=-1)
     np.put_along_axis(gradient_btv, label_bt[..., None], true_bt1 - number(1 - smoothing), axis=-1)
-    factor_bt1 = (weight_bt * arithmetic.widen(np.asarray(cotangent)).astype(number))[..., None]
+    factor_bt1 = (weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number))[..., None]
     gradient_btv = np.where(weight_bt[..., None] > 0, gradient_btv, number(0)) * factor_bt1
     return {"logits_btv": gradient_btv.astype(logits_btv.dtype)}
 
@@ -64,9 +64,9 @@ def _weight(logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | 
         mask_bt = np.ones(label_bt.shape, dtype=bool)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     count = int(mask_bt.sum()) if total is None else total
-    return mask_bt / arithmetic.widen(logits_btv).dtype.type(max(count, 1))
+    return mask_bt / arithmetic.upcast_half(logits_btv).dtype.type(max(count, 1))
 
 
 def _log_softmax(x_btv: np.ndarray) -> np.ndarray:
     shifted_btv = x_btv - np.max(x_btv, axis=-1, keepdims=True)
-    return shifted_btv - np.log(arithmetic.total(arithmetic.exp(shifted_btv), axis=-1))
+    return shifted_btv - np.log(arithmetic.sum(arithmetic.exp(shifted_btv), axis=-1))

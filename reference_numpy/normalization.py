@@ -14,13 +14,13 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
     The variance is biased (divided by d) and taken in a second pass over the centred values, so that a large mean costs no accuracy.
-    Half types compute in float32 up to and with the offset. parameters: scale `d`, offset `d`. Returns `b t d`.
+    Half-precision dtypes compute in float32 up to and with the offset. parameters: scale `d`, offset `d`. Returns `b t d`.
     Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
     normalised_btd, _ = _normalise(x_btd, epsilon)
-    y_btd = normalised_btd * arithmetic.widen(parameters["scale"])
-    y_btd += arithmetic.widen(parameters["offset"])
+    y_btd = normalised_btd * arithmetic.upcast_half(parameters["scale"])
+    y_btd += arithmetic.upcast_half(parameters["offset"])
     return y_btd.astype(x_btd.dtype, copy=False)
 
 
@@ -30,8 +30,8 @@ def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsi
     `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a finite gradient.
     """
     normalised_btd, deviation_bt1 = _normalise(x_btd, epsilon)
-    g_btd = arithmetic.widen(cotangent)
-    h_btd = g_btd * arithmetic.widen(parameters["scale"])
+    g_btd = arithmetic.upcast_half(cotangent)
+    h_btd = g_btd * arithmetic.upcast_half(parameters["scale"])
     slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
     gradient_btd = arithmetic.divide(h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1)
     shape, dtype = parameters["scale"].shape, parameters["scale"].dtype
@@ -41,8 +41,8 @@ def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsi
 
 
 def _normalise(x_btd: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half types in float32."""
-    wide_btd = arithmetic.widen(x_btd)
+    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half-precision dtypes in float32."""
+    wide_btd = arithmetic.upcast_half(x_btd)
     centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
     variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)
     deviation_bt1 = np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon))

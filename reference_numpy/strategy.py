@@ -1,66 +1,61 @@
 """How the tokens of an answer are chosen: every option of the searches and of sampling."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from .config import TransformerConfig, is_integer, is_number
-from .suggestions import LONGEST_NAME, unknown
+from .config import TransformerConfig
+from .fields import BOOLEAN, Fields, Rule, at_most, integer, is_number
 
 __all__ = ["Strategy"]
 
 LONGEST = 2**16  # max_new_tokens: every answer has room for so many, however early it ends
-LARGEST = 2**31 - 1  # of the other integers, which programs hold in 32 bits
+_OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
+
+_Natural = Annotated[int, integer(0)]
+_Count = Annotated[int, integer(1)]
+_Flag = Annotated[bool, BOOLEAN]
+_Penalty = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
+_Temperature = Annotated[float, Rule(lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9")]
+_Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
+_Exponent = Annotated[float, Rule(lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
+class Strategy(Fields):
     """The options of an answer. Those that a search has no use for are not read by it.
 
     Raises ValueError naming every field that is out of range, with what is required and what came.
     """
 
-    start_id: int  # the target begins with it, and it is never chosen
-    end_id: int  # ends an answer
-    max_new_tokens: int  # the end token counts
-    min_new_tokens: int = 0  # so many tokens come before the end token at least
-    repetition_penalty: float = 1.0  # makes a token that the target holds less likely; 1: no less (SAMPLE)
-    no_repeat_ngram: int = 0  # no run of so many tokens appears twice in the target; 0: any may
-    temperature: float = 1.0  # divides the logits that are sampled from; 0: always the likeliest token
-    top_k: int = 0  # samples from the k likeliest tokens; 0: from all
-    top_p: float = 1.0  # samples from the likeliest tokens that together have at least this probability
-    beam_size: int = 1  # live beams of a row
-    n_best: int = 1  # hypotheses of a row that are returned
-    alpha: float = 0.6  # of the length penalty (BEAM)
-    early_stop: bool = False  # a row stops when beam_size hypotheses are finished, whatever could still beat them
+    KIND: ClassVar[str] = "strategy"
+    LARGEST: ClassVar[int] = 2**31 - 1  # programs hold integers in 32 bits
 
-    def __post_init__(self) -> None:
-        if problems := [*self._problems()] or [*self._conflicts()]:
-            raise ValueError("; ".join(problems))
-
-    def _problems(self) -> Iterator[str]:
-        for name, (good, wanted) in _RANGES.items():
-            if not good(value := getattr(self, name)):
-                yield f"{name} must be {wanted}; got {value!r:.{LONGEST_NAME}}"
-            elif is_integer(value) and value > (most := LONGEST if name == "max_new_tokens" else LARGEST):
-                yield f"{name} must be at most {most}; got {value!r:.{LONGEST_NAME}}"
+    start_id: _Natural  # the target begins with it, and it is never chosen
+    end_id: _Natural  # ends an answer
+    max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # the end token counts
+    min_new_tokens: _Natural = 0  # so many tokens come before the end token at least
+    repetition_penalty: _Penalty = 1.0  # makes a token that the target holds less likely; 1: no less (SAMPLE)
+    no_repeat_ngram: _Natural = 0  # no run of so many tokens appears twice in the target; 0: any may
+    temperature: _Temperature = 1.0  # divides the logits that are sampled from; 0: always the likeliest token
+    top_k: _Natural = 0  # samples from the k likeliest tokens; 0: from all
+    top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
+    beam_size: _Count = 1  # live beams of a row
+    n_best: _Count = 1  # hypotheses of a row that are returned
+    alpha: _Exponent = 0.6  # of the length penalty (BEAM)
+    early_stop: _Flag = False  # a row stops when beam_size hypotheses are finished, whatever could still beat them
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_new_tokens >= self.max_new_tokens:
             yield f"min_new_tokens must be less than max_new_tokens; got {self.min_new_tokens} and {self.max_new_tokens}"
         if self.n_best > self.beam_size:
             yield f"n_best must be at most beam_size; got {self.n_best} and {self.beam_size}"
-        if self.alpha * (math.log(5 + self.max_new_tokens) - math.log(6)) >= _LARGEST:
+        if self.alpha * (math.log(5 + self.max_new_tokens) - math.log(6)) >= _OVERFLOW:
             yield (
                 f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; "
                 f"got {self.alpha} for n={self.max_new_tokens}"
             )
-
-    def replace(self, **changes: Any) -> "Strategy":
-        """A copy with some fields changed; raises ValueError on values out of range."""
-        return dataclasses.replace(self, **changes)
 
     @classmethod
     def of(cls, fields: "Strategy | Mapping[str, Any]", config: TransformerConfig) -> "Strategy":
@@ -68,7 +63,7 @@ class Strategy:
 
         Raises ValueError on fields that are unknown, missing or out of range, and on ids and beams that do not fit the vocabulary.
         """
-        result = fields if isinstance(fields, Strategy) else cls(**_known(fields))
+        result = fields if isinstance(fields, Strategy) else cls.from_dict(fields)
         problems = [
             f"{name} must lie in 0 .. {config.target_vocabulary - 1}; got {id_}"
             for name, id_ in (("start_id", result.start_id), ("end_id", result.end_id))
@@ -84,44 +79,11 @@ class Strategy:
             raise ValueError("; ".join(problems))
         return result
 
-    def barred(self, config: TransformerConfig) -> list[int]:
+    def forbidden_ids(self, config: TransformerConfig) -> list[int]:
         """The ids that are no part of any answer: padding and the start token, unless it is the end token too."""
         ids = {config.padding_id, self.start_id} - {None, self.end_id}
         return sorted(ids)  # type: ignore[arg-type, type-var]
 
-    def filler(self, config: TransformerConfig) -> int:
+    def pad_id(self, config: TransformerConfig) -> int:
         """The id after the end of an answer: padding, where the config has it; otherwise the end token."""
         return self.end_id if config.padding_id is None else config.padding_id
-
-
-def _known(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = {field.name: field.default for field in dataclasses.fields(Strategy)}
-    problems = unknown("strategy field", fields, names)
-    problems += [f"a strategy needs {name}" for name, default in names.items() if default is dataclasses.MISSING and name not in fields]
-    if problems:
-        raise ValueError("; ".join(problems))
-    return fields
-
-
-def _integer(least: int) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
-
-
-_LARGEST = 128 * math.log(2)  # the logarithm of what float32 cannot hold
-
-# field -> (what a value must satisfy, how the message says it)
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "start_id": _integer(0),
-    "end_id": _integer(0),
-    "max_new_tokens": _integer(1),
-    "min_new_tokens": _integer(0),
-    "repetition_penalty": (lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9"),
-    "no_repeat_ngram": _integer(0),
-    "temperature": (lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9"),
-    "top_k": _integer(0),
-    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1"),
-    "beam_size": _integer(1),
-    "n_best": _integer(1),
-    "alpha": (lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less"),
-    "early_stop": (lambda value: isinstance(value, bool), "True or False"),
-}

@@ -1,23 +1,19 @@
-"""Encoder, decoder and the whole Transformer."""
+"""The whole Transformer: from token ids to logits and the training loss."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, layers, loss, mask, normalization, positional_encoding
+from . import checks, dropout, embedding, loss, mask, positional_encoding, stacks
 from .config import TransformerConfig
 from .parameters import flatten, nest
 
 __all__ = [
     "decode",
     "decode_vjp",
-    "decoder",
-    "decoder_vjp",
     "encode",
     "encode_vjp",
-    "encoder",
-    "encoder_vjp",
     "training_loss",
     "training_loss_vjp",
     "transformer",
@@ -25,90 +21,6 @@ __all__ = [
 ]
 
 Tree = Mapping[str, Any]
-
-
-def encoder(
-    parameters: Tree, config: TransformerConfig, x_bsd: np.ndarray, mask_bhts: np.ndarray | None = None, keep: Tree | None = None
-) -> np.ndarray:
-    """The stack of encoder layers, then the final norm where the config has one. Vectors in, vectors out: `b s d`.
-
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
-    """
-    layer_keep = (keep or {}).get("layers", {})
-    for index in range(config.encoder_layers):
-        x_bsd = layers.encoder_layer(parameters["layers"][str(index)], config, x_bsd, mask_bhts, layer_keep.get(str(index)))
-    return normalization.layer_norm(parameters["final_norm"], x_bsd, config.epsilon) if config.final_norm else x_bsd
-
-
-def encoder_vjp(
-    parameters: Tree,
-    config: TransformerConfig,
-    x_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """The input of every layer again, then backwards from the final norm to the first layer; parameters and x_bsd."""
-    layer_keep = (keep or {}).get("layers", {})
-    inputs_bsd = [x_bsd]
-    for index in range(config.encoder_layers):
-        layer = parameters["layers"][str(index)]
-        inputs_bsd.append(layers.encoder_layer(layer, config, inputs_bsd[-1], mask_bhts, layer_keep.get(str(index))))
-    g_bsd, gradients = _final_norm_vjp(parameters, config, inputs_bsd.pop(), cotangent)
-    for index in reversed(range(config.encoder_layers)):
-        layer, site = parameters["layers"][str(index)], layer_keep.get(str(index))
-        inner = layers.encoder_layer_vjp(layer, config, inputs_bsd[index], mask_bhts, site, cotangent=g_bsd)
-        gradients["layers"][str(index)], g_bsd = inner["parameters"], inner["x_btd"]
-    return {"parameters": gradients, "x_bsd": g_bsd}
-
-
-def decoder(
-    parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
-) -> np.ndarray:
-    """The stack of decoder layers, then the final norm where the config has one. Vectors in, vectors out: `b t d`.
-
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
-    """
-    layer_keep = (keep or {}).get("layers", {})
-    for index in range(config.decoder_layers):
-        x_btd = layers.decoder_layer(
-            parameters["layers"][str(index)], config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index))
-        )
-    return normalization.layer_norm(parameters["final_norm"], x_btd, config.epsilon) if config.final_norm else x_btd
-
-
-def decoder_vjp(
-    parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """As `encoder_vjp`; parameters, x_btd and memory_bsd, to which every layer adds."""
-    layer_keep, masks = (keep or {}).get("layers", {}), (self_mask_bhts, cross_mask_bhts)
-    inputs_btd = [x_btd]
-    for index in range(config.decoder_layers):
-        layer = parameters["layers"][str(index)]
-        inputs_btd.append(layers.decoder_layer(layer, config, inputs_btd[-1], memory_bsd, *masks, layer_keep.get(str(index))))
-    g_btd, gradients = _final_norm_vjp(parameters, config, inputs_btd.pop(), cotangent)
-    g_bsd = np.zeros_like(memory_bsd)
-    for index in reversed(range(config.decoder_layers)):
-        layer, site = parameters["layers"][str(index)], layer_keep.get(str(index))
-        inner = layers.decoder_layer_vjp(layer, config, inputs_btd[index], memory_bsd, *masks, site, cotangent=g_btd)
-        gradients["layers"][str(index)], g_btd = inner["parameters"], inner["x_btd"]
-        g_bsd = g_bsd + inner["memory_bsd"]
-    return {"parameters": gradients, "x_btd": g_btd, "memory_bsd": g_bsd}
 
 
 def encode(
@@ -122,7 +34,7 @@ def encode(
     """
     keep = (keep or {}).get("encoder", {})
     x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
-    return encoder(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep)
+    return stacks.encoder(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep)
 
 
 def encode_vjp(
@@ -137,7 +49,7 @@ def encode_vjp(
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     keep = (keep or {}).get("encoder", {})
     x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
-    inner = encoder_vjp(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent)
+    inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent)
     embedded = _embed_vjp(parameters["source_embedding"], config, source, keep, inner["x_bsd"])
     gradients = {"source_embedding": embedded["parameters"], "encoder": inner["parameters"]}
     return {"parameters": gradients} | ({"source": embedded["token"]} if "token" in embedded else {})
@@ -158,7 +70,7 @@ def decode(
     where the config has no decoder.
     """
     x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
-    x_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
+    x_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     return embedding.logits(head(parameters, config), x_btd)
 
 
@@ -179,9 +91,9 @@ def decode_vjp(
     """
     table = target_table(config)
     x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
-    y_btd = decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
+    y_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
-    inner = decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"])
+    inner = stacks.decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"])
     embedded = _embed_vjp(parameters[table], config, target, keep, inner["x_btd"])
     gradients = {table: embedded["parameters"], "decoder": inner["parameters"]}
     if config.tie_logits:
@@ -314,16 +226,6 @@ def head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
     """The parameters of the logits; tied, their kernel is the transposed table."""
     head = dict(parameters.get("logits", {}))
     return head | {"kernel": parameters[target_table(config)]["table"].T} if config.tie_logits else head
-
-
-def _final_norm_vjp(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, cotangent: np.ndarray
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """The cotangent before the final norm, where the config has one, and the gradients of a stack whose layers are still to come."""
-    if not config.final_norm:
-        return cotangent, {"layers": {}}
-    inner = normalization.layer_norm_vjp(parameters["final_norm"], x_btd, config.epsilon, cotangent=cotangent)
-    return inner["x_btd"], {"layers": {}, "final_norm": inner["parameters"]}
 
 
 def _sum(first: Tree, second: Tree) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from rosettaformer.conformance.reference.components import DECODING, TRAINING, f
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
 PLACES = (
-    "attention.scaled_dot_product_attention", "attention._project", "embedding.embedding", "embedding.logits", "feed_forward.activation",
-    "feed_forward.feed_forward", "layers._residual", "normalization.layer_norm", "positional_encoding.positional_encoding",
+    "attention.scaled_dot_product_attention", "attention._projection", "embedding.embedding", "embedding.logits", "feed_forward.activation",
+    "feed_forward.feed_forward", "layers.residual_out", "normalization.layer_norm", "positional_encoding.positional_encoding",
 )  # fmt: skip
 _einsum = arithmetic.einsum
 
@@ -75,11 +75,11 @@ def _einsum_shuffled(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return _einsum(subscripts, *moved)
 
 
-def _total_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
+def _sum_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
     return np.sum(_shuffled(array, axis), axis=axis, keepdims=True)
 
 
-ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "total": _total_shuffled}
+ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "sum": _sum_shuffled}
 
 
 def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:

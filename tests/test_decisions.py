@@ -23,6 +23,7 @@ from reference_numpy import (
     preset,
     schedule,
     sites,
+    stacks,
     transformer,
 )
 from reference_numpy.softmax import softmax
@@ -388,7 +389,7 @@ def test_DROPOUT_drops_the_sum_of_embedding_and_position_and_the_sublayer_before
     assert_allclose(pre, x + a / 0.8 * keep["self_attention_dropout"], rtol=1e-12)
     part, ids = tree(config, 16), np.array([[5, 6]])
     nothing = {"encoder": {"embedding_dropout": np.zeros((1, 2, 5), bool)}}
-    zeros = transformer.encoder(part["encoder"], config, np.zeros((1, 2, 5)))
+    zeros = stacks.encoder(part["encoder"], config, np.zeros((1, 2, 5)))
     assert_array_equal(transformer.encode(part, config, ids, keep=nothing), zeros)
 
 

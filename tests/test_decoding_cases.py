@@ -36,7 +36,7 @@ class Margins(Chooser):
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
         for other in range(scores_bv.shape[1]):
-            if other != own and replay.might(other, key[1], scores_bv, again, FAR):
+            if other != own and replay.could_choose(other, key[1], scores_bv, again, FAR):
                 self.least = 0.0
         return own
 

@@ -222,7 +222,7 @@ def test_errors_of_all_scores_add_up_in_a_draw() -> None:
         def again(other_bv: np.ndarray, number: float = number) -> np.ndarray:
             return sampling.draw(other_bv, np.array([number]))
 
-        assert replay.might(2, 0, scores_bv, again, 0.01) == drawn
+        assert replay.could_choose(2, 0, scores_bv, again, 0.01) == drawn
 
 
 @pytest.mark.parametrize("cut", ["nothing", "top_k", "top_p"])
@@ -247,7 +247,7 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
         other = again(scores_bv + rng.uniform(-error, error, scores_bv.shape))[0]
         if other != again(scores_bv)[0]:
             differing += 1
-            assert replay.might(int(other), 0, scores_bv, again, error)
+            assert replay.could_choose(int(other), 0, scores_bv, again, error)
     assert differing or cut == "nothing"
 
 

@@ -14,7 +14,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 # what the ports share: declarations and checks, never the truth's math
-SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "recipe", "sites", "strategy", "suggestions"}
+SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions"}
 # The truth's files that every port has a twin of.
 TWINS = (
     "embedding",
@@ -26,6 +26,7 @@ TWINS = (
     "normalization",
     "dropout",
     "layers",
+    "stacks",
     "transformer",
     "loss",
     "optimizer",

@@ -20,6 +20,7 @@ from reference_numpy import (
     positional_encoding,
     preset,
     schedule,
+    stacks,
     transformer,
 )
 from reference_numpy.softmax import softmax
@@ -133,7 +134,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh; got 'gelu'"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
-    (lambda: transformer.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG.replace(decoder_layers=0), IDS, X),
      "decoding needs at least one decoder layer; got decoder_layers=0"),
@@ -241,8 +242,8 @@ EMPTY_BATCH: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
         lambda p: layers.decoder_layer(layer(p, "decoder"), CONFIG, x(p), memory(p), None, true(0, 1, 1, 5)),
         (0, 3, 6),
     ),
-    "encoder": (lambda p: transformer.encoder(p["encoder"], CONFIG, x(p)), (0, 3, 6)),
-    "decoder": (lambda p: transformer.decoder(p["decoder"], CONFIG, x(p), memory(p)), (0, 3, 6)),
+    "encoder": (lambda p: stacks.encoder(p["encoder"], CONFIG, x(p)), (0, 3, 6)),
+    "decoder": (lambda p: stacks.decoder(p["decoder"], CONFIG, x(p), memory(p)), (0, 3, 6)),
     "logits": (lambda p: embedding.logits({"kernel": p["source_embedding"]["table"].T}, x(p)), (0, 3, 7)),
     "encode": (lambda p: transformer.encode(p, CONFIG, IDS[:0]), (0, 3, 6)),
     "decode": (lambda p: transformer.decode(p, CONFIG, IDS[:0], memory(p), true(0, 5)), (0, 3, 7)),

@@ -23,6 +23,7 @@ from reference_numpy import (
     preset,
     sites,
     softmax,
+    stacks,
     transformer,
 )
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
@@ -235,7 +236,7 @@ def test_stacks_of_two_layers(placement: str, final_norm: bool) -> None:
                             feed_forward_width=2, value_size=1)  # fmt: skip
     x, memory = normal(BATCH, TARGET, 4), normal(BATCH, SOURCE, 4)
     mask = np.array([[1, 0, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    encode, decode = (transformer.encoder, transformer.encoder_vjp), (transformer.decoder, transformer.decoder_vjp)
+    encode, decode = (stacks.encoder, stacks.encoder_vjp), (stacks.decoder, stacks.decoder_vjp)
     keep = keep_of("encoder", config) if final_norm else None
     prove(*encode, parameters=tree(config, 5, "encoder"), config=config, x_bsd=memory, mask_bhts=mask, keep=keep)
     keep = keep_of("decoder", config) if final_norm else None

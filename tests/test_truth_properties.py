@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, configs, draw_parameters, draw_tokens, seeds, tree
 
-from reference_numpy import TransformerConfig, attention, layers, parameters, preset, transformer
+from reference_numpy import TransformerConfig, attention, layers, parameters, preset, stacks, transformer
 
 seeded = settings(max_examples=40, deadline=None, derandomize=True)
 # Sums of another length or batch may add up in another order; the norm of an almost constant row enlarges that by up to 1/sqrt(epsilon).
@@ -59,11 +59,11 @@ def test_no_position_sees_a_later_one(config: TransformerConfig, seed: int) -> N
 def test_a_position_sees_itself_and_every_earlier_one(config: TransformerConfig, seed: int) -> None:
     part, rng = tree(config, seed, "decoder"), np.random.default_rng(seed)
     x, memory = rng.normal(size=(1, TARGET, 8)), rng.normal(size=(1, SOURCE, 8))
-    y = transformer.decoder(part, config, x, memory)
+    y = stacks.decoder(part, config, x, memory)
     for t in range(TARGET):
         moved = x.copy()
         moved[:, t] = rng.normal(size=8)
-        difference = np.abs(transformer.decoder(part, config, moved, memory) - y).max(axis=-1)[0]
+        difference = np.abs(stacks.decoder(part, config, moved, memory) - y).max(axis=-1)[0]
         assert (difference[t:] > 0).all()
         assert (difference[:t] == 0).all()
 
@@ -94,13 +94,13 @@ def test_vectors_under_the_mask_cannot_matter(config: TransformerConfig, seed: i
         ragged(rng, SOURCE),
         ragged(rng, TARGET),
     )
-    memory = transformer.encoder(part["encoder"], config, x, real_s[:, None, None])
-    output = transformer.decoder(part["decoder"], config, y, memory, real_t[:, None, None], real_s[:, None, None])
+    memory = stacks.encoder(part["encoder"], config, x, real_s[:, None, None])
+    output = stacks.decoder(part["decoder"], config, y, memory, real_t[:, None, None], real_s[:, None, None])
     x[~real_s], y[~real_t] = 1e3, -1e3
-    other = transformer.encoder(part["encoder"], config, x, real_s[:, None, None])
+    other = stacks.encoder(part["encoder"], config, x, real_s[:, None, None])
     assert_allclose(other[real_s], memory[real_s], **SAME)
     other[~real_s] = 1e3
-    changed = transformer.decoder(part["decoder"], config, y, other, real_t[:, None, None], real_s[:, None, None])
+    changed = stacks.decoder(part["decoder"], config, y, other, real_t[:, None, None], real_s[:, None, None])
     assert_allclose(changed[real_t], output[real_t], **SAME)
 
 
@@ -141,13 +141,13 @@ def test_stacks_are_their_own_layers_in_turn(config: TransformerConfig, seed: in
     rng = np.random.default_rng(seed)
     part, real = tree(config, seed), ragged(rng, SOURCE)[:, None, None]
     x, y = rng.normal(size=(BATCH, SOURCE, config.model_width)), rng.normal(size=(BATCH, TARGET, config.model_width))
-    memory, output = transformer.encoder(part["encoder"], config, x, real), y
+    memory, output = stacks.encoder(part["encoder"], config, x, real), y
     for layer in ("0", "1"):
         x = layers.encoder_layer(part["encoder"]["layers"][layer], config, x, real)
     for layer in ("0", "1"):
         output = layers.decoder_layer(part["decoder"]["layers"][layer], config, output, x, None, real)
     assert_array_equal(memory, x)
-    assert_array_equal(transformer.decoder(part["decoder"], config, y, memory, None, real), output)
+    assert_array_equal(stacks.decoder(part["decoder"], config, y, memory, None, real), output)
 
 
 @seeded
@@ -156,8 +156,8 @@ def test_order_within_an_encoder_without_positions_does_not_matter(config: Trans
     rng = np.random.default_rng(seed)
     part, x, real = tree(config, seed, "encoder"), rng.normal(size=(BATCH, SOURCE, config.model_width)), ragged(rng, SOURCE)
     order = rng.permutation(SOURCE)
-    y = transformer.encoder(part, config, x, real[:, None, None])
-    assert_allclose(transformer.encoder(part, config, x[:, order], real[:, order][:, None, None]), y[:, order], **SAME)
+    y = stacks.encoder(part, config, x, real[:, None, None])
+    assert_allclose(stacks.encoder(part, config, x[:, order], real[:, order][:, None, None]), y[:, order], **SAME)
 
 
 def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> Any:

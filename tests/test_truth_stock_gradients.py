@@ -25,7 +25,7 @@ from test_truth_stock_layers import (
     vectors,
 )
 
-from reference_numpy import attention, embedding, feed_forward, layers, loss, normalization, optimizer, transformer
+from reference_numpy import attention, embedding, feed_forward, layers, loss, normalization, optimizer, stacks
 
 
 def torch_gradients(function: Any, g: np.ndarray, *inputs: np.ndarray, **arguments: Any) -> list[np.ndarray]:
@@ -157,9 +157,9 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     masks |= {"src_key_padding_mask": ~source_real, "memory_key_padding_mask": ~source_real}
     module(*tensors, **{name: torch.tensor(mask) for name, mask in masks.items()}).backward(torch.tensor(g))
     self_mask, cross_mask = target_real[:, None, None], source_real[:, None, None]
-    memory = transformer.encoder(part["encoder"], config, source, cross_mask)
-    second = transformer.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
-    first = transformer.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
+    memory = stacks.encoder(part["encoder"], config, source, cross_mask)
+    second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
+    first = stacks.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
     assert_module(module, state({"encoder": first["parameters"], "decoder": second["parameters"]}))
     assert_allclose(first["x_bsd"], tensors[0].grad.numpy(), **EXACT)
     assert_allclose(second["x_btd"], tensors[1].grad.numpy(), **EXACT)

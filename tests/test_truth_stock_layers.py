@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from strategies import tree
 
-from reference_numpy import TransformerConfig, attention, layers, normalization, preset, transformer
+from reference_numpy import TransformerConfig, attention, layers, normalization, preset, stacks
 
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 CONFIG = preset("tiny", model_width=12, heads=3, key_value_heads=3, key_size=4, value_size=4, feed_forward_width=17, attention_bias=True,
@@ -214,8 +214,8 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     masks = {"tgt_mask": np.triu(np.ones((TARGET, TARGET), bool), 1), "tgt_key_padding_mask": ~target_real}
     masks |= {"src_key_padding_mask": ~source_real, "memory_key_padding_mask": ~source_real}
     expected = torch_run(module, source, target, **masks)
-    memory = transformer.encoder(part["encoder"], config, source, source_real[:, None, None])
-    actual = transformer.decoder(part["decoder"], config, target, memory, target_real[:, None, None], source_real[:, None, None])
+    memory = stacks.encoder(part["encoder"], config, source, source_real[:, None, None])
+    actual = stacks.decoder(part["decoder"], config, target, memory, target_real[:, None, None], source_real[:, None, None])
     assert_allclose(actual, expected, **EXACT)
 
 

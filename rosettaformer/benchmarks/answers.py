@@ -118,7 +118,7 @@ class Truth:
         if kept is None or not np.array_equal(kept[0], token_bn):
             target = np.concatenate([np.full((len(token_bn), 1), START), token_bn[:, :-1]], axis=1)
             logits_bnv = truth.transformer(self._nested, problem.config, problem.source, target)
-            logits_bnv[:, :, problem.strategy.barred(problem.config)] = -np.inf
+            logits_bnv[:, :, problem.strategy.forbidden_ids(problem.config)] = -np.inf
             kept = self._kept = token_bn, logits_bnv
         return kept[1]
 

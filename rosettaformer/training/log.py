@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reference_numpy.config import is_number
+from reference_numpy.fields import is_number
 
 from ..checkpoints.reading import parse_json
 from ..checkpoints.replacing import replacing

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from reference_numpy.config import LARGEST, LONGEST_NAME, is_integer, is_number
+from reference_numpy.fields import Fields, is_integer, is_number
+from reference_numpy.suggestions import LONGEST_NAME
 
 __all__ = ["BOOLEAN", "LARGEST", "OBJECT", "Check", "Table", "choice", "integer", "number", "optional", "problems", "several", "text"]
 
+LARGEST = Fields.LARGEST
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
 

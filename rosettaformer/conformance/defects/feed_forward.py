@@ -19,7 +19,7 @@ def _other_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
 def _quick_gelu(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
     if name == "relu":
         return original(x, name)
-    wide = arithmetic.widen(x)
+    wide = arithmetic.upcast_half(x)
     number = wide.dtype.type
     return arithmetic.divide(wide, number(1) + arithmetic.exp(number(-1.702) * wide)).astype(x.dtype, copy=False)
 

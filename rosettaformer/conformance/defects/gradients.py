@@ -140,6 +140,6 @@ DEFECTS = (
             "jax": "self.layers = nnx.List([Layer(config, rngs) for _ in range(depth)])  # Linen: setup(), or nn.compact",
         },
         evidence="keras_lab, keras#16797",
-        replaces=dict.fromkeys(("transformer.encoder_vjp", "transformer.decoder_vjp"), _untracked),
+        replaces=dict.fromkeys(("stacks.encoder_vjp", "stacks.decoder_vjp"), _untracked),
     ),
 )

@@ -13,17 +13,17 @@ from .defect import Defect
 __all__ = ["DEFECTS"]
 
 
-def _other_placement(original: Callable, parameters: Any, config: Any, *rest: Any) -> np.ndarray:
+def _other_placement(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Any:
     other = "post" if config.norm_placement == "pre" else "pre"
-    return original(parameters, config.replace(norm_placement=other), *rest)
+    return original(parameters, config.replace(norm_placement=other), *rest, **options)
 
 
 def _norm_before_residual(
-    original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, sublayer: Callable, keep: Any
+    original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, y_btd: np.ndarray, keep: Any
 ) -> np.ndarray:
     if config.norm_placement == "pre":
-        return original(parameters, config, name, x_btd, sublayer, keep)
-    y_btd = dropout.dropout(sublayer(x_btd), keep.get(f"{name}_dropout"), config.dropout_rate)
+        return original(parameters, config, name, x_btd, y_btd, keep)
+    y_btd = dropout.dropout(y_btd, keep.get(f"{name}_dropout"), config.dropout_rate)
     return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
 
 
@@ -58,6 +58,7 @@ def _encoder_mask_lost(
     return original(parameters, config, x_btd, None, keep)
 
 
+_RESIDUAL = ("layers.residual_in", "layers.residual_out", "layers.residual_in_vjp", "layers.residual_out_vjp")
 DEFECTS = (
     Defect(
         id="NRM8",
@@ -71,7 +72,7 @@ DEFECTS = (
             "jax": "x = self.norm(x + self.dropout(f(x)))  # post",
         },
         evidence="annotated-transformer#1",
-        replaces={"layers._residual": _other_placement},
+        replaces=dict.fromkeys(_RESIDUAL, _other_placement),
     ),
     Defect(
         id="NRM9",
@@ -85,7 +86,7 @@ DEFECTS = (
             "jax": "x = self.norm(x + self.dropout(f(x)))",
         },
         evidence="Compact-Transformers#25",
-        replaces={"layers._residual": _norm_before_residual},
+        replaces={"layers.residual_out": _norm_before_residual},
     ),
     Defect(
         id="ATT16",

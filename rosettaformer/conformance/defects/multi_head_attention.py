@@ -92,7 +92,7 @@ def _concatenated_to_key_width(original: Callable, parameters: Any, *rest: Any, 
 
 def _defect(
     id_: str, title: str, what: str, shows: str, evidence: str, fix: Mapping[str, str], function: Callable,
-    place: str = "_project", unobservable: str = "",
+    place: str = "_projection", unobservable: str = "",
 ) -> Defect:  # fmt: skip
     replaces = {f"attention.{place}": function}
     return Defect(id_, title, "multi_head_attention", what, shows, fix, evidence, replaces, unobservable=unobservable)

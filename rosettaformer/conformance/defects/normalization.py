@@ -16,8 +16,8 @@ def normalised(formula: Callable[[np.ndarray, Any], np.ndarray]) -> Callable:
     """The norm whose centred and scaled values are a formula of the wide input and epsilon."""
 
     def altered(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
-        wide = arithmetic.widen(x_btd)
-        scale, offset = arithmetic.widen(parameters["scale"]), arithmetic.widen(parameters["offset"])
+        wide = arithmetic.upcast_half(x_btd)
+        scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
         return (formula(wide, wide.dtype.type(epsilon)) * scale + offset).astype(x_btd.dtype, copy=False)
 
     return altered
@@ -29,7 +29,7 @@ def centred(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
     x_centred = centred(x)
-    variance = arithmetic.divide(arithmetic.total(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
+    variance = arithmetic.divide(arithmetic.sum(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
     return arithmetic.divide(x_centred, np.sqrt(variance) + epsilon)
 
 

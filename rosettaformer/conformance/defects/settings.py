@@ -58,7 +58,7 @@ def _norms() -> Iterator[Defect]:
         yield _setting(f"norm.{name}=none", "layer_norm", title, f"load the norm's {name}", "normalization.layer_norm", without)
     for stack in ("encoder", "decoder"):
         title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"transformer.{stack}", other_final_norm)
+        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", f"stacks.{stack}", other_final_norm)
 
 
 def _outside(x: np.ndarray, epsilon: Any) -> np.ndarray:
@@ -68,7 +68,7 @@ def _outside(x: np.ndarray, epsilon: Any) -> np.ndarray:
 
 def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
     x_centred = centred(x)
-    variance = arithmetic.divide(arithmetic.total(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
+    variance = arithmetic.divide(arithmetic.sum(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
     return arithmetic.divide(x_centred, np.sqrt(variance + epsilon))
 
 
@@ -168,7 +168,7 @@ def _biases() -> Iterator[Defect]:
             return original(given, {"kernel": parameters["kernel"]} if given == subscripts else parameters, x)
 
         title = f"the {name} projection has no bias"
-        yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", "attention._project", unbiased)
+        yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", "attention._projection", unbiased)
     for name in ("hidden", "output"):
 
         def without(original: Callable, parameters: Any, *rest: Any, name: str = name, **options: Any) -> np.ndarray:
@@ -195,7 +195,7 @@ def _layouts() -> Iterator[Defect]:
 
             title = f"the {name} kernel is read {layout}"
             fix = f"declare the axes of the {name} kernel in the weight table"
-            yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, "attention._project", altered)
+            yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, "attention._projection", altered)
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
         yield _setting(

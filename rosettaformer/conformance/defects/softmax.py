@@ -40,7 +40,7 @@ def _filled(fill: float) -> Callable:
 def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
     if mask is None:
         return original(logits)
-    x = arithmetic.widen(logits)
+    x = arithmetic.upcast_half(logits)
     weights = original(np.where(mask, x, x.dtype.type(-1e9))).astype(logits.dtype, copy=False)
     return np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(0))
 
@@ -80,7 +80,7 @@ def _overflowing_bias(
     return original(query_bthk, key_bsgk, value_bsge, None, added, False, *rest, **options)
 
 
-def _not_widened(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
+def _not_upcast(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
     number = logits.dtype.type
     if not arithmetic.is_half(logits.dtype):
         return original(logits, mask)
@@ -212,7 +212,7 @@ DEFECTS = (
         "Long rows and large logits show it, in half types.",
         fix=_FLOAT32,
         evidence="pytorch#123911",
-        replaces={"softmax.softmax": _not_widened, "attention.scaled_dot_product_attention": _half_logits},
+        replaces={"softmax.softmax": _not_upcast, "attention.scaled_dot_product_attention": _half_logits},
         dtypes=HALF,
         rounding=True,
     ),

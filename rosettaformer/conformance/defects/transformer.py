@@ -26,7 +26,7 @@ def _one_layer_repeated(original: Callable, parameters: Any, config: Any, *rest:
     return original(dict(parameters) | {"layers": layers}, config, *rest, **options)
 
 
-_STACKS = ("transformer.encoder", "transformer.decoder")
+_STACKS = ("stacks.encoder", "stacks.decoder")
 DEFECTS = (
     Defect(
         id="NRM10",

@@ -47,8 +47,8 @@ FORWARD: Rows = {
     "dropout": ("dropout", lambda config, dtype: {"rate": config.dropout_rate}),
     "encoder_layer": ("layers", _no_settings),
     "decoder_layer": ("layers", _no_settings),
-    "encoder": ("transformer", _no_settings),
-    "decoder": ("transformer", _no_settings),
+    "encoder": ("stacks", _no_settings),
+    "decoder": ("stacks", _no_settings),
     "logits": ("embedding", _no_settings),
     "transformer": ("transformer", _no_settings),
 }  # fmt: skip

@@ -39,15 +39,15 @@ def followed(
         return before
     bounds: Bounds = _any
     made: Mapping[Key, Any] = {}
-    spurned: set[Hypothesis] = set()
+    rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
-        guide = BeamGuide(case, answer, bounds, spurned) if case.component == "beam_search" else TokenGuide(case, answer, bounds)
+        guide = BeamGuide(case, answer, bounds, rejected) if case.component == "beam_search" else TokenGuide(case, answer, bounds)
         found, scores = searched(case, guide, ask, rounded)
         tokens = next(iter(found))
         others = guide.others(found[tokens].reference)
-        if guide.made == made and others <= spurned:
+        if guide.made == made and others <= rejected:
             break
-        made, bounds, spurned = guide.made, _bounds(guide.scores, scores), spurned | others
+        made, bounds, rejected = guide.made, _bounds(guide.scores, scores), rejected | others
     note = "; ".join(guide.notes(found[tokens].reference))
     return found | {tokens: dataclasses.replace(found[tokens], note=note)}
 

@@ -26,7 +26,7 @@ def order(replacements: dict[str, Callable]) -> Iterator[None]:
         yield
 
 
-_einsum, _scatter, _total = arithmetic.einsum, arithmetic.scatter, arithmetic.total
+_einsum, _scatter_add, _sum = arithmetic.einsum, arithmetic.scatter_add, arithmetic.sum
 _attention_vjp = attention.scaled_dot_product_attention_vjp
 
 
@@ -59,27 +59,27 @@ def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
     return contract
 
 
-def _total_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    def total(array: np.ndarray, axis: int) -> np.ndarray:
+def _sum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+    def add(array: np.ndarray, axis: int) -> np.ndarray:
         first, second = (np.moveaxis(array, axis, -1)[..., half] for half in halves(array.shape[axis]))
         return np.moveaxis(first.sum(-1, keepdims=True) + second.sum(-1, keepdims=True), -1, axis)
 
-    return total
+    return add
 
 
-def _scatter_backwards(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
-    return _scatter(rows.reshape(-1, rows.shape[-1])[::-1], index.reshape(-1)[::-1], size)
+def _scatter_add_backwards(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    return _scatter_add(rows.reshape(-1, rows.shape[-1])[::-1], index.reshape(-1)[::-1], size)
 
 
-def _scatter_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
+def _scatter_add_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
     """The sum, in the rows' dtype, of what two halves of the rows add up to."""
 
-    def scatter(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
         flat, places = rows.reshape(-1, rows.shape[-1]), index.reshape(-1)
-        first, second = (_scatter(flat[half], places[half], size) for half in halves(len(places)))
+        first, second = (_scatter_add(flat[half], places[half], size) for half in halves(len(places)))
         return first + second
 
-    return scatter
+    return scatter_add
 
 
 def _alternating(size: int) -> tuple[slice, slice]:
@@ -90,11 +90,11 @@ def _in_the_middle(size: int) -> tuple[slice, slice]:
     return slice(0, size // 2), slice(size // 2, None)
 
 
-def _total_backwards(array: np.ndarray, axis: int) -> np.ndarray:
+def _sum_backwards(array: np.ndarray, axis: int) -> np.ndarray:
     return np.sum(np.ascontiguousarray(np.flip(array, axis)), axis=axis, keepdims=True)
 
 
-def _total_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
+def _sum_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
     return np.take(np.cumsum(array, axis=axis, dtype=array.dtype), [-1], axis=axis)
 
 
@@ -117,22 +117,22 @@ def shuffled(seed: int) -> dict[str, Callable]:
             moved = [permuted(x, a.index(letter)) if letter in a else x for a, x in zip(axes, moved, strict=True)]
         if not arithmetic.is_half(operands[0].dtype):
             return _einsum(subscripts, *moved)
-        wide = _einsum(subscripts, *map(arithmetic.widen, moved))
+        wide = _einsum(subscripts, *map(arithmetic.upcast_half, moved))
         unit = float(ml_dtypes.finfo(operands[0].dtype).eps)
         dither = np.random.default_rng((seed, wide.size)).uniform(-unit / 2, unit / 2, wide.shape).astype(wide.dtype)
         return (wide * (1 + dither)).astype(operands[0].dtype)
 
-    def total(array: np.ndarray, axis: int) -> np.ndarray:
-        return _total_one_by_one(permuted(array, axis), axis) if array.shape[axis] else _total(array, axis)
+    def add(array: np.ndarray, axis: int) -> np.ndarray:
+        return _sum_one_by_one(permuted(array, axis), axis) if array.shape[axis] else _sum(array, axis)
 
-    result: dict[str, Callable] = {"einsum": einsum, "total": total}
+    result: dict[str, Callable] = {"einsum": einsum, "sum": add}
     if seed % 2:
         result |= {"exp": _exp_by_square, "divide": _divide_by_reciprocal, "mean": _mean_by_reciprocal}
     return result
 
 
 def _mean_by_reciprocal(array: np.ndarray, axis: int) -> np.ndarray:
-    return arithmetic.total(array, axis) * (array.dtype.type(1) / array.dtype.type(array.shape[axis]))
+    return arithmetic.sum(array, axis) * (array.dtype.type(1) / array.dtype.type(array.shape[axis]))
 
 
 def _divide_by_reciprocal(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
@@ -159,16 +159,16 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
     """The gradient as fused kernels take it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO O`, and the
     logits' gradient rounded to the dtype before it is multiplied."""
     output_bthe = attention.scaled_dot_product_attention(query_bthk, *rest, **options)
-    product_bthe = arithmetic.widen(cotangent) * arithmetic.widen(output_bthe)
-    row_bht1 = arithmetic.total(product_bthe, axis=-1).swapaxes(1, 2)
+    product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
+    row_bht1 = arithmetic.sum(product_bthe, axis=-1).swapaxes(1, 2)
 
     def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
-        x = arithmetic.widen(logits)
+        x = arithmetic.upcast_half(logits)
         x = x if mask is None else np.where(mask, x, x.dtype.type(-np.inf))
         largest = np.max(x, axis=-1, keepdims=True)
         shifted = x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
-        whole = np.log(np.maximum(arithmetic.total(arithmetic.exp(shifted), axis=-1), x.dtype.type(1)))
-        gradient = arithmetic.exp(shifted - whole) * (arithmetic.widen(cotangent) - row_bht1)
+        whole = np.log(np.maximum(arithmetic.sum(arithmetic.exp(shifted), axis=-1), x.dtype.type(1)))
+        gradient = arithmetic.exp(shifted - whole) * (arithmetic.upcast_half(cotangent) - row_bht1)
         return {"logits": gradient.astype(query_bthk.dtype).astype(logits.dtype)}
 
     with mock.patch.object(softmax, "softmax_vjp", softmax_vjp):
@@ -191,22 +191,22 @@ ORDERS: dict[str, dict[str, Callable]] = {
     "plain": {},
     "backwards": {
         "einsum": _einsum_backwards,
-        "total": _total_backwards,
+        "sum": _sum_backwards,
         "mean": _mean_by_reciprocal,
         "power": _power_by_logarithm,
-        "scatter": _scatter_backwards,
+        "scatter_add": _scatter_add_backwards,
     },
     "alternating": {
         "einsum": _einsum_in_two(_alternating),
-        "scatter": _scatter_in_two(_alternating),
-        "total": _total_one_by_one,
+        "scatter_add": _scatter_add_in_two(_alternating),
+        "sum": _sum_one_by_one,
         "divide": _divide_by_reciprocal,
         "exp": _exp_by_square,
     },
     "two halves": {
         "einsum": _einsum_in_two(_in_the_middle),
-        "scatter": _scatter_in_two(_in_the_middle),
-        "total": _total_in_two(_alternating),
+        "scatter_add": _scatter_add_in_two(_in_the_middle),
+        "sum": _sum_in_two(_alternating),
         "tanh": _tanh_by_exponential,
         "erf": _erf_by_complement,
     },

@@ -1,6 +1,6 @@
-"""What guides a search of the truth to a port's answer: the port's choice where the truth might make it, otherwise the truth's own.
+"""What guides a search of the truth to a port's answer: the port's choice where the truth could make it, otherwise the truth's own.
 
-The truth might make a choice where it makes it by scores that are off by no more than their bound.
+The truth could make a choice where it makes it by scores that are off by no more than their bound.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from reference_numpy.beams import Beam
 from ..case import Case
 from .choices import Chooser, Key
 
-__all__ = ["ANY", "BeamGuide", "Bounds", "Hypothesis", "TokenGuide", "might"]
+__all__ = ["ANY", "BeamGuide", "Bounds", "Hypothesis", "TokenGuide", "could_choose"]
 
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
@@ -22,7 +22,7 @@ SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token 
 
 
 class TokenGuide(Chooser):
-    """Takes a port's tokens where the truth might draw them, until a row's is another one."""
+    """Takes a port's tokens where the truth could draw them, until a row's is another one."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class TokenGuide(Chooser):
         wanted, chosen = int(self._token_bn[row, step]), own
         if row not in self._done and row not in self._lost and wanted != own:
             bound = self._bounds("token", step)
-            if might(wanted, row, scores_bv, again, bound):
+            if could_choose(wanted, row, scores_bv, again, bound):
                 chosen = wanted
             else:
-                least = _least(lambda error: might(wanted, row, scores_bv, again, error), bound)
+                least = _least(lambda error: could_choose(wanted, row, scores_bv, again, error), bound)
                 why = f"no error of the scores makes it {wanted}" if least > ANY else f"scores {least:.3g} off would make it {wanted}"
                 self._lost[row] = f"in row {row} the token of step {step} must be {own}; {why}, and {bound:.3g} is allowed"
         if chosen == self._end:
@@ -54,7 +54,7 @@ class TokenGuide(Chooser):
         return set()
 
 
-def might(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
+def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
     """Whether the truth chooses the wanted token, were the scores of a row off by no more than the error."""
     if not np.isfinite(scores_bv[row, wanted]):
         return False
@@ -91,14 +91,14 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
 
 
 class BeamGuide(Chooser):
-    """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the truth might.
+    """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the truth could.
 
-    spurned: hypotheses that the port has not, although the truth found them: what leads to them is kept where nothing else might be.
+    rejected: hypotheses that the port has not, although the truth found them: what leads to them is kept where nothing else could be.
     """
 
-    def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, spurned: set[Hypothesis]) -> None:
+    def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> None:
         super().__init__()
-        self._bounds, self._spurned, self._end = bounds, spurned, case.inputs["strategy.end_id"]
+        self._bounds, self._rejected, self._end = bounds, rejected, case.inputs["strategy.end_id"]
         self._wanted = [
             [self._ended(token_n) for token_n, score in zip(*row, strict=True) if np.isfinite(score)]
             for row in zip(answer["token_bwn"], answer["score_bw"].astype(np.float64), strict=True)
@@ -109,8 +109,8 @@ class BeamGuide(Chooser):
         kind, row, step = key
         wanted, room = self._wanted[row], 2 * self._bounds(kind, step)
         places = {one[: step + 1] if kind == "live" else one: place for place, one in reversed([*enumerate(wanted)])}
-        spurned = {one[: step + 1] if kind == "live" else one for number, one in self._spurned if number == row}
-        result = _picked(ranking, lambda tokens: places.get(tokens, len(wanted) + (tokens in spurned)), room, count)
+        rejected = {one[: step + 1] if kind == "live" else one for number, one in self._rejected if number == row}
+        result = _picked(ranking, lambda tokens: places.get(tokens, len(wanted) + (tokens in rejected)), room, count)
         for beam in ranking:
             if beam.tokens in places and beam not in result:
                 what = f"dropped at step {step}, where it lies {result[-1].score - beam.score:.3g} below the worst that is kept"

@@ -1,0 +1,107 @@
+"""Checked fields: what each field of a config, a recipe or a strategy must be, with the same messages for all three."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, get_args
+
+from .suggestions import LONGEST_NAME, refuse_unknown, unknown
+
+__all__ = [
+    "BOOLEAN", "INTEGER", "NAME", "NUMBER", "POSITIVE", "SHARE", "Fields", "Rule", "at_least", "at_most", "integer",
+    "is_integer", "is_number", "one_of",
+]  # fmt: skip
+
+
+class Rule(NamedTuple):
+    """What a value must be. good: whether it is; wanted: how a message says it."""
+
+    good: Callable[[Any], bool]
+    wanted: str
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, which True is not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+INTEGER = Rule(is_integer, "an integer")
+NUMBER = Rule(is_number, "a finite number")
+BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
+NAME = Rule(lambda value: isinstance(value, str), "a name")
+POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
+SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")
+
+
+def integer(least: int) -> Rule:
+    return Rule(lambda value: is_integer(value) and value >= least, f"an integer of at least {least}")
+
+
+def at_least(least: int) -> Rule:
+    return Rule(lambda value: is_number(value) and value >= least, f"at least {least}")
+
+
+def at_most(most: int) -> Rule:
+    return Rule(lambda value: is_number(value) and value <= most, f"at most {most}")
+
+
+def one_of(names: Collection[str]) -> Rule:
+    return Rule(lambda value: value in names, f"one of {', '.join(names)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The base of a frozen dataclass whose fields are `Annotated` with their rules, the first of which is that of the type.
+
+    Raises ValueError naming every field that breaks a rule, and the first rule that it breaks, with what is required and what came; and
+    every conflict between fields, where all have their type.
+    """
+
+    KIND: ClassVar[str]  # what messages call it, such as "config"
+    LARGEST: ClassVar[int] = 2**53  # of an integer in size; float64 holds all up to it
+
+    def __post_init__(self) -> None:
+        size = Rule(lambda value: not is_integer(value) or abs(value) <= self.LARGEST, f"at most {self.LARGEST} in size")
+        problems, sound = list[str](), True
+        for field in dataclasses.fields(self):
+            value, (type_, *others) = getattr(self, field.name), get_args(field.type)[1:]
+            broken = [rule for rule in (type_, size, *others) if not rule.good(value)]
+            problems += [f"{field.name} must be {rule.wanted}; got {value!r:.{LONGEST_NAME}}" for rule in broken[:1]]
+            sound = sound and type_ not in broken and size not in broken
+        if sound:
+            problems += self._conflicts()
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _conflicts(self) -> Iterator[str]:
+        """One problem for each pair of fields that do not go together."""
+        yield from ()
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
+        refuse_unknown(f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)])
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, as JSON can hold them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; raises ValueError naming every missing and unknown field."""
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        needed = [name for name, default in defaults.items() if default is dataclasses.MISSING]
+        problems, missing = unknown(f"{cls.KIND} field", fields, defaults), [name for name in needed if name not in fields]
+        if missing and len(needed) == len(defaults):
+            problems.append(f"a {cls.KIND} needs every field; missing {', '.join(missing)}")
+        else:
+            problems += [f"a {cls.KIND} needs {name}" for name in missing]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return cls(**fields)
