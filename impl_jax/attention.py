@@ -1,6 +1,5 @@
 """Scaled dot-product attention and multi-head attention."""
 
-import functools
 from typing import Any
 
 import jax
@@ -11,13 +10,14 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
+from .fast.attention import chunk_length, in_chunks
 from .mask import causal_mask, combine_masks
+from .precision import upcast_dtype
 from .projection import Projection
 from .softmax import softmax
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
-AT_ONCE = {"cpu": 1 << 22, "gpu": 1 << 28}  # weights that are computed together: on a CPU as many as its cache holds
 Output = jax.Array | tuple[jax.Array, jax.Array]
 
 
@@ -36,7 +36,7 @@ def scaled_dot_product_attention(
 
     XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
     mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
-    Where the weights would be many and nobody asks for them, the queries take their turns, so that memory grows with s, not with t s.
+    Many queries are computed in chunks (`fast.attention`) where the weights are neither returned nor dropped.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, head_size = query_bthk.shape
@@ -45,13 +45,11 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    if all(isinstance(size, int) for size in scores) and not return_weights and keep_bhts is None:  # not symbolic ones
-        turn = max(1, AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"]) // max(1, batch * heads * scores[3]))
-        if turn < target:
-            return _in_turns(turn, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
-    key_bshk, value_bshe = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key_bsgk, value_bsge))
-    wide = jnp.promote_types(query_bthk.dtype, jnp.float32)
-    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=wide) * head_size**-0.5
+    if not return_weights and keep_bhts is None and (length := chunk_length(*scores)):
+        return in_chunks(scaled_dot_product_attention, length, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+    key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
+    dtype = upcast_dtype(query_bthk.dtype)
+    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
     if bias_bhts is not None:
         logits_bhts += bias_bhts
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
@@ -63,34 +61,9 @@ def scaled_dot_product_attention(
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
-def _in_turns(
-    turn: int,
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    value_bsge: jax.Array,
-    mask_bhts: jax.Array | None,
-    bias_bhts: jax.Array | None,
-    causal: bool,
-) -> jax.Array:
-    """So many queries at once; the backward pass computes their weights again."""
-    target, source = query_bthk.shape[1], key_bsgk.shape[1]
-
-    def rows(x_bhts: jax.Array | None, start: Any, count: int) -> jax.Array | None:
-        return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)
-
-    @functools.partial(jax.checkpoint, static_argnums=1)
-    def attend(start: Any, count: int) -> Any:
-        mask_bhcs = rows(mask_bhts, start, count)
-        if causal:
-            last_c = start + jnp.arange(count) + source - target
-            mask_bhcs = combine_masks(mask_bhcs, (jnp.arange(source) <= last_c[:, None])[None, None])
-        query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
-        return scaled_dot_product_attention(query_bchk, key_bsgk, value_bsge, mask_bhcs, rows(bias_bhts, start, count))
-
-    whole = target - target % turn
-    output_nbche = jax.lax.map(lambda start: attend(start, turn), jnp.arange(0, whole, turn))
-    output_bthe = jax.lax.collapse(jnp.moveaxis(output_nbche, 0, 1), 1, 3)
-    return output_bthe if whole == target else jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
+    """Keys or values with each head as many times as query heads share it. The gradient is the sum over those heads."""
+    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -129,15 +102,23 @@ class MultiHeadAttention(nnx.Module):
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        return self.attend(query_btd, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        """`x W^Q + b^Q`, `b t h k`."""
+        return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The part that no query changes."""
+        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
         return self.key(memory_bsd), self.value(memory_bsd)
+
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries, keys and values of self-attention."""
+        return self.queries(x_btd), *self.keys_and_values(x_btd)
 
     def attend(
         self,
-        query_btd: jax.Array,
+        query_bthk: jax.Array,
         key_bsgk: jax.Array,
         value_bsge: jax.Array,
         mask_bhts: jax.Array | None = None,
@@ -146,8 +127,7 @@ class MultiHeadAttention(nnx.Module):
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
     ) -> Output:
-        """The rest: the query's projection, the attention to these keys and values, and the output's projection."""
-        query_bthk = self.query(query_btd)
+        """The rest: the attention of these queries to these keys and values, and the output's projection."""
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))

@@ -12,9 +12,10 @@ from flax.typing import Dtype
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
-from . import programs
-from .fused import fused
-from .request import Plan, plan, request
+from .fast import search
+from .fast.compiled import graphs
+from .fast.fused import fused
+from .fast.request import Plan, plan, request
 from .transformer import Transformer
 
 __all__ = ["Searcher"]
@@ -28,7 +29,7 @@ class Searcher:
 
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with the last answer. Source, prefix and
     answer are padded to few lengths, and the strategy's numbers are arguments but for beam_size, no_repeat_ngram and top_k, so that others
-    need no new program; all searchers of models of the same structure share programs.
+    need no new program; all searchers of models of the same structure share search.
     Ids are checked before the program, and whether a logit was inf or NaN after it. compiled=False runs operation by operation.
     """
 
@@ -37,11 +38,22 @@ class Searcher:
         self._leaves, self._structure = jax.tree.flatten(self._model)
         self._compiled = compiled
 
+    @property
+    def graphs(self) -> int:
+        """How many programs have been compiled for the searches of all models."""
+        return graphs(search.one_by_one, search.beam_search)
+
     def greedy_search(self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
+        """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id: token_bn `b n` and log_p_bn of each token.
+
+        strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of the start token.
+        Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
+        """
         strategy = Strategy.of(strategy, self._model.config)
         return self._one_by_one(plan(strategy), strategy, source, prefix, source_mask_bs)
 
     def sample(self, source: Any, strategy: Options, uniform_bn: Any, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
+        """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then `draw` (SAMPLE)."""
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
         checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
         if not strategy.temperature:
@@ -49,25 +61,28 @@ class Searcher:
         return self._one_by_one(plan(strategy, drawn=True), strategy, source, prefix, source_mask_bs, uniform_bn)
 
     def beam_search(self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
-        """The beams of a row are queries of one cache: none is reordered (`beams.Beams`)."""
+        """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`: token_bwn `b w n`, best first, and score_bw (BEAM).
+
+        The beams of a row are queries of one cache: none is reordered (`fast.beams.Beams`).
+        """
         strategy = Strategy.of(strategy, self._model.config)
-        found = self._run(programs.beam_search, plan(strategy, strategy.beam_size), strategy, source, prefix, source_mask_bs)
+        found = self._run(search.beam_search, plan(strategy, strategy.beam_size), strategy, source, prefix, source_mask_bs)
         token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
         return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(found["score_bw"][:, : strategy.n_best])}
 
     def _one_by_one(self, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
-        found = self._run(programs.one_by_one, chosen, strategy, *given)
+        found = self._run(search.one_by_one, chosen, strategy, *given)
         return {name: jax.device_put(found[name][:, : strategy.max_new_tokens]) for name in ("token_bn", "log_p_bn")}
 
     def _run(self, program: Any, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *given: Any) -> dict[str, np.ndarray]:
         """What the program returns, for arguments that it takes unchecked."""
-        asked = request(self._model.config, strategy, source, prefix, *given)
+        arguments = request(self._model.config, strategy, source, prefix, *given)
         self._model.source_embedding.check_ids(source)
         if prefix is not None:
-            (self._model.target_embedding or self._model.source_embedding).check_ids(prefix)
+            self._model.decoder_embedding.check_ids(prefix)
         with contextlib.nullcontext() if self._compiled else jax.disable_jit():
-            found = jax.device_get(program(self._structure, self._leaves, chosen, asked))
-        checks.check_logits(bool(found.pop("fit")))
+            found = jax.device_get(program(self._structure, self._leaves, chosen, arguments))
+        checks.check_logits(bool(found.pop("valid")))
         return found
 
 

@@ -8,11 +8,13 @@ from flax import nnx
 
 from reference_numpy import checks
 
+from .precision import upcast_half
+
 __all__ = ["Dropout"]
 
 
 class Dropout(nnx.Dropout):
-    """`y = x / (1 - rate)` where keep, otherwise 0; half types divide in float32.
+    """`y = x / (1 - rate)` where keep, otherwise 0; half-precision dtypes divide in float32.
 
     A keep mask that is given is applied in every mode. Without one it is drawn from the module's rngs, and after `model.eval()` the
     module is the identity. A module with rate 0 needs no rngs and holds none, as does one whose rngs have no stream to draw from.
@@ -30,8 +32,7 @@ class Dropout(nnx.Dropout):
         if keep is None:
             return x
         checks.check_keep(keep.shape, str(keep.dtype), x.shape, self.rate)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        return jnp.where(keep, wide / (1 - self.rate), 0).astype(x.dtype)
+        return jnp.where(keep, upcast_half(x) / (1 - self.rate), 0).astype(x.dtype)
 
     def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
         """A random keep mask, of 16 random bits for an entry; None where nothing is dropped: in evaluation, and with rate 0."""

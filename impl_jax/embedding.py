@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 
 from reference_numpy import checks
 
-from .gather import rows
+from .framework import id_bounds, take_rows
+from .precision import upcast_half
 from .projection import add_bias
 
 __all__ = ["Embedding", "Logits"]
@@ -18,7 +18,7 @@ class Embedding(nnx.Module):
     """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     dtype: of the result, and so of the computation that follows; by default param_dtype.
-    Half types take the rows from a float32 copy, which XLA never makes: it is where the gradient of a frequent token adds up.
+    Half-precision dtypes take the rows from a float32 copy, which XLA never makes: it is where the gradient of a frequent token adds up.
     Ids out of range raise ValueError where they are concrete; a traced program cannot raise and gives NaN rows instead.
     """
 
@@ -33,20 +33,15 @@ class Embedding(nnx.Module):
     def __call__(self, token: jax.Array) -> jax.Array:
         self.check_ids(token)
         table_vd = self.table[...].astype(self.dtype or self.table.dtype)
-        wide = jnp.promote_types(table_vd.dtype, jnp.float32)
         if jnp.issubdtype(token.dtype, jnp.integer):
-            x_btd = rows(table_vd.astype(wide), token)
+            x_btd = take_rows(upcast_half(table_vd), token)
         else:
-            x_btd = jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd).astype(wide)
+            x_btd = upcast_half(jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd))
         return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
-        bounds: tuple[int, ...] = ()
-        if jnp.issubdtype(token.dtype, jnp.integer) and token.size and not isinstance(token, jax.core.Tracer):
-            ids = np.asarray(token)
-            bounds = int(ids.min()), int(ids.max())
-        checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *bounds)
+        checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token))
 
 
 class Logits(nnx.Module):

@@ -10,19 +10,21 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
+from .precision import upcast_half
 from .projection import Projection
 
-__all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the truth's order
+__all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the reference's order
 
 
 def activation(x: jax.Array, name: str) -> jax.Array:
-    """Elementwise, by name; half types compute in float32.
+    """Elementwise, by name; half-precision dtypes compute in float32.
 
-    gelu_tanh is `x sigmoid(2 u)`, which equals `x/2 (1 + tanh(u))` without the cancellation at negative x.
+    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals
+    `x/2 (1 + tanh(u))` without the cancellation at negative x. Raises ValueError on another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = upcast_half(x)
     if name == "gelu_erf":
         return jax.nn.gelu(wide, approximate=False).astype(x.dtype)
     if name == "gelu_tanh":
@@ -31,7 +33,10 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 
 
 class FeedForward(nnx.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position."""
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
+
+    dtype: in which it computes, by default that of x and the parameters; param_dtype: in which they are held.
+    """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         d, f = config.model_width, config.feed_forward_width

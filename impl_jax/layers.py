@@ -1,7 +1,7 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class EncoderLayer(nnx.Module):
     """Self-attention, then feed-forward, each as a residual sub-layer.
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`.
+    keep: dropout masks by site. Without them `train()` and `eval()` of NNX say whether random ones are drawn.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -37,7 +38,15 @@ class EncoderLayer(nnx.Module):
 
     def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
         keep = keep or {}
-        return self._feed_forward(self._self_attention(x_btd, mask_bhts, False, keep), keep)
+        x_btd = self._self_attention(x_btd, mask_bhts, False, keep)
+        return self._feed_forward(x_btd, keep)
+
+    def residual(self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree) -> jax.Array:
+        """The sub-layer of that name with its residual connection, norm and dropout; keep: dropout masks by site."""
+        norm, dropout, keep_btd = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout"), keep.get(f"{name}_dropout")
+        if self.norm_placement == "pre":
+            return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
+        return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
 
     def _self_attention(self, x_btd: jax.Array, mask_bhts: jax.Array | None, causal: bool, keep: Tree) -> jax.Array:
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
@@ -45,21 +54,19 @@ class EncoderLayer(nnx.Module):
         def self_attention(x_btd: jax.Array) -> Any:
             return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal, keep_bhts=keep_bhts)
 
-        return self._residual("self_attention", x_btd, self_attention, keep)
+        return self.residual("self_attention", x_btd, self_attention, keep)
 
     def _feed_forward(self, x_btd: jax.Array, keep: Tree) -> jax.Array:
         keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
-        return self._residual("feed_forward", x_btd, lambda x_btd: self.feed_forward(x_btd, keep_btf), keep)
-
-    def _residual(self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree) -> jax.Array:
-        norm, dropout, keep_btd = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout"), keep.get(f"{name}_dropout")
-        if self.norm_placement == "pre":
-            return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
-        return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
+        return self.residual("feed_forward", x_btd, lambda x_btd: self.feed_forward(x_btd, keep_btf), keep)
 
 
 class DecoderLayer(EncoderLayer):
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer."""
+    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer of `EncoderLayer`'s equation.
+
+    The query of the cross-attention is the result of the self-attention's sub-layer; its keys and values are the memory, never normalised
+    here.
+    """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         super().__init__(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
@@ -83,35 +90,5 @@ class DecoderLayer(EncoderLayer):
             return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
         x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
-        x_btd = self._residual("cross_attention", x_btd, cross_attention, keep)
+        x_btd = self.residual("cross_attention", x_btd, cross_attention, keep)
         return self._feed_forward(x_btd, keep)
-
-    def step(
-        self,
-        x_btd: jax.Array,
-        cache: Mapping[str, Any],
-        place: jax.Array,
-        self_mask_bhts: jax.Array,
-        cross_mask_bhts: jax.Array | None = None,
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """The same on the next tokens of a target, and the cache after them: their keys and values are written at `place` and following.
-
-        The layer is one of a model that `fused` made. The self-attention's mask says all that a token may attend to, causality included.
-        XLA writes in place where nothing else reads the old cache.
-        """
-        own, cross, grown = cast(Any, self.self_attention), cast(Any, self.cross_attention), dict(cache)
-
-        def self_attention(x_btd: jax.Array) -> Any:
-            query_bhtk, *new = own.queries_keys_and_values(x_btd)
-            key_bgsk, value_bgse = grown["self_attention"] = tuple(
-                jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
-                for held, part in zip(cache["self_attention"], new, strict=True)
-            )
-            return own.attend(query_bhtk, key_bgsk, value_bgse, self_mask_bhts)
-
-        def cross_attention(x_btd: jax.Array) -> Any:
-            return cross.attend(cross.queries(x_btd), *cache["cross_attention"], cross_mask_bhts)
-
-        x_btd = self._residual("self_attention", x_btd, self_attention, {})
-        x_btd = self._residual("cross_attention", x_btd, cross_attention, {})
-        return self._feed_forward(x_btd, {}), grown

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from reference_numpy import checks
+
+from .framework import id_bounds, is_traced
+from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
@@ -30,24 +32,19 @@ def cross_entropy(
     total, and the labels in a traced program, are not checked.
     """
     label_bt, mask_bt, count = _checked(logits_btv, label_bt, mask_bt, smoothing, total)
-    wide = jnp.promote_types(logits_btv.dtype, jnp.float32)
-    x_btv = jnp.where(mask_bt[..., None], logits_btv.astype(wide), 0)
+    x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)
     loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * jnp.take_along_axis(x_btv, label_bt[..., None], axis=-1)[..., 0]
     if smoothing:
         loss_bt -= smoothing * x_btv.mean(axis=-1)
-    return (jnp.sum(loss_bt, where=mask_bt) / count.astype(wide)).astype(logits_btv.dtype)
+    return (jnp.sum(loss_bt, where=mask_bt) / count.astype(x_btv.dtype)).astype(logits_btv.dtype)
 
 
 def _checked(
     logits_btv: jax.Array, label_bt: jax.Array, mask_bt: jax.Array | None, smoothing: float, total: jax.Array | int | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The labels, the mask and the total, which is at least 1. Raises ValueError as the truth does, on ids where they are concrete."""
-    bounds: tuple[int, ...] = ()
-    if jnp.issubdtype(label_bt.dtype, jnp.integer) and label_bt.size and not isinstance(label_bt, jax.core.Tracer):
-        ids = np.asarray(label_bt)
-        bounds = int(ids.min()), int(ids.max())
-    known = None if total is None or isinstance(total, jax.core.Tracer) else int(total)
-    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *bounds)
+    """The labels, the mask and the total, which is at least 1. Raises ValueError on what does not fit, as far as it is concrete."""
+    known = None if total is None or is_traced(total) else int(total)
+    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *id_bounds(label_bt))
     mask_bt = jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     return jnp.asarray(label_bt), mask_bt, jnp.maximum(mask_bt.sum() if total is None else total, 1)

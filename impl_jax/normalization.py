@@ -7,13 +7,16 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
+from .precision import upcast_half
+
 __all__ = ["LayerNorm"]
 
 
 class LayerNorm(nnx.Module):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    `nnx.LayerNorm` takes `E[x^2] - E[x]^2` for the variance by default; here it is always the mean of the centred squares.
+    Half-precision dtypes compute in float32. `nnx.LayerNorm` takes `E[x^2] - E[x]^2` for the variance by default; here it is always the
+    mean of the centred squares.
     """
 
     def __init__(self, width: int, epsilon: float, *, param_dtype: Dtype = jnp.float32) -> None:
@@ -23,7 +26,7 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.scale.shape[0])
-        wide_btd = x_btd.astype(jnp.promote_types(x_btd.dtype, jnp.float32))
+        wide_btd = upcast_half(x_btd)
         centred_btd = wide_btd - wide_btd.mean(axis=-1, keepdims=True)
         variance_bt1 = jnp.square(centred_btd).mean(axis=-1, keepdims=True)
         factor_btd = jax.lax.rsqrt(variance_bt1 + self.epsilon) * self.scale[...]

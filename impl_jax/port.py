@@ -15,10 +15,10 @@ from reference_numpy import TransformerConfig
 
 from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .cache import decode_in_steps
-from .compiled import compiled
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .fast.compiled import compiled
 from .feed_forward import FeedForward, activation
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
@@ -29,8 +29,9 @@ from .positional_encoding import positional_encoding, token_positions
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
+from .stacks import Decoder, Encoder
 from .training import moments, with_moments
-from .transformer import Decoder, Encoder, Transformer
+from .transformer import Transformer
 from .weights import TABLE, from_numpy
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
@@ -63,7 +64,7 @@ def _adam(
     parameters: Any, gradients: Any, first_moment: Any, second_moment: Any, step: int,
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """The truth's function, by the optimiser that the Trainer has."""
+    """`adam` on arrays, by the optimiser that the Trainer has."""
     optimizer = adam(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     state = with_moments(optimizer.init(parameters), step - 1, first_moment, second_moment)
     updates, state = optimizer.update(gradients, state, parameters)

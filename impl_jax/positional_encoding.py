@@ -7,13 +7,16 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
+from .framework import is_traced
+
 __all__ = ["positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: jax.Array) -> jax.Array:
     """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
 
-    The integers are JAX's default: int32, or int64 where jax_enable_x64 is set.
+    `position = max(t - (number of padding tokens before the first real one), 0)`. The integers are JAX's default: int32, or int64 where
+    jax_enable_x64 is set.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     length = mask_bt.shape[1]
@@ -30,7 +33,7 @@ def positional_encoding(position_bt: jax.Array | np.ndarray, width: int, dtype: 
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    traced = isinstance(position_bt, jax.core.Tracer)
+    traced = is_traced(position_bt)
     xp = jnp if traced else np
     frequency_d = 10000.0 ** (-2.0 * (np.arange(width) // 2) / width)
     with jax.enable_x64(True):

@@ -1,13 +1,12 @@
 """From the logits of the next token to the token (SAMPLE)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from reference_numpy import checks
 
+from .framework import id_bounds, is_traced
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -22,7 +21,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: jax.Array | None = None,
 ) -> jax.Array:
-    """Which tokens are held, and which end a run that is held, are scattered into masks of the scores, all rows at once."""
+    """`x / penalty` where x > 0, otherwise `x penalty`, for the tokens that the target holds; -inf for those that would repeat a run.
+
+    With no_repeat_ngram = n, a run is n tokens. Both kinds of tokens are scattered into masks of the scores, all rows at once. A penalty
+    that is an array is an argument of the program.
+    """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
     penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
@@ -49,10 +52,11 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
 
 
 def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> jax.Array:
-    """The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
+    """`x = logits / temperature`; -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
 
-    temperature and top_p may be scalar arrays, whose values are then not checked.
-    `jax.lax.top_k` puts the lower id first among equals.
+    The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
+    temperature and top_p may be scalar arrays, whose values are not checked where they are traced. `jax.lax.top_k` puts the lower id
+    first among equals.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
@@ -72,7 +76,10 @@ def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, to
 
 
 def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
-    """The ids are JAX's default integers: int32, or int64 where jax_enable_x64 is set."""
+    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`; an id of probability 0 is never drawn.
+
+    The ids are JAX's default integers: int32, or int64 where jax_enable_x64 is set.
+    """
     _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
     cumulative_bv = jnp.cumsum(p_bv, axis=1)
@@ -87,17 +94,16 @@ def _check_penalise(
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
-    checks.check_penalties(float(repetition_penalty) if _known(repetition_penalty) else 1.0, no_repeat_ngram)
-    if _known(token_bn) and token_bn.size:
-        ids = np.asarray(token_bn)
-        checks.check_held(scores_bv.shape[1], int(ids.min()), int(ids.max()))
+    checks.check_penalties(1.0 if is_traced(repetition_penalty) else float(repetition_penalty), no_repeat_ngram)
+    if bounds := id_bounds(token_bn):
+        checks.check_held(scores_bv.shape[1], *bounds)
 
 
 def _check_truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
-    numbers = [float(number) if _known(number) else 1.0 for number in (temperature, top_p)]
+    numbers = [1.0 if is_traced(number) else float(number) for number in (temperature, top_p)]
     checks.check_sampling(logits_bv.shape, numbers[0], top_k, numbers[1])
-    if _known(logits_bv):
+    if not is_traced(logits_bv):
         checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
 
 
@@ -105,14 +111,10 @@ def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
-    if _known(uniform_b):
+    if not is_traced(uniform_b):
         bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
         checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
     _check_truncate(logits_bv)
-
-
-def _known(value: Any) -> bool:
-    return not isinstance(value, jax.core.Tracer)
 
 
 # What `compiled` calls before the program.

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
 
+from .framework import is_traced
+
 __all__ = ["noam"]
 
 
@@ -16,7 +18,7 @@ def noam(step: jax.Array | np.ndarray | int, width: int, warmup: int, dtype: Dty
     """
     for name, value in (("step", step), ("width", width), ("warmup", warmup)):
         integer = np.issubdtype(jnp.result_type(value), np.integer)
-        if not integer or (not isinstance(value, jax.core.Tracer) and (np.asarray(value) < 1).any()):
+        if not integer or (not is_traced(value) and (np.asarray(value) < 1).any()):
             raise ValueError(f"{name} must be an integer of at least 1; got {value if isinstance(value, int | float) else value.tolist()}")
     with jax.enable_x64(True):
         n = jnp.asarray(step).astype(jnp.float64)

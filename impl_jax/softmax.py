@@ -5,18 +5,20 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
+from .precision import upcast_half
+
 __all__ = ["softmax"]
 
 
 def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, where masked entries count as absent.
 
-    `jax.nn.softmax` gives NaN in a row without an entry; with `where` it hides them, which jax_debug_nans still finds. Here no step
-    makes one, forward or backward.
+    A row with no entry present is 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax` gives NaN in such a row; with
+    `where` it hides them, which jax_debug_nans still finds. Here no step makes one, forward or backward.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
-    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    x = upcast_half(logits)
     if mask is not None:
         checks.check_mask(mask.shape, str(mask.dtype), logits.shape, axes="the logits")
         x = jnp.where(mask, x, -jnp.inf)

@@ -15,8 +15,9 @@ from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.strategy import Strategy
 
-from . import devices, weights
+from . import framework, weights
 from .decoding import Searcher
+from .fast.compiled import graphs
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
 from .schedule import noam
@@ -28,7 +29,9 @@ Tree = Mapping[str, Any]
 
 
 class Trainer:
-    """A Transformer in training: forward, backward, clipping, Adam and schedule are one XLA program for each shape of a batch.
+    """A Transformer in training: `parameters, moments = adam(clip(gradient of training_loss))`, at the rate of `noam`.
+
+    Forward, backward, clipping, Adam and schedule are one XLA program for each shape of a batch.
 
     The module's graph is split off here, once; parameters and moments are donated, so a step updates them in place. float64 runs under
     jax_enable_x64 and float32 without it, inside the methods, whatever the caller's setting. Random masks come from the module's own
@@ -47,7 +50,7 @@ class Trainer:
     ) -> None:
         self.config, self.recipe, self.steps = config, recipe, 0
         self._dtype = np.dtype(canonical.training_dtype(parameters))
-        self._device, self._name, self._compiled = devices.device(device), device, compiled
+        self._device, self._name, self._compiled = framework.device(device), device, compiled
         self._searcher: Searcher | None = None  # of the parameters as they are now
         with self._settings():
             model = _blank(config, self._dtype, seed)
@@ -59,6 +62,19 @@ class Trainer:
             self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
             self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
             self._evaluate = jax.jit(_evaluation(nnx.split(model)[0], self._random))
+
+    @property
+    def graphs(self) -> int:
+        """How many programs have been compiled for the training step."""
+        return graphs(self._step)
+
+    @property
+    def searcher(self) -> Searcher:
+        """The searches of the parameters as they are now, which are copied once after each change."""
+        if self._searcher is None:
+            with self._settings():
+                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
+        return self._searcher
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
@@ -116,9 +132,7 @@ class Trainer:
 
     def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
         with self._settings():
-            if self._searcher is None:
-                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
-            return {name: weights.to_numpy(array) for name, array in getattr(self._searcher, search)(source, strategy).items()}
+            return {name: weights.to_numpy(array) for name, array in getattr(self.searcher, search)(source, strategy).items()}
 
     def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
         module = self._module(self._parameters)
@@ -130,7 +144,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        with devices.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
+        with framework.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
             yield
 
 

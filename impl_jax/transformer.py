@@ -1,4 +1,4 @@
-"""Encoder, decoder and the whole Transformer."""
+"""The whole Transformer: embeddings, encoder, decoder and logits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,55 +11,16 @@ from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
-from .dropout import Dropout
 from .embedding import Embedding, Logits
-from .gather import rows
-from .layers import DecoderLayer, EncoderLayer
+from .framework import take_rows
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
-from .normalization import LayerNorm
 from .positional_encoding import positional_encoding, token_positions
+from .stacks import Decoder, Encoder
 
-__all__ = ["Decoder", "Encoder", "Transformer"]
+__all__ = ["Transformer"]
 
 Tree = Mapping[str, Any]
-
-
-class Encoder(nnx.Module):
-    """The stack of encoder layers, then the final norm where the config has one. Vectors in, vectors out: `b s d`."""
-
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
-
-    def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_bsd) if self.final_norm else x_bsd
-
-
-class Decoder(nnx.Module):
-    """The stack of decoder layers, then the final norm where the config has one. Vectors in, vectors out: `b t d`."""
-
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.decoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
-
-    def __call__(
-        self,
-        x_btd: jax.Array,
-        memory_bsd: jax.Array,
-        self_mask_bhts: jax.Array | None = None,
-        cross_mask_bhts: jax.Array | None = None,
-        keep: Tree | None = None,
-    ) -> jax.Array:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_btd) if self.final_norm else x_btd
 
 
 class Transformer(nnx.Module):
@@ -98,6 +59,11 @@ class Transformer(nnx.Module):
             source_mask_bs = token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
+    @property
+    def decoder_embedding(self) -> Embedding:
+        """The embedding of the target: the source's own where they share it."""
+        return self.target_embedding or self.source_embedding
+
     def check_ids(
         self,
         source: jax.Array,
@@ -106,9 +72,9 @@ class Transformer(nnx.Module):
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
     ) -> None:
-        """Raises ValueError on tokens that a call with the same arguments refuses."""
+        """Raises ValueError on tokens that a call with the same arguments refuses: `compiled` calls this before its program."""
         self.source_embedding.check_ids(source)
-        (self.target_embedding or self.source_embedding).check_ids(target)
+        self.decoder_embedding.check_ids(target)
 
     def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
         """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
@@ -130,14 +96,18 @@ class Transformer(nnx.Module):
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
-        embedding = self.target_embedding or self.source_embedding
-        x_btd, mask_bt = self._embed(embedding, "target", target, target_mask_bt)
+        x_btd, mask_bt = self._embed(self.decoder_embedding, "target", target, target_mask_bt)
         if source_mask_bs is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
         x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep)
-        return self.logits(x_btd, embedding.table.T if self.config.tie_logits else None)
+        return self.head(x_btd)
+
+    def head(self, x_btd: jax.Array) -> jax.Array:
+        """`logits = x W + b`, `b t v`, W being the transposed table of the target's embedding where they are tied."""
+        tied = not hasattr(self.logits, "kernel")
+        return self.logits(x_btd, self.decoder_embedding.table.T) if tied else self.logits(x_btd)
 
     def training_loss(
         self,
@@ -147,9 +117,9 @@ class Transformer(nnx.Module):
         total: jax.Array | int | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        """`cross_entropy` of every token of the target, given the source and the tokens before it; padding does not count.
+        """`L = cross_entropy(logits(source, target_1 .. target_n-1), target_2 .. target_n)`; labels that are padding do not count.
 
-        Parameters that are wider than dtype give the loss theirs.
+        The loss has the dtype of the parameters where it is wider than that of the computation.
         """
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self(source, target_bt, keep=keep)
@@ -165,4 +135,4 @@ class Transformer(nnx.Module):
         length = token.shape[1]
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
         table_td = positional_encoding(position_t, self.config.model_width, x_btd.dtype)
-        return x_btd + rows(table_td, token_positions(mask_bt), mode="clip"), mask_bt
+        return x_btd + take_rows(table_td, token_positions(mask_bt), mode="clip"), mask_bt

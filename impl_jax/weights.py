@@ -12,7 +12,7 @@ from reference_numpy import parameters as canonical
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
 
-# Names and axes are the canonical ones: the modules hold kernels as the truth declares them.
+# Names and axes are the canonical ones: the modules hold kernels as the reference declares them.
 TABLE: layout.Table = (
     ("table", "table", "v d"),
     ("query.kernel", "query.kernel", "d h k"),

@@ -4,14 +4,17 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import keras, register, widen
+from .framework import keras, register
+from .precision import upcast_half
 
 __all__ = ["Dropout"]
 
 
 @register
 class Dropout(keras.layers.Dropout):
-    """keras.layers.Dropout, active in training only, that also takes the keep mask; a given one is applied in every mode.
+    """`y = x / (1 - rate)` where keep, otherwise 0; the identity in evaluation.
+
+    keras.layers.Dropout that also takes the keep mask; a given one is applied in every mode.
 
     A random mask compares whole random words with the rate. Keras compares uniform numbers of x's dtype: those of bfloat16 are so few that
     0.898 is kept at a rate of 0.1, and XLA, when it may choose the generator, takes a hundred times as long on a CPU as this one (Philox).
@@ -28,9 +31,9 @@ class Dropout(keras.layers.Dropout):
 
     @staticmethod
     def drop(x: tf.Tensor, keep: tf.Tensor | None, rate: float) -> tf.Tensor:
-        """As the truth's function."""
+        """`y = x / (1 - rate)` where keep, otherwise 0; the identity without a keep mask. Half precision is divided in float32."""
         if keep is None:
             return x
         checks.check_keep(keep.shape, keep.dtype.name, x.shape, rate)
-        wide = widen(x)
-        return tf.cast(tf.where(keep, wide / (1 - rate), tf.zeros((), wide.dtype)), x.dtype)
+        y = upcast_half(x) / (1 - rate)
+        return tf.cast(tf.where(keep, y, tf.zeros((), y.dtype)), x.dtype)

@@ -7,17 +7,19 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import Traced, Unquantized, add_bias, keras, register, widen
-from .projection import xavier_uniform
+from .framework import Traced, Unquantized, keras, register
+from .precision import upcast_half
+from .projection import add_bias, xavier_uniform
 
 __all__ = ["Embedding", "Logits"]
 
 
 @register
 class Embedding(Traced, Unquantized, keras.layers.Layer):
-    """As the truth; ids outside the table are refused where their values are known, that is outside a `tf.function`.
+    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the table's rows.
 
-    `tf.gather` would give zeros for them on a GPU. `scale` multiplies by sqrt(d).
+    Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`: there `tf.gather` gives zeros for
+    them on a GPU.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool, **kwargs: Any) -> None:
@@ -42,7 +44,7 @@ class Embedding(Traced, Unquantized, keras.layers.Layer):
             x_btd = tf.gather(self.table.value, token if token.dtype in (tf.int32, tf.int64) else tf.cast(token, tf.int64))
         else:
             x_btd = tf.tensordot(token, self.table, axes=1)
-        return tf.cast(widen(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
+        return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.width)
@@ -53,7 +55,10 @@ class Embedding(Traced, Unquantized, keras.layers.Layer):
 
 @register
 class Logits(Traced, Unquantized, keras.layers.Layer):
-    """As the truth; `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead."""
+    """`logits = x W + b`, with b by config.
+
+    `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead, the transpose of W.
+    """
 
     def __init__(self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -7,21 +7,23 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from .backend import Configured, SameShape, keras, register, widen
 from .dropout import Dropout
+from .framework import Configured, SameShape, keras, register
+from .precision import upcast_half
 from .projection import Projection
 
-__all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the truth
+__all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the reference
 
 
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
-    """As the truth; not tf.nn.gelu, which rounds its constants to float32 for float64 too.
+    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
 
-    The tanh form is `x sigmoid(2u)`, the same as `x/2 (1 + tanh u)`: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not.
+    tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as `x sigmoid(2u)`, which is the same:
+    TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises ValueError on another name.
     """
     if name == "relu":
         return tf.nn.relu(x)
-    wide = widen(x)
+    wide = upcast_half(x)
     if name == "gelu_erf":
         y = 0.5 * wide * (1 + tf.math.erf(wide * 0.5**0.5))
     elif name == "gelu_tanh":
@@ -33,7 +35,10 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 
 @register
 class FeedForward(Configured, SameShape, keras.layers.Layer):
-    """As the truth. Keras layers have a property `output`, so the second kernel is `output_projection`."""
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
+
+    W_1 and b_1 are those of `hidden`; Keras layers have a property `output`, so W_2 and b_2 are those of `output_projection`.
+    """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

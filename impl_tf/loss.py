@@ -6,13 +6,16 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .backend import widen
+from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As the truth."""
+    """The decoder's input, which is all but the last token, and the labels, which are all but the first: row t is scored on token t + 1.
+
+    Raises ValueError where target is not integer ids `b t` of length at least 2.
+    """
     target_bt = tf.convert_to_tensor(target_bt)
     checks.check_target(target_bt.shape, target_bt.dtype.name)
     return target_bt[:, :-1], target_bt[:, 1:]
@@ -25,19 +28,20 @@ def cross_entropy(
     smoothing: float = 0.0,
     total: int | tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """As the truth, by TensorFlow's fused cross-entropy, whose gradient `p - [v = label]` is found in the forward pass.
+    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
-    `-sum_v q_v log p_v = -log p_label + smoothing (logit_label - mean_v logit_v)`: the smoothed rows `q`, as wide as the logits, are not
-    made. total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by.
+    By TensorFlow's fused cross-entropy, whose gradient `p - [v = label]` is computed in the forward pass. The smoothed rows q, as wide as
+    the logits, are not made: `-sum_v q_v log p_v = -log p_label + smoothing (logit_label - mean_v logit_v)`.
+    total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by.
     """
     label_bt = tf.convert_to_tensor(label_bt)
     checks.check_labels(logits_btv.shape, label_bt.shape, label_bt.dtype.name, smoothing, _number(total), *_bounds(label_bt))
     label_bt = tf.cast(label_bt, tf.int64) if label_bt.dtype not in (tf.int32, tf.int64) else label_bt
-    wide_btv = widen(logits_btv)
+    wide_btv = upcast_half(logits_btv)
     if mask_bt is None:
         mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
     checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name, label_bt.shape)
-    # The logits of labels that do not count are exchanged before, not after: an infinite one would be NaN, times a zero cotangent too.
+    # The logits of labels that do not count are replaced before, not after: an infinite one would be NaN, times a zero cotangent too.
     wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))
     loss_bt = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_bt, logits=wide_btv)
     if smoothing:

@@ -1,13 +1,14 @@
 """The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
 
-from .backend import keras, register
+from .framework import keras, register
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -20,9 +21,10 @@ def adam(
     weight_decay: float = 0.0,
     exclude: Iterable[keras.Variable] = (),
 ) -> "Adam":
-    """The truth's update as a Keras optimiser. learning_rate: a number, a schedule, or a function of nothing.
+    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
 
-    exclude: the variables that do not decay, which `decay_mask` names.
+    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1. learning_rate: a number, a schedule, or a
+    function of nothing. exclude: the variables that do not decay, which `decay_mask` names.
     """
     if not callable(learning_rate):
         learning_rate = _Constant(learning_rate)
@@ -32,10 +34,11 @@ def adam(
 
 
 def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """As the truth, of any nest of dense tensors.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`, of any nest of dense tensors.
 
     Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every gradient that is short enough. The
-    squares add up in float64: the norm of millions of float32 numbers would lose digits.
+    squares are summed in float64: the norm of millions of float32 numbers would lose digits. Raises ValueError where limit is not
+    greater than 0.
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -45,22 +48,39 @@ def clip_global_norm(gradients: Any, limit: float) -> Any:
 
 
 def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """As the truth."""
+    """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
     return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})
 
 
 @register
-class Adam(keras.optimizers.AdamW):
-    """keras.optimizers.AdamW with epsilon added to the corrected root: Keras adds it before the correction (the "epsilon hat" of the
-    paper's section 2), which is another epsilon in every step.
+class Adam(keras.optimizers.Optimizer):
+    """Adam whose update holds the decoupled weight decay.
 
-    Keras also rounds its rate and decays to float32 on their way to a float64 variable; here they have the variable's dtype at once.
+    keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the paper's section 2), which is another
+    epsilon in every step, decays in a pass of its own, and rounds its constants to float32 on their way to a float64 variable.
     """
+
+    def __init__(self, learning_rate: Any, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
+        self.exclude_from_weight_decay()
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        super().exclude_from_weight_decay(var_list, var_names)
+        self.excluded = frozenset(map(id, var_list or ())), tuple(var_names or ())
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+        ids, names = self.excluded
+        self.decays = tuple(id(each) not in ids and not any(re.search(name, each.name) for name in names) for each in variables)
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
-        index = self._get_variable_index(variable)
-        return self._momentums[index].value, self._velocities[index].value
+        index = self._get_variable_index(variable)  # as in Keras' own example of a custom optimiser
+        return self.first_moments[index].value, self.second_moments[index].value
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         gradient = tf.convert_to_tensor(gradient)  # rows of a table that no token names have a gradient of 0, and their moments decay
@@ -69,12 +89,13 @@ class Adam(keras.optimizers.AdamW):
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
         m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
         update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
-        if self.weight_decay and self._use_weight_decay(variable):
-            update += self.weight_decay * variable
+        if self.decay and self.decays[self._get_variable_index(variable)]:
+            update += self.decay * variable
         variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 
-    def _apply_weight_decay(self, variables: Any) -> None:
-        """Is part of the update."""
+    def get_config(self) -> dict[str, Any]:
+        constants = {"weight_decay": self.decay, "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        return {**super().get_config(), **constants}
 
     def _correction(self, beta: float, dtype: tf.DType) -> tf.Tensor:
         """`1 - beta^n` of this step, n."""

@@ -1,4 +1,4 @@
-"""What the judge calls."""
+"""What the judge calls: the components by name."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,11 +10,25 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, transformer
-from .backend import keras
-from .compiled import compiled
+from . import (
+    attention,
+    cache,
+    embedding,
+    feed_forward,
+    layers,
+    loss,
+    mask,
+    optimizer,
+    positional_encoding,
+    schedule,
+    softmax,
+    stacks,
+    transformer,
+)
 from .decoding import Searcher
 from .dropout import Dropout
+from .fast.compiled import compiled
+from .framework import keras
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
 from .weights import TABLE, export
@@ -46,8 +60,8 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
     "encoder_layer": lambda config, dtype: layers.EncoderLayer(config, dtype=dtype.name),
     "decoder_layer": lambda config, dtype: layers.DecoderLayer(config, dtype=dtype.name),
-    "encoder": lambda config, dtype: transformer.Encoder(config, dtype=dtype.name),
-    "decoder": lambda config, dtype: transformer.Decoder(config, dtype=dtype.name),
+    "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
+    "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
     "transformer": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name),
     "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, transformer.Transformer(config, dtype=dtype.name)),
@@ -71,7 +85,7 @@ def _adam(
     parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """The truth's function, by the optimiser that the Trainer has."""
+    """`reference_numpy.optimizer.adam`, by the optimiser that the Trainer has."""
     trees = (parameters, first_moment, second_moment)
     variables = [keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)]
     decays = tf.nest.flatten(optimizer.decay_mask(parameters))

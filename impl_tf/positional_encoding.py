@@ -9,7 +9,10 @@ __all__ = ["positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: tf.Tensor) -> tf.Tensor:
-    """As the truth."""
+    """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`.
+
+    A row without a real token is numbered 0, all of it.
+    """
     checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name)
     length = tf.shape(mask_bt, out_type=tf.int64)[1]
     first_b1 = tf.reduce_min(tf.where(mask_bt, tf.range(length), length), axis=1, keepdims=True)
@@ -17,7 +20,10 @@ def token_positions(mask_bt: tf.Tensor) -> tf.Tensor:
 
 
 def positional_encoding(position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
-    """As the truth; sine and cosine are taken once for each pair of columns and interleaved by a reshape."""
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
+
+    Sine and cosine are taken once for each pair of columns and interleaved by a reshape. Computed in float64 and then cast to dtype.
+    """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     frequency = 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)

@@ -6,23 +6,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from .backend import Unquantized, add_bias, keras, register
+from .framework import Unquantized, keras, register
+from .precision import upcast_half
 
-__all__ = ["Joined", "Projection", "xavier_uniform"]
+__all__ = ["Projection", "add_bias", "xavier_uniform"]
 
 
 def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
-    """Keras' own Glorot initialiser takes an unfused kernel `d h k` for a convolution and gets its fans wrong (INIT)."""
+    """Uniform in `+-sqrt(6 / (fan_in + fan_out))` (INIT).
+
+    Keras' own Glorot initialiser takes an unfused kernel `d h k` for a convolution and gets its fans wrong.
+    """
     limit = math.sqrt(6 / (fan_in + fan_out))
     return keras.initializers.RandomUniform(-limit, limit)
+
+
+def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """`y + b` along the last axis; half precision passes through float32, so that the gradient of the bias is summed in float32."""
+    return tf.cast(tf.nn.bias_add(upcast_half(y), upcast_half(bias)), y.dtype)
 
 
 @register
 class Projection(Unquantized, keras.layers.Layer):
     """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes in their place.
 
-    keras.layers.EinsumDense would do, but on a CPU without half-type matrix units its batched product adds up in the half type;
-    one matrix product of all positions adds up in float32 everywhere and is faster.
+    keras.layers.EinsumDense would do, but on a CPU without half-precision matrix units its batched product is summed in half precision;
+    one matrix product of all positions is summed in float32 everywhere and is faster.
     """
 
     def __init__(self, inputs: Sequence[int], outputs: Sequence[int], bias: bool, **kwargs: Any) -> None:
@@ -43,27 +52,3 @@ class Projection(Unquantized, keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "inputs": self.inputs, "outputs": self.outputs, "bias": self.use_bias}
-
-
-@register
-class Joined(Projection):
-    """Several projections of one input as one product: their kernels lie beside each other. Its result is theirs, in their order."""
-
-    def __init__(self, inputs: Sequence[int], parts: Sequence[Sequence[int]], bias: bool, **kwargs: Any) -> None:
-        super().__init__(inputs, (sum(map(math.prod, parts)),), bias, **kwargs)
-        self.parts = [tuple(part) for part in parts]
-
-    def call(self, x: tf.Tensor) -> list[tf.Tensor]:
-        ys = tf.split(super().call(x), [math.prod(part) for part in self.parts], axis=-1)
-        return [tf.reshape(y, [*keras.ops.shape(y)[:-1], *part]) for y, part in zip(ys, self.parts, strict=True)]
-
-    def copy(self, projections: Sequence[Projection]) -> None:
-        """Takes the weights of the projections, rounded to its own dtype."""
-        width = math.prod(self.inputs)
-        self.kernel.assign(tf.concat([tf.reshape(tf.cast(each.kernel, self.kernel.dtype), [width, -1]) for each in projections], axis=1))
-        if self.bias is not None:
-            self.bias.assign(tf.concat([tf.reshape(tf.cast(each.bias, self.bias.dtype), [-1]) for each in projections], axis=0))
-
-    def get_config(self) -> dict[str, Any]:
-        config = {name: value for name, value in super().get_config().items() if name != "outputs"}
-        return {**config, "parts": self.parts}

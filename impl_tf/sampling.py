@@ -8,7 +8,7 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import softmax
-from .backend import widen
+from .precision import upcast_half
 
 __all__ = ["draw", "penalise", "truncate"]
 
@@ -23,7 +23,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """As the truth; repetition_penalty may be a scalar tensor."""
+    """`x / penalty` where the score x of a token of the target is positive, otherwise `x penalty`.
+
+    -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already. repetition_penalty may be a scalar
+    tensor. Raises ValueError on shapes that do not fit, and on ids and numbers out of range, where they are known.
+    """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:
         mask_bn = tf.ones(tf.shape(token_bn), tf.bool)
@@ -33,11 +37,11 @@ def penalise(
     result_bv = tf.where(_named(token_bn, mask_bn, vocabulary), less_bv, scores_bv)
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
-    endings_bv = _named(token_bn[:, no_repeat_ngram - 1 :], _repeated(token_bn, mask_bn, no_repeat_ngram), vocabulary)
+    endings_bv = _named(token_bn[:, no_repeat_ngram - 1 :], _repeats(token_bn, mask_bn, no_repeat_ngram), vocabulary)
     return tf.where(endings_bv, _nothing(scores_bv.dtype), result_bv)
 
 
-def _repeated(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
+def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
     """Of each run of so many tokens, by its start: whether all but its last are the tokens that the target ends in. Padding is in none."""
     count, last = token_bn.shape[1] - size + 1, token_bn.shape[1] - size + 1
     same_bn = mask_bn[:, size - 1 :]
@@ -59,7 +63,10 @@ def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor)
 def truncate(
     logits_bv: tf.Tensor, temperature: Number = 1.0, top_k: int | tf.Tensor = 0, top_p: Number = 1.0, most: int | None = None
 ) -> tf.Tensor:
-    """As the truth; the numbers may be scalar tensors, whose values are then not checked. Plain 0 and 1 sort nothing.
+    """The logits divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest, up to top_p.
+
+    Of equal logits the lower token id is the likelier, and the one that crosses top_p stays (SAMPLE). The numbers may be scalar tensors,
+    whose values are then not checked. Plain 0 and 1 sort nothing.
 
     most: what top_k is at most, where it is a tensor greater than 0.
     """
@@ -95,12 +102,12 @@ def _likeliest(x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
     """The softmax of all, of those whose largest comes first."""
-    largest_b1 = widen(ordered_bn[:, :1])
-    return tf.exp(widen(ordered_bn) - largest_b1) / tf.reduce_sum(tf.exp(widen(all_bv) - largest_b1), axis=1, keepdims=True)
+    largest_b1 = upcast_half(ordered_bn[:, :1])
+    return tf.exp(upcast_half(ordered_bn) - largest_b1) / tf.reduce_sum(tf.exp(upcast_half(all_bv) - largest_b1), axis=1, keepdims=True)
 
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
-    """As the truth."""
+    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose `p_0 + ... + p_id` exceeds the uniform number."""
     _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)

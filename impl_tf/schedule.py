@@ -5,13 +5,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .backend import keras, register
+from .framework import keras, register
 
 __all__ = ["noam"]
 
 
 def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
-    """As the truth; in a graph the step has no values to check."""
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)`, with n = step counted from 1 (NOAM).
+
+    Computed in float64 and then cast to dtype; in a graph the step has no values to check.
+    """
     settings: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
     for name, value in settings.items():
         array = np.ones((), value.dtype.as_numpy_dtype) if tf.is_symbolic_tensor(value) else np.asarray(value)

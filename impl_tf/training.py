@@ -25,7 +25,9 @@ _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
 
 class Trainer:
-    """As the truth. A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
+    """Parameters and moments of one run, and the number of steps done.
+
+    A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
     With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs. Random keep
     masks come from Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
@@ -45,20 +47,24 @@ class Trainer:
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30  # a seed of Keras has 31 bits
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
         with tf.device(self._device):
-            self._model = Transformer(config, dtype=self._dtype)
-            weights.load(self._model, parameters, config)
+            self.model = Transformer(config, dtype=self._dtype)
+            weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
 
         def graph(function: Callable[..., Any]) -> Callable[..., Any]:
             return tf.function(function, autograph=False, jit_compile=True) if compiled else function
 
         self._whole_step, self._part, self._apply = graph(self._one_step), graph(self._gradients), graph(self._update)
-        self._evaluate = graph(self._model.training_loss)
+        self._evaluate = graph(self.model.training_loss)
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
-        """As the truth; the loss is a scalar tensor, which is there when the device is done."""
+        """One update from a batch of ids `b s` and `b t`; the loss of the batch before it, a scalar tensor, there when the device is done.
+
+        keep: keep masks by site; without them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot
+        be split; nothing is then changed.
+        """
         with tf.device(self._device):
             first, *others = self._batches(source, target, keep)
             if others:
@@ -72,22 +78,22 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
-        """As the truth."""
-        self._model.check_ids(source, target)
+        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+        self.model.check_ids(source, target)
         with tf.device(self._device):
             value = self._evaluate(self._tensor(source), self._tensor(target), total=1, training=False)
         return float(value), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """As the truth."""
-        return {name: tensor.numpy() for name, tensor in self._search().greedy_search(source, strategy).items()}
+        """`Searcher.greedy_search` of the model as it is now."""
+        return {name: tensor.numpy() for name, tensor in self.searcher.greedy_search(source, strategy).items()}
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """As the truth."""
-        return {name: tensor.numpy() for name, tensor in self._search().beam_search(source, strategy).items()}
+        """`Searcher.beam_search` of the model as it is now."""
+        return {name: tensor.numpy() for name, tensor in self.searcher.beam_search(source, strategy).items()}
 
     def state(self) -> dict[str, np.ndarray]:
-        """As the truth."""
+        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
         result: dict[str, np.ndarray] = {}
         for part, native in self._parts().items():
             arrays = {name: weights.to_numpy(variable) for name, variable in native.items()}
@@ -96,7 +102,7 @@ class Trainer:
         return result
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """As the truth."""
+        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
         shapes = canonical.shapes(self.config)
         canonical.match(state, {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()}, self._dtype)
         for part, native in self._parts().items():
@@ -106,34 +112,35 @@ class Trainer:
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
-    def _search(self) -> Searcher:
+    @property
+    def searcher(self) -> Searcher:
         """The searches with the parameters as they are now; the graphs are those of the first call."""
         if self._searcher is None:
-            self._searcher = Searcher(self._model, compiled=self._compiled)
+            self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
-            self._searcher.refresh(self._model)
+            self._searcher.refresh(self.model)
         self._current = True
         return self._searcher
 
     def _built_optimizer(self) -> Adam:
-        recipe, variables = self.recipe, weights.variables(self._model, self.config)
+        recipe, variables = self.recipe, weights.variables(self.model, self.config)
         decays = canonical.flatten(decay_mask(canonical.nest(canonical.axes(self.config))))
         exclude = [variable for variable, decay in zip(variables.values(), decays.values(), strict=True) if not decay]
         schedule = Noam(self.config.model_width, recipe.warmup)
         optimizer = adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay, exclude)
-        optimizer.build(self._model.trainable_variables)
+        optimizer.build(self.model.trainable_variables)
         return optimizer
 
     def _parts(self) -> dict[str, dict[str, tf.Variable]]:
         """The variables of the state by native name."""
-        variables = {name: variable.value for name, variable in weights.variables(self._model, self.config).items()}
+        variables = {name: variable.value for name, variable in weights.variables(self.model, self.config).items()}
         first, second = ({name: self._optimizer.moments(variable)[i] for name, variable in variables.items()} for i in (0, 1))
         return dict(zip(_PARTS, (variables, first, second), strict=True))
 
     def _batches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
         """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place."""
         parts = self.recipe.microbatches
-        self._model.check_ids(source, target)
+        self.model.check_ids(source, target)
         if len(source) % parts:
             raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
         total, rows = tf.constant(max(self._count(target), 1)), len(source) // parts
@@ -155,11 +162,11 @@ class Trainer:
         self, source: tf.Tensor, target: tf.Tensor, keep: Tree | None, total: tf.Tensor, place: tf.Tensor
     ) -> tuple[tf.Tensor, Any]:
         """The loss of some rows, and the gradients of the model's variables; rows of a table that no id names have the gradient 0."""
-        for layer, generator in enumerate(self._model.non_trainable_variables):
+        for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
-            loss = self._model.training_loss(source, target, self.recipe.smoothing, total, keep, training=keep is None)
-        gradients = tape.gradient(loss, self._model.trainable_variables)
+            loss = self.model.training_loss(source, target, self.recipe.smoothing, total, keep, training=keep is None)
+        gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _update(self, gradients: list[tf.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Encoder, decoder and the whole Transformer."""
+"""The whole Transformer: embeddings, encoder, decoder and logits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,77 +8,22 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask
-from .backend import Configured, SameShape, Traced, keras, register
-from .dropout import Dropout
 from .embedding import Embedding, Logits
-from .layers import DecoderLayer, EncoderLayer, Keep
-from .normalization import LayerNorm
+from .framework import Configured, Traced, keras, register
+from .layers import Keep
 from .positional_encoding import positional_encoding, token_positions
+from .stacks import Decoder, Encoder
 
-__all__ = ["Decoder", "Encoder", "Transformer"]
-
-
-class _Stack(Configured, SameShape, keras.layers.Layer):
-    """The layers are attributes too, `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras."""
-
-    def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
-        self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
-        self.layers = [layer(config, dtype=self.dtype_policy, name=f"layers_{index}") for index in range(count)]
-        for each in self.layers:
-            setattr(self, each.name, each)
-        if config.final_norm:
-            self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
-
-    def build(self, input_shape: Any = None) -> None:
-        for layer in self.layers:
-            layer.build()
-        if self.config.final_norm:
-            self.final_norm.build()
-
-
-@register
-class Encoder(_Stack):
-    """As the truth; `embedding_dropout` is applied by `Transformer.encode`."""
-
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
-
-    def call(self, x_bsd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_bsd) if self.config.final_norm else x_bsd
-
-
-@register
-class Decoder(_Stack):
-    """As the truth; `embedding_dropout` is applied by `Transformer.decode`."""
-
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)
-
-    def call(
-        self,
-        x_btd: tf.Tensor,
-        memory_bsd: tf.Tensor,
-        self_mask_bhts: tf.Tensor | None = None,
-        cross_mask_bhts: tf.Tensor | None = None,
-        keep: Keep | None = None,
-    ) -> tf.Tensor:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_btd) if self.config.final_norm else x_btd
+__all__ = ["Transformer"]
 
 
 @register
 class Transformer(Configured, Traced, keras.Model):
-    """As the truth, with `encode`, `decode` and `training_loss` as methods. Outside a call of the model they take `training` themselves.
+    """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
+    Outside a call of the model `encode`, `decode` and `training_loss` take `training` themselves.
     `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names. Masks are arguments: what Keras
-    attaches to a tensor is not read, and none is attached to the logits. Under a mixed policy the loss has the dtype of the variables.
+    attaches to a tensor is not read, and none is attached to the logits.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -113,6 +58,7 @@ class Transformer(Configured, Traced, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
+        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`; source: ids `b s`, or soft one-hot rows `b s v`."""
         keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"), training=training)
@@ -127,6 +73,10 @@ class Transformer(Configured, Traced, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
+        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
+
+        Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
+        """
         self.config.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
@@ -137,11 +87,11 @@ class Transformer(Configured, Traced, keras.Model):
             checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
         x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep, training=training)
-        return self._logits(x_btd)
+        return self.head(x_btd)
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
-        """The logits of what the decoder's last layer gives."""
-        return self._logits(self.decoder.final_norm(x_btd) if self.config.final_norm else x_btd)
+        """The logits of the decoder's result; tied, their kernel is the transposed table."""
+        return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
 
     def call(
         self,
@@ -168,6 +118,10 @@ class Transformer(Configured, Traced, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
+        """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
+
+        Labels that are the padding id do not count. Under a mixed policy the loss has the dtype of the variables.
+        """
         input_bt, label_bt = loss.teacher_forcing(target)
         logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training), self.variable_dtype)
         return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, self.config.padding_id), smoothing, total)
@@ -182,7 +136,7 @@ class Transformer(Configured, Traced, keras.Model):
     def export(
         self, filepath: Any, format: str = "tf_saved_model", verbose: Any = None, input_signature: Any = None, **kwargs: Any
     ) -> None:
-        """As Keras has it; without an input_signature the exported function takes int64 ids of any batch and lengths.
+        """`keras.Model.export`; without an input_signature the exported function takes int64 ids of any batch and lengths.
 
         LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed. Of
         `tf.lite.TFLiteConverter` use `from_concrete_functions(functions)`: with a model of Keras 3 as second argument, any model, its
@@ -206,9 +160,6 @@ class Transformer(Configured, Traced, keras.Model):
     def _built(self) -> None:
         if not self.built:
             self.build()
-
-    def _logits(self, x_btd: tf.Tensor) -> tf.Tensor:
-        return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
 
     def _embed(self, embedding: Embedding, name: str, token: tf.Tensor, mask_bt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         x_btd = embedding(token)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
-from .backend import keras
+from .framework import keras
 
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "variables"]
 

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["Dropout"]
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout` that also takes the keep mask: then the same entries are dropped in every framework, in training or not."""
+    """`y = x / (1 - rate)` where kept, otherwise 0: `nn.Dropout` that also takes a keep mask, and then drops by it in any mode."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -26,8 +26,8 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tensor:
-    """The entries that are kept, by the mask; without one at random in training, and all of them in evaluation."""
+    """`Dropout` as a function; without a keep mask entries are dropped at random in training, and none in evaluation."""
     if keep is None:
         return F.dropout(x, rate, training)
-    checks.check_keep(keep.shape, dtypes.name(keep.dtype), x.shape, rate)
+    checks.check_keep(keep.shape, precision.dtype_name(keep.dtype), x.shape, rate)
     return torch.where(keep, x / (1 - rate), 0)

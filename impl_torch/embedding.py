@@ -8,14 +8,17 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes, tracing
-from .linear import Linear
+from . import framework, precision
+from .projection import Projection
 
 __all__ = ["Embedding", "Logits"]
 
 
 class Embedding(nn.Module):
-    """`x = sqrt(d)^scale * table[token]`; half types multiply by sqrt(d) in float32, as torch does with any Python number."""
+    """`x = sqrt(d)^scale * table[token]`, or `token @ table` of soft one-hot rows: `b t d`.
+
+    Half-precision dtypes multiply by sqrt(d) in float32, as torch does with any Python number.
+    """
 
     def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
         super().__init__()
@@ -27,7 +30,7 @@ class Embedding(nn.Module):
         nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
 
     def check_ids(self, token: Tensor) -> None:
-        """Raises ValueError on tokens that `forward` refuses."""
+        """Raises ValueError on tokens that `forward` rejects."""
         check_ids((token, self.table.shape[0]))
 
     def forward(self, token: Tensor, checked: bool = False) -> Tensor:
@@ -49,8 +52,8 @@ class SharedEmbedding(Embedding):
         self.scale, self.owner = owner.scale, (owner,)  # in a tuple: as an attribute it would be a submodule
 
 
-class Logits(Linear):
-    """`logits = x W + b`, as a linear layer `d -> v`."""
+class Logits(Projection):
+    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`."""
 
     def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
         super().__init__(width, vocabulary, bias)
@@ -84,14 +87,14 @@ class TiedLogits(nn.Module):
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
     """Raises ValueError on tokens that do not fit their vocabulary.
 
-    The bounds of all tokens come from the device in one transfer. Where there are no values (`tracing.has_values`) only axes and dtype
+    The bounds of all tokens come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype
     count.
     """
     for token, vocabulary in tokens:
-        checks.check_tokens("token", token.shape, dtypes.name(token.dtype), vocabulary)
-    ids = [pair for pair in tokens if tracing.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
+        checks.check_tokens("token", token.shape, precision.dtype_name(token.dtype), vocabulary)
+    ids = [pair for pair in tokens if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
     if not ids:
         return
     bounds = torch.stack([bound for token, _ in ids for bound in token.long().aminmax()]).tolist()
     for (token, vocabulary), lowest, highest in zip(ids, bounds[::2], bounds[1::2], strict=True):
-        checks.check_tokens("token", token.shape, dtypes.name(token.dtype), vocabulary, lowest, highest)
+        checks.check_tokens("token", token.shape, precision.dtype_name(token.dtype), vocabulary, lowest, highest)

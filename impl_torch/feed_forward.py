@@ -6,13 +6,16 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .linear import Linear
+from .projection import Projection
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
 
 def activation(x: Tensor, name: str) -> Tensor:
-    """torch's own kernels, which compute half types in float32."""
+    """relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+
+    torch's own kernels, which compute half-precision dtypes in float32. Raises ValueError on another name.
+    """
     if name == "relu":
         return F.relu(x)
     if name == "gelu_erf":
@@ -23,13 +26,13 @@ def activation(x: Tensor, name: str) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`."""
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, as two linear layers, the same at every position: `b t d`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation_name = config.activation
-        self.hidden = Linear(config.model_width, config.feed_forward_width)
-        self.output = Linear(config.feed_forward_width, config.model_width)
+        self.hidden = Projection(config.model_width, config.feed_forward_width)
+        self.output = Projection(config.feed_forward_width, config.model_width)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ from .normalization import LayerNorm
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
 Tree = Mapping[str, Any]
-Pair = tuple[Tensor, Tensor]  # keys and values
-Sublayer = Callable[[Tensor], Tensor]
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each as a residual sub-layer. keep: dropout masks by site, where they are given."""
+    """Self-attention, then feed-forward, each as a residual sub-layer; post-norm: `x = norm(x + dropout(sublayer(x)))`, pre-norm:
+    `x = x + dropout(sublayer(norm(x)))`.
+
+    keep: dropout masks by site, nested; a site without one draws its own in training.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -33,20 +35,21 @@ class EncoderLayer(nn.Module):
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
     def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
-        sites = keep or {}
+        keep = keep or {}
+        y_btd = residual_in(self, "self_attention", x_btd)
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=_inner(keep, "self_attention", "weights_dropout"))
+        x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
-        def self_attention(x_btd: Tensor) -> Tensor:
-            return self.self_attention(x_btd, x_btd, mask_bhts, keep_bhts=sites.get("self_attention", {}).get("weights_dropout"))
-
-        def feed_forward(x_btd: Tensor) -> Tensor:
-            return self.feed_forward(x_btd, sites.get("feed_forward", {}).get("hidden_dropout"))
-
-        x_btd = _residual(self, "self_attention", x_btd, self_attention, sites)
-        return _residual(self, "feed_forward", x_btd, feed_forward, sites)
+        y_btd = residual_in(self, "feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, _inner(keep, "feed_forward", "hidden_dropout"))
+        return residual_out(self, "feed_forward", x_btd, y_btd, keep)
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer."""
+    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer of `EncoderLayer`'s equation.
+
+    The query of the cross-attention is the self-attention's result; its keys and values are the memory, which is not normalised here.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -70,60 +73,33 @@ class DecoderLayer(nn.Module):
         keep: Tree | None = None,
     ) -> Tensor:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-        sites = keep or {}
+        keep = keep or {}
+        y_btd = residual_in(self, "self_attention", x_btd)
+        keep_bhts = _inner(keep, "self_attention", "weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
-        def self_attention(x_btd: Tensor) -> Tensor:
-            keep_bhts = sites.get("self_attention", {}).get("weights_dropout")
-            return self.self_attention(x_btd, x_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        y_btd = residual_in(self, "cross_attention", x_btd)
+        keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
+        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+        x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
 
-        def cross_attention(query_btd: Tensor) -> Tensor:
-            keep_bhts = sites.get("cross_attention", {}).get("weights_dropout")
-            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-
-        return self._sublayers(x_btd, self_attention, cross_attention, sites)
-
-    def step(
-        self, x_btd: Tensor, cache: Mapping[str, Pair], read: int, self_bias_bhts: Tensor | None, cross_bias_bhts: Tensor | None
-    ) -> Tensor:
-        """`forward` on the next tokens of a target, of which `read` are read: what they add to the cache is written into it, in place.
-
-        x_btd: of every row the tokens of each of its w copies, one copy after the other. cache: self_attention, keys and values `b s w g k`
-        of the copies of a whole target; cross_attention, those of the memory, `b s g k`. The biases, 0 or -inf, hide what may not be
-        attended to.
-        """
-
-        def self_attention(x_btd: Tensor) -> Tensor:
-            query_bthk, *new = self.self_attention.project(x_btd)
-            key_bsgk, value_bsge = (_written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True))
-            output_btd: Any = self.self_attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
-            return output_btd
-
-        def cross_attention(query_btd: Tensor) -> Tensor:
-            query_bthk = self.cross_attention.queries(query_btd)
-            output_btd: Any = self.cross_attention.attend(query_bthk, *cache["cross_attention"], bias_bhts=cross_bias_bhts)
-            return output_btd
-
-        return self._sublayers(x_btd, self_attention, cross_attention, {})
-
-    def _sublayers(self, x_btd: Tensor, self_attention: Sublayer, cross_attention: Sublayer, sites: Tree) -> Tensor:
-        def feed_forward(x_btd: Tensor) -> Tensor:
-            return self.feed_forward(x_btd, sites.get("feed_forward", {}).get("hidden_dropout"))
-
-        x_btd = _residual(self, "self_attention", x_btd, self_attention, sites)
-        x_btd = _residual(self, "cross_attention", x_btd, cross_attention, sites)
-        return _residual(self, "feed_forward", x_btd, feed_forward, sites)
+        y_btd = residual_in(self, "feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, _inner(keep, "feed_forward", "hidden_dropout"))
+        return residual_out(self, "feed_forward", x_btd, y_btd, keep)
 
 
-def _residual(layer: EncoderLayer | DecoderLayer, name: str, x_btd: Tensor, sublayer: Sublayer, sites: Tree) -> Tensor:
-    norm, dropout, keep_btd = getattr(layer, f"{name}_norm"), getattr(layer, f"{name}_dropout"), sites.get(f"{name}_dropout")
-    if layer.pre_norm:
-        return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
-    return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
+def residual_in(layer: Any, name: str, x_btd: Tensor) -> Tensor:
+    """What the sub-layer of that name is given: pre-norm `norm(x)`, post-norm x."""
+    return getattr(layer, f"{name}_norm")(x_btd) if layer.pre_norm else x_btd
 
 
-def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
-    """What is read when the new keys or values have their place after the others: all copies of each token side by side, `b s g k`."""
-    new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
-    end = read + new_btwgk.shape[1]
-    kept_bswgk[:, read:end] = new_btwgk
-    return kept_bswgk[:, :end].flatten(1, 2)
+def residual_out(layer: Any, name: str, x_btd: Tensor, y_btd: Tensor, keep: Tree) -> Tensor:
+    """After the sub-layer of that name gave y: pre-norm `x + dropout(y)`, post-norm `norm(x + dropout(y))`."""
+    x_btd = x_btd + getattr(layer, f"{name}_dropout")(y_btd, keep.get(f"{name}_dropout"))
+    return x_btd if layer.pre_norm else getattr(layer, f"{name}_norm")(x_btd)
+
+
+def _inner(keep: Tree, name: str, site: str) -> Tensor | None:
+    """The keep mask of a site within a sub-layer."""
+    return keep.get(name, {}).get(site)

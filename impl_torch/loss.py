@@ -5,14 +5,14 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes, tracing
+from . import framework, precision
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
-    """The decoder's input and the labels, as views of the target."""
-    checks.check_target(target_bt.shape, dtypes.name(target_bt.dtype))
+    """`target[:, :-1]`, the decoder's input, and `target[:, 1:]`, the labels, as views of the target."""
+    checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
 
@@ -24,18 +24,19 @@ def cross_entropy(
     total: int | Tensor | None = None,
     checked: bool = False,
 ) -> Tensor:
-    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels that count, divided by total.
+    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels that count, divided by total: a scalar.
 
     The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms: over the vocabulary it does not add up
-    to 0, by the same sign everywhere, and training drifts. Under autocast the loss of half types is float32, as that is; otherwise it has
-    the dtype of the logits. total: a tensor where one compiled graph is to serve every count. checked: the caller has checked the ids.
+    to 0, by the same sign everywhere, and training drifts. Under autocast the loss of half-precision logits is float32, as that is;
+    otherwise it has the dtype of the logits. total: a tensor where one compiled graph is to serve every count. checked: the caller has
+    checked the ids.
     """
     bounds = () if checked else _bounds(label_bt)
     known_total = None if isinstance(total, Tensor) else total
-    checks.check_labels(logits_btv.shape, label_bt.shape, dtypes.name(label_bt.dtype), smoothing, known_total, *bounds)
-    x_btv = dtypes.widen(logits_btv)
+    checks.check_labels(logits_btv.shape, label_bt.shape, precision.dtype_name(label_bt.dtype), smoothing, known_total, *bounds)
+    x_btv = precision.upcast_half(logits_btv)
     if mask_bt is not None:
-        checks.check_token_mask("mask", mask_bt.shape, dtypes.name(mask_bt.dtype), label_bt.shape)
+        checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), label_bt.shape)
         # Before they are used, so that an infinite logit of a label that does not count is no NaN in the gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
     loss_bt = x_btv.logsumexp(-1) - (1 - smoothing) * x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
@@ -45,12 +46,12 @@ def cross_entropy(
         total = max(label_bt.numel(), 1) if mask_bt is None else mask_bt.sum().clamp(min=1)
     counted_bt = loss_bt if mask_bt is None else loss_bt.masked_fill(~mask_bt, 0)
     loss = counted_bt.sum() / total
-    # Autocast chose the half type of the logits, not the caller.
-    return loss if dtypes.autocasts(logits_btv) else loss.to(logits_btv.dtype)
+    # Autocast chose the half-precision dtype of the logits, not the caller.
+    return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)
 
 
 def _bounds(label_bt: Tensor) -> list[int]:
     """The lowest and the highest id; nothing where there are no values to look at."""
-    if not tracing.has_values(label_bt) or not label_bt.numel() or label_bt.is_floating_point():
+    if not framework.has_values(label_bt) or not label_bt.numel() or label_bt.is_floating_point():
         return []
     return torch.stack(label_bt.long().aminmax()).tolist()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
@@ -18,19 +18,19 @@ def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
 
 
 def padding_mask(mask_bs: Tensor) -> Tensor:
-    """`b s` with axes of size 1 for heads and queries: `b 1 1 s`."""
-    checks.check_token_mask("mask", mask_bs.shape, dtypes.name(mask_bs.dtype))
+    """No query may attend to padding: `b s` with axes of size 1 for heads and queries, `b 1 1 s`."""
+    checks.check_token_mask("mask", mask_bs.shape, precision.dtype_name(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 
 def causal_mask(target_length: int, source_length: int, device: torch.device | None = None) -> Tensor:
-    """Bottom-right aligned (CAUSAL), whereas `is_causal` of torch's own attention is aligned top-left: `1 1 t s`."""
+    """`j <= i + (s - t)` for query i and key j (CAUSAL), `1 1 t s`: bottom-right aligned, `is_causal` of torch's own attention top-left."""
     allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
     return allowed.tril(source_length - target_length)
 
 
 def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:
-    """None stands for a mask that allows everything."""
+    """`mask & other`; None stands for a mask that allows everything, so that none is made where there is none."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     return mask_bhts & other_bhts

@@ -6,15 +6,16 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["LayerNorm"]
 
 
 class LayerNorm(nn.Module):
-    """`F.layer_norm`, whose kernels compute half types in float32 up to and with the offset.
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`.
 
-    Backward that of the CPU does not: it keeps the mean in the half type and adds up in it, so that it is given float32.
+    Its kernels compute half-precision dtypes in float32 up to and with the offset. The backward one of the CPU keeps the mean in the
+    half-precision dtype and adds up in it, so that it is given float32.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:
@@ -31,7 +32,7 @@ class LayerNorm(nn.Module):
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.scale.shape[0])
         tensors = (x_btd, self.scale, self.offset)
-        x, scale, offset = map(dtypes.widen, tensors) if x_btd.device.type == "cpu" else tensors
+        x, scale, offset = map(precision.upcast_half, tensors) if x_btd.device.type == "cpu" else tensors
         return F.layer_norm(x, scale.shape, scale, offset, self.epsilon).to(x_btd.dtype)
 
     def extra_repr(self) -> str:

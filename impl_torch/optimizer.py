@@ -7,7 +7,7 @@ import torch
 
 from reference_numpy.parameters import flatten, nest
 
-from . import dtypes
+from . import precision
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -24,10 +24,10 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """`torch.optim.AdamW` after so many steps with these moments, which its `step` updates in place, as it does the parameters.
+    """`torch.optim.AdamW` after so many steps with these moments; its `step` updates them and the parameters in place.
 
-    Its learning rate is 0 until one is written into its groups: one group decays and the other does not (`decay_mask`). One fused
-    kernel updates all tensors.
+    `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`. The learning rate is 0
+    until one is written into its groups: one group decays and the other does not (`decay_mask`). One fused kernel updates all tensors.
     """
     flat, first, second = flatten(parameters), flatten(first_moment), flatten(second_moment)
     decays = flatten(decay_mask(parameters))
@@ -43,15 +43,18 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
-    """As `torch.nn.utils.clip_grad_norm_`, which adds 1e-6 to the norm: here a gradient of a norm within the limit keeps every bit."""
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`; within the limit a gradient keeps every bit.
+
+    `torch.nn.utils.clip_grad_norm_` adds 1e-6 to the norm.
+    """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     flat = flatten(gradients)
-    norm = torch.nn.utils.get_total_norm([dtypes.widen(gradient) for gradient in flat.values()])
+    norm = torch.nn.utils.get_total_norm([precision.upcast_half(gradient) for gradient in flat.values()])
     factor = (limit / norm).clamp(max=1)
-    return nest(dict(zip(flat, torch._foreach_mul(list(flat.values()), factor), strict=True)))
+    return nest({name: gradient * factor for name, gradient in flat.items()})
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
-    """By the canonical names, since a name of torch's such as `weight` says too little."""
+    """True for kernels and tables, by their canonical names: torch's own, such as `weight`, are also those of a norm."""
     return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})

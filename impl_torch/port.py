@@ -13,12 +13,13 @@ from reference_numpy.parameters import flatten, nest
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
-from .compiled import compiled, compiled_step, graphs
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits
+from .fast.cache import forward_step
+from .fast.compiled import compiled, compiled_step, graphs
+from .fast.fused import fused
 from .feed_forward import FeedForward, activation
-from .fused import fused
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
@@ -28,7 +29,8 @@ from .positional_encoding import positional_encoding, token_positions
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
-from .transformer import Decoder, Encoder, Transformer
+from .stacks import Decoder, Encoder
+from .transformer import Transformer
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
@@ -70,7 +72,7 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
 @graphs()
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
     """With the weights and the graph that a search has."""
-    return cache.decode_in_steps(fused(model), **inputs, step=compiled_step(cache.read_on) if compiled else None)
+    return cache.decode_in_steps(fused(model), **inputs, step=compiled_step(forward_step) if compiled else None)
 
 
 def search(model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any) -> dict[str, Tensor]:

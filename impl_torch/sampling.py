@@ -5,24 +5,27 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
 
 
 def penalise(
-    scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
+    scores_bv: Tensor,
+    token_bn: Tensor,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: Tensor | None = None,
+    checked: bool = False,
 ) -> Tensor:
-    """All rows at once: the tokens concerned as a mask of the vocabulary."""
-    _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
-    return penalised(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
+    """`x / penalty` where the score x of a token that the target holds is positive, otherwise `x penalty`; -inf where a run of
+    no_repeat_ngram tokens would appear again. All rows at once: the tokens concerned are a mask of the vocabulary.
 
-
-def penalised(
-    scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float, no_repeat_ngram: int, mask_bn: Tensor | None = None
-) -> Tensor:
-    """`penalise` unchecked: a search asks the device for no values."""
+    checked: as in all of this file, the caller knows that the values fit, and the device is not asked for them.
+    """
+    if not checked:
+        _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:
         mask_bn = torch.ones_like(token_bn, dtype=torch.bool)
     if repetition_penalty != 1:
@@ -48,14 +51,13 @@ def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> T
     return _holds(window_bns[:, :, -1], same_bn, vocabulary)
 
 
-def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """By one stable sort, and none where every token is kept."""
-    _check_truncate(logits_bv, temperature, top_k, top_p)
-    return truncated(logits_bv, temperature, top_k, top_p)
+def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, checked: bool = False) -> Tensor:
+    """`x = logits / temperature`, then -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
 
-
-def truncated(logits_bv: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """`truncate` unchecked."""
+    One stable sort, and none where every token is kept.
+    """
+    if not checked:
+        _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / temperature
     if not 0 < top_k < x_bv.shape[1] and top_p == 1:
         return x_bv
@@ -68,14 +70,13 @@ def truncated(logits_bv: Tensor, temperature: float, top_k: int, top_p: float) -
     return torch.empty_like(x_bv).scatter_(1, order_bv, ordered_bv)
 
 
-def draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """The last id that can be drawn is found by counting, which a graph does without a look at the values."""
-    _check_draw(logits_bv, uniform_b)
-    return drawn(logits_bv, uniform_b)
+def draw(logits_bv: Tensor, uniform_b: Tensor, checked: bool = False) -> Tensor:
+    """The lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds the uniform number; of a row of -inf, checked, any.
 
-
-def drawn(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """`draw` unchecked: the id of a row of -inf is any."""
+    It is found by counting, which a graph does without a look at the values.
+    """
+    if not checked:
+        _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
     id_v = torch.arange(p_bv.shape[1], device=p_bv.device)
     last_b = torch.where(p_bv > 0, id_v, 0).amax(dim=1)  # where the sum of all is rounded to less than the number
@@ -86,9 +87,9 @@ def _check_penalise(
     scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
 ) -> None:
     """Raises ValueError on what `penalise` refuses; while a graph is traced there are no values to check."""
-    checks.check_next_token(scores_bv.shape, token_bn.shape, dtypes.name(token_bn.dtype))
+    checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
     if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, dtypes.name(mask_bn.dtype), token_bn.shape)
+        checks.check_token_mask("mask", mask_bn.shape, precision.dtype_name(mask_bn.dtype), token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
     if not torch.compiler.is_compiling() and token_bn.numel():
         checks.check_held(scores_bv.shape[1], *(int(bound) for bound in token_bn.long().aminmax()))

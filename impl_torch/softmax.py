@@ -5,17 +5,20 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import dtypes
+from . import precision
 
 __all__ = ["softmax"]
 
 
 def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
-    """`logits.softmax(-1)`, half types in float32; a row with no entry present is 0 (EMPTY)."""
-    x = dtypes.widen(logits)
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)`, masked entries absent; a row with no entry present is 0 (EMPTY).
+
+    `Tensor.softmax`, of half-precision dtypes in float32, with the masked entries zeroed.
+    """
+    x = precision.upcast_half(logits)
     if mask is None:
         return x.softmax(dim=-1).to(logits.dtype)
-    checks.check_mask(mask.shape, dtypes.name(mask.dtype), logits.shape, axes="the logits")
+    checks.check_mask(mask.shape, precision.dtype_name(mask.dtype), logits.shape, axes="the logits")
     # The lowest finite number, not -inf: a row with nothing present stays finite, forward and backward, until it is zeroed.
     probability = x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim=-1)
     return probability.masked_fill(~mask, 0).to(logits.dtype)

@@ -18,11 +18,11 @@ from reference_numpy.strategy import Strategy
 
 from . import optimizer, schedule, weights
 from .decoding import Searcher
+from .fast.compiled import graphs
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
 
-GRAPHS = 64  # that torch may keep: one for each shape, with and without keep masks, of all trainers in a process
 Tree = Mapping[str, Any]
 
 # Deterministic products need it, and torch looks for it only before the process's first product on a GPU.
@@ -30,7 +30,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 class Trainer:
-    """Loss and gradients as one compiled graph for each shape, the update as one fused kernel.
+    """One run: its parameters, their moments and the number of steps done. Each step clips the gradients of the loss, then Adam updates.
+
+    Loss and gradients are one compiled graph for each shape, the update is one fused kernel.
 
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
     Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
@@ -65,11 +67,11 @@ class Trainer:
             self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options=options)
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
-        """The loss stays on the device: reading it waits for the step, and a step need not be read."""
+        """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits."""
         total = torch.tensor(max(self._count(target), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
-        with _seeded(self._device, self.seed, self.steps), _deterministic(), _graphs():
+        with _seeded(self._device, self.seed, self.steps), _deterministic(), graphs():
             parts = self._microbatches(source, target, keep)
             loss = torch.stack([self._backward(*part, total) for part in parts]).sum()
         if self.recipe.clip_norm is not None:
@@ -83,21 +85,25 @@ class Trainer:
 
     @torch.inference_mode()
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
         summed = self._model.eval().training_loss(self._ids(source), self._ids(target), total=1)
         return float(summed), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """Eager, as every evaluation."""
+        """`Searcher.greedy_search` of the model as it is now, eager, as every evaluation."""
         return self._arrays(self._searcher().greedy_search(self._ids(source), strategy))
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """`Searcher.beam_search` of the model as it is now, eager."""
         return self._arrays(self._searcher().beam_search(self._ids(source), strategy))
 
     def state(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
         exported = {part: weights.export(module, self.config) for part, module in self._models.items()}
         return {f"{part}.{name}": array for part, arrays in exported.items() for name, array in arrays.items()}
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
+        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
         shapes = canonical.shapes(self.config)
         canonical.match(state, {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()}, self._dtype)
         self._snapshot = None
@@ -203,10 +209,3 @@ def _deterministic() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         settings.fill_uninitialized_memory = fill
-
-
-@contextlib.contextmanager
-def _graphs() -> Iterator[None]:
-    """Room for a graph of every shape; by default torch keeps eight."""
-    with torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS):
-        yield

@@ -1,4 +1,4 @@
-"""Encoder, decoder and the whole Transformer."""
+"""The whole Transformer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,62 +9,22 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import dtypes, loss, mask, positional_encoding
-from .dropout import Dropout
+from . import loss, mask, positional_encoding, precision
 from .embedding import Embedding, Logits, SharedEmbedding, TiedLogits, check_ids
-from .layers import DecoderLayer, EncoderLayer
-from .normalization import LayerNorm
+from .stacks import Decoder, Encoder
 
-__all__ = ["Decoder", "Encoder", "Transformer"]
+__all__ = ["Transformer"]
 
 Tree = Mapping[str, Any]
 
 
-class Encoder(nn.Module):
-    """Vectors in, vectors out; `embedding_dropout` is applied by `Transformer.encode`."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
-
-    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_bsd)
-
-
-class Decoder(nn.Module):
-    """Vectors in, vectors out; `embedding_dropout` is applied by `Transformer.decode`."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
-
-    def forward(
-        self,
-        x_btd: Tensor,
-        memory_bsd: Tensor,
-        self_mask_bhts: Tensor | None = None,
-        cross_mask_bhts: Tensor | None = None,
-        keep: Tree | None = None,
-    ) -> Tensor:
-        layer_keep = (keep or {}).get("layers", {})
-        for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
-        return self.final_norm(x_btd)
-
-
 class Transformer(nn.Module):
-    """The whole model. Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it.
+    """`logits(decoder(dropout(embedding(target) + position), memory))`, `memory = encoder(dropout(embedding(source) + position))`.
 
-    A state dict that has it under its other names too, `target_embedding.table` and `logits.weight`, is loaded if all are equal.
-    Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, where they are given;
-    the other sites draw their own in training.
+    Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it. A state dict that also has it
+    under its other names, `target_embedding.table` and `logits.weight`, is loaded where all are equal.
+    Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
+    draws its own in training.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -84,8 +44,10 @@ class Transformer(nn.Module):
                 if config.tie_logits
                 else Logits(config.model_width, config.target_vocabulary, config.output_bias)
             )
+        self.register_load_state_dict_pre_hook(_load_one_table)
 
     def encode(self, source: Tensor, source_mask_bs: Tensor | None = None, keep: Tree | None = None) -> Tensor:
+        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
         check_ids((source, self.config.source_vocabulary))
         return self._encode(source, self._mask(source, source_mask_bs), keep)
 
@@ -97,6 +59,7 @@ class Transformer(nn.Module):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
+        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
         self.config.need_decoder()
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
@@ -117,7 +80,7 @@ class Transformer(nn.Module):
         keep: Tree | None = None,
         checked: bool = False,
     ) -> Tensor:
-        """checked: the caller has checked the ids."""
+        """`decode(target, encode(source))`, `b t v`. checked: the caller has checked the ids."""
         self.config.need_decoder()
         if not checked:
             self.check_ids(source, target)
@@ -127,7 +90,9 @@ class Transformer(nn.Module):
     def training_loss(
         self, source: Tensor, target: Tensor, smoothing: float = 0.0, total: int | Tensor | None = None, keep: Tree | None = None
     ) -> Tensor:
-        """Calls the module, with its hooks: FSDP2 works, and with `MixedPrecisionPolicy(output_dtype=torch.float32)` the loss is float32.
+        """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are the padding id do not count.
+
+        It calls the module, with its hooks: FSDP2 works, and with `MixedPrecisionPolicy(output_dtype=torch.float32)` the loss is float32.
 
         A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no gradients. Of
         `DistributedDataParallel` take the loss of what it returns:
@@ -139,15 +104,6 @@ class Transformer(nn.Module):
         logits_btv = self(source, input_bt, keep=keep, checked=True)
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        names = [prefix + name for name in _names_of_the_table(self.config)]
-        given = {name: state_dict.pop(name) for name in names if name in state_dict}
-        for first, table in [*given.items()][:1]:
-            state_dict[names[0]] = table
-            unequal = [name for name, other in given.items() if not _equal(table, other)]
-            others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None) -> Tensor:
         sites = (keep or {}).get("encoder", {})
@@ -163,7 +119,7 @@ class Transformer(nn.Module):
         x_btd = self._embed(self.target_embedding, "target", target, mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None:
-            checks.check_token_mask("source mask", source_mask_bs.shape, dtypes.name(source_mask_bs.dtype), memory_bsd.shape[:2])
+            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
         return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites))
 
@@ -178,8 +134,18 @@ class Transformer(nn.Module):
         table_td = positional_encoding.positional_encoding(torch.arange(token.shape[1], device=token.device), x_btd.shape[2], x_btd.dtype)
         if mask_bt is None:
             return x_btd + table_td
-        checks.check_token_mask(f"{name} mask", mask_bt.shape, dtypes.name(mask_bt.dtype), token.shape[:2])
+        checks.check_token_mask(f"{name} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2])
         return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
+
+
+def _load_one_table(model: Transformer, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+    """The hook of `load_state_dict` that takes the shared table under any of its names; tables that differ are an error of the loading."""
+    names = [prefix + name for name in _names_of_the_table(model.config)]
+    given = {name: state_dict.pop(name) for name in names if name in state_dict}
+    for first, table in [*given.items()][:1]:
+        state_dict[names[0]] = table
+        unequal = [name for name, other in given.items() if not _equal(table, other)]
+        others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
 
 
 def _names_of_the_table(config: TransformerConfig) -> list[str]:

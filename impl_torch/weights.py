@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
-from . import dtypes
+from . import precision
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
@@ -114,22 +114,18 @@ def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], names: Ma
         found[native_name] = tensor
         if tensor.is_meta:
             yield f"the module's {native_name} can hold no values: it is on the meta device"
-        if name in parameters and str(parameters[name].dtype) != dtypes.name(tensor.dtype):
-            yield f"{name} must be {dtypes.name(tensor.dtype)}; got {parameters[name].dtype}"
+        if name in parameters and str(parameters[name].dtype) != precision.dtype_name(tensor.dtype):
+            yield f"{name} must be {precision.dtype_name(tensor.dtype)}; got {parameters[name].dtype}"
     for native_name in _others(module, found):
         yield f"nothing fills the module's {native_name}"
 
 
 def _others(module: nn.Module, found: Mapping[str, Tensor]) -> Iterator[str]:
     """The module's parameters that none of these tensors is, by storage, since a table may name a view of a parameter."""
-    storages = {_storage(tensor) for tensor in found.values()}
+    storages = {tensor.untyped_storage() for tensor in found.values()}
     for name, parameter in module.named_parameters():
-        if _storage(parameter) not in storages:
+        if parameter.untyped_storage() not in storages:
             yield name
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _native_names(config: TransformerConfig, component: str, table: layout.Table) -> dict[str, str]:

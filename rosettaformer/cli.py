@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from .commands.options import Group
+from .processes.text import printable
 from .termination import terminable
 
 __all__ = ["main"]
 
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
-    "check": "Check ports against the truth and print the matrix.",
+    "check": "Check ports against the reference and print the matrix.",
     "diagnose": "Say what is wrong with a port, and how to fix it.",
     "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
@@ -26,7 +27,7 @@ COMMANDS = {
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
     "train": "Train a model on a task, in any backend; resume it in any.",
     "translate": "Translate lines with a run's model, in any backend.",
-    "compare-training": "Train every backend beside the truth, and say whether they stay together.",
+    "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
 MISTAKE, MISSING, INTERRUPTED, GONE = 2, 3, 130, 141
@@ -95,7 +96,7 @@ def main(arguments: Any = None) -> None:
         error.show()
         code = error.exit_code
     except (ValueError, OSError, MemoryError) as error:
-        click.echo(f"Error: {_shown(str(error)) or 'there is not enough memory'}", err=True)
+        click.echo(f"Error: {printable(str(error), LONGEST, lines=True) or 'there is not enough memory'}", err=True)
         code = MISTAKE
     sys.exit(code)
 
@@ -116,9 +117,3 @@ def _run(arguments: Any) -> int:
     except _Gone:
         return GONE
     return code if isinstance(code, int) else 0
-
-
-def _shown(text: str) -> str:
-    """A message without control characters, which a terminal would obey, and of a bounded length."""
-    shown = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text[:LONGEST])
-    return shown + (f"... ({len(text)} characters)" if len(text) > LONGEST else "")

@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -92,21 +92,3 @@ def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
         return components.answer
     adapter = Backend(name).adapter
     return lambda case: components.named_outputs(adapter.run(case))
-
-
-@contextlib.contextmanager
-def compilations() -> Iterator[list[str]]:
-    """What JAX compiles meanwhile: the names of the functions."""
-    import jax
-
-    found: list[str] = []
-
-    def listen(name: str, seconds: float, fun_name: str = "", **_: Any) -> None:
-        if "backend_compile" in name:
-            found.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)

@@ -75,10 +75,7 @@ _DAMAGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
     ),
     "permuted": (lambda t: t.update({QUERY: t[QUERY].transpose(1, 0, 2)}), f"{QUERY} must have shape (12, 3, 4); got (3, 12, 4)"),
     "shape": (lambda t: t.update({QUERY: t[QUERY].reshape(12, 12)}), f"{QUERY} must have shape (12, 3, 4); got (12, 12)"),
-    "mixed dtype": (
-        lambda t: t.update({QUERY: t[QUERY].astype(np.float16)}),
-        f"{QUERY} must be float32 like most tensors; got float16",
-    ),
+    "mixed dtype": (lambda t: t.update({QUERY: t[QUERY].astype(np.float16)}), f"{QUERY} must be float32 like most tensors; got float16"),
     "wrong dtype": (
         lambda t: t.update({QUERY: t[QUERY].astype(np.int32)}),
         f"{QUERY} must be one of float64, float32, bfloat16, float16; got int32",

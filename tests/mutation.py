@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from expectations import all_by_id
 from random_cases import random_case
 
 from reference_numpy import arithmetic
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import Defect, all_defects, injected
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
@@ -97,7 +97,7 @@ def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, 
 @functools.cache
 def nothing_wrong(component: str, dtype: str) -> Hypotheses:
     """The component's cases alone, by which a combination shows or does not."""
-    return Hypotheses([case.at(dtype) for case in all_cases(grad=True) if case.component == component and dtype in case.dtypes], [])
+    return Hypotheses([case.at(dtype) for case in all_by_id().values() if case.component == component and dtype in case.dtypes], [])
 
 
 @functools.cache
@@ -184,14 +184,16 @@ def false_alarms(count: int) -> list[int]:
     return alarms
 
 
-@functools.cache
 def single_rows(step: int = 1) -> list[tuple[Defect, Naming, Naming]]:
     """Every defect alone, or every step-th: named from the outputs of its component, and from those of the whole model."""
-    rows = []
-    for defect in observable()[::step]:
-        named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
-        rows.append((defect, named[smallest(defect)], named[whole(defect)]))
-    return rows
+    return [_single_row(defect.id) for defect in observable()[::step]]
+
+
+@functools.cache
+def _single_row(id_: str) -> tuple[Defect, Naming, Naming]:
+    defect = all_defects()[id_]
+    named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
+    return defect, named[smallest(defect)], named[whole(defect)]
 
 
 def whole(defect: Defect) -> str:
@@ -205,7 +207,7 @@ def whole(defect: Defect) -> str:
 
 def smallest(defect: Defect) -> str:
     """The defect's component, or where its cases claim nothing the smallest one whose cases do."""
-    claiming = [case.component for case in all_cases(grad=True) if defect.id in case.catches]
+    claiming = [case.component for case in all_by_id().values() if defect.id in case.catches]
     return defect.component if defect.component in claiming else claiming[0]
 
 

@@ -111,9 +111,16 @@ def test_convert_writes_nothing_when_anything_is_wrong(tmp_path: Path, arguments
 def test_inspect_a_canonical_file(tmp_path: Path) -> None:
     arrays = random_parameters(TIED, "bfloat16")
     canonical.save(tmp_path / "a.safetensors", TIED, arrays)
-    output = run(inspect, tmp_path / "a.safetensors")
-    for text in ("bfloat16", f"{parameters.count(TIED):,} parameters", "norm_placement", "logits.kernel", QUERY, "d h k", "12 3 4"):
-        assert text in output
+    summary = " ".join(run(inspect, tmp_path / "a.safetensors").split())
+    stacks = f"family Transformer, encoder-decoder, {TIED.encoder_layers} + {TIED.decoder_layers} layers format canonical"
+    counts = f"dtypes bfloat16 ({len(arrays)}) tensors {len(arrays)} parameters {parameters.count(TIED):,} ties target_embedding.table is "
+    for text in (stacks, counts, "problems none config", f"model_width {TIED.model_width}"):
+        assert text in summary
+    assert QUERY not in summary
+    listed = run(inspect, tmp_path / "a.safetensors", "--tensors")
+    assert " ".join(listed.split()).startswith(summary)
+    for text in (QUERY, "d h k", "12 3 4"):
+        assert text in listed
     found = json.loads(run(inspect, tmp_path / "a.safetensors", "--json"))
     assert found["config"] == TIED.to_dict() and found["ties"] == parameters.ties(TIED) and found["dtype"] == "bfloat16"
     assert found["parameter_count"] == parameters.count(TIED)
@@ -135,15 +142,12 @@ def test_inspect_a_foreign_file(tmp_path: Path, suffix: str) -> None:
         torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
     else:
         container.write(path, state, {"format": "pt"})
-    output = run(inspect, path)
-    assert "raw tensors, 4" in output and "[red]w" in output and "int64" in output
+    summary = " ".join(run(inspect, path).split())
+    assert "family unknown" in summary and "tensors 4 parameters 6" in summary and "int64 (1)" in summary and "[red]w" not in summary
+    assert "[red]w" in run(inspect, path, "--tensors")
     rows = {row["name"]: row for row in json.loads(run(inspect, path, "--json"))["tensors"]}
-    assert (
-        rows["steps"]["mean"] == 2
-        and rows["[red]w"]["mean"] is None
-        and rows["complex"]["mean"] is None
-        and rows["empty"]["shape"] == [0, 3]
-    )
+    assert [rows[name]["mean"] for name in ("steps", "[red]w", "complex")] == [2, None, None]
+    assert rows["empty"]["shape"] == [0, 3]
 
 
 def test_inspect_a_damaged_file_lists_all_problems(tmp_path: Path) -> None:

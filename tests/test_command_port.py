@@ -138,17 +138,9 @@ HOSTILE = {
     "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json is not a file"),
     "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors is not a file"),
     "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
-    "a sparse file": (
-        "os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)",
-        "error",
-        "plain.safetensors must be at most ",
-    ),
+    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors must be at most "),
     "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
-    "a deep reason": (
-        "file.with_suffix('.json').write_text('[' * 100000)",
-        "error",
-        "JSON must not be nested so deeply",
-    ),
+    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "JSON must not be nested so deeply"),
     "a reason of escapes": (r"""file.with_suffix('.json').write_text('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
     "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
     "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
@@ -178,8 +170,7 @@ def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    "describe",
-    ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"],
+    "describe", ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"]
 )
 def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, describe: str) -> None:
     start = time.monotonic()
@@ -256,12 +247,10 @@ def test_case_files_are_complete_and_need_json_and_safetensors_only(tmp_path: Pa
         np.testing.assert_array_equal(arrays[name], value)
 
 
-def test_batches_bound_the_disk_and_keep_every_case_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_bound_the_disk_and_keep_every_case_in_order() -> None:
     cases = [*_cases("good", "twice", "last"), *_cases("good")]
-    assert [len(batch) for batch in command._batches(cases)] == [3, 1]  # the second "good" would have the first one's path
-    monkeypatch.setattr(command, "BATCH_BYTES", 1)
-    assert [case.name for batch in command._batches(cases) for case in batch] == [case.name for case in cases]
-    assert [len(batch) for batch in command._batches(cases)] == [1, 1, 1, 1]
+    assert [len(batch) for batch in command.batches(cases)] == [3, 1]  # the second "good" would have the first one's path
+    assert [[case.name for case in batch] for batch in command.batches(cases, 1)] == [[case.name] for case in cases]
 
 
 def test_a_pair_is_answered_by_two_arrays(tmp_path: Path) -> None:

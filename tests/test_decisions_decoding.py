@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import tree
 
-from reference_numpy import beams, cache, decoding, mask, preset, sampling, transformer
+from reference_numpy import beams, decoding, preset, sampling, transformer
 from reference_numpy.strategy import Strategy
 
 START, END, PADDING, V = 1, 2, 0, 6
@@ -96,31 +96,50 @@ def test_BEAM_padding_and_the_start_token_are_no_answers() -> None:
     assert_allclose(answer["log_p_bn"][:, 0], logits.max(axis=1) - np.logaddexp.reduce(logits, axis=1))
 
 
-def test_SAMPLE_the_token_that_crosses_top_p_is_kept() -> None:
-    logits = np.log([[0.1, 0.4, 0.2, 0.3]])
-    for top_p, kept in ((0.3, [1]), (0.41, [1, 3]), (0.69, [1, 3]), (0.71, [1, 2, 3]), (0.95, [0, 1, 2, 3])):
-        assert_array_equal(np.flatnonzero(np.isfinite(sampling.truncate(logits, top_p=top_p)[0])), kept)
+def test_SAMPLE_penalties_by_hand() -> None:
+    scores = np.array([[2.0, -2.0, 1.0, 1.0]])
+    assert_array_equal(sampling.penalise(scores, np.array([[0, 1]]), 2.0), [[1.0, -4.0, 1.0, 1.0]])
+    assert_array_equal(sampling.penalise(scores, np.array([[0, 1]]), 2.0, mask_bn=np.array([[False, True]])), [[2.0, -4.0, 1.0, 1.0]])
+    held = np.array([[3, 0, 1, 3, 2, 3]])  # 3 was followed by 0 and by 2
+    assert_array_equal(np.isneginf(sampling.penalise(scores, held, 1.0, 2)), [[True, False, True, False]])
+    assert_array_equal(np.isneginf(sampling.penalise(scores, held, 1.0, 1)), [[True, True, True, True]])
+    assert_array_equal(np.isneginf(sampling.penalise(scores, np.array([[3, 0, 3, 3, 0, 3]]), 1.0, 3)), [[False, False, False, True]])
+    real = np.array([[False, True, True, True, True, True]])
+    assert_array_equal(np.isneginf(sampling.penalise(scores, held, 1.0, 2, real)), [[False, False, True, False]])
+    real = np.array([[True, True, True, True, True, False]])
+    assert not np.isneginf(sampling.penalise(scores, held, 1.0, 2, real)).any()
+    assert_array_equal(sampling.penalise(scores, held[:, :2], 1.0, 3), scores)
 
 
-def test_SAMPLE_the_temperature_comes_before_top_k_and_top_k_before_top_p() -> None:
+def test_SAMPLE_the_temperature_comes_before_top_k_and_top_k_before_top_p_which_keeps_the_token_that_crosses_it() -> None:
     logits = np.log([[0.1, 0.4, 0.2, 0.3]])
-    cold = np.array([0.01, 0.16, 0.04, 0.09]) / 0.3
-    assert_array_equal(np.isfinite(sampling.truncate(logits, temperature=0.5, top_p=0.8)[0]), [False, True, False, True])
-    assert cold[1] < 0.8 < cold[[1, 3]].sum()
-    assert_array_equal(np.isfinite(sampling.truncate(logits, top_p=0.8)[0]), [False, True, True, True])
-    assert_array_equal(np.isfinite(sampling.truncate(logits, top_k=3, top_p=0.75)[0]), [False, True, False, True])  # 7 / 9 of what is left
-    assert_array_equal(np.isfinite(sampling.truncate(logits, top_p=0.75)[0]), [False, True, True, True])
+
+    def kept(**options: float) -> list[int]:
+        return np.flatnonzero(np.isfinite(sampling.truncate(logits, **options)[0])).tolist()
+
+    assert kept(top_k=2) == [1, 3]
+    assert kept(top_p=0.3) == kept(top_p=0.4 - 1e-9) == [1]
+    assert kept(top_p=0.5) == [1, 3]  # the one that crosses one half stays
+    assert kept(top_p=0.8) == [1, 2, 3]
+    assert kept(top_p=0.95) == [0, 1, 2, 3]
+    assert kept(temperature=0.5, top_p=0.8) == [1, 3]
+    assert kept(top_k=3, top_p=0.7) == [1, 3]  # of the three that are left 3 / 9 + 4 / 9 cross it
+    assert kept(temperature=0.5, top_p=0.5) == [1]  # squared, the first has 16 / 30
+    assert_allclose(sampling.truncate(logits, temperature=2.0), logits / 2)
+    ties = np.zeros((1, 4))
+    assert_array_equal(np.isfinite(sampling.truncate(ties, top_k=2)), [[True, True, False, False]])
+
+
+def test_SAMPLE_the_number_alone_decides_by_the_inverse_distribution() -> None:
+    logits = np.log([[0.25, 0.5, 0.0, 0.25]] * 5, where=np.array([True, True, False, True]), out=np.full((5, 4), -np.inf))
+    assert_array_equal(sampling.draw(logits, np.array([0.0, 0.2499, 0.25, 0.7501, 0.9999])), [0, 0, 1, 3, 3])
+    assert_array_equal(sampling.draw(logits[:1, ::-1].astype(np.float32), np.array([1.0], np.float32)), [3])
 
 
 def test_SAMPLE_penalties_come_before_the_temperature() -> None:
     scores = sampling.penalise(np.array([[1.5, -1.0, 0.9]]), np.array([[0, 1]]), 2.0)
     assert_array_equal(scores, [[0.75, -2.0, 0.9]])
     assert_allclose(sampling.truncate(scores, temperature=0.5), [[1.5, -4.0, 1.8]])
-
-
-def test_SAMPLE_the_number_alone_decides_by_the_inverse_distribution() -> None:
-    logits = np.log(np.array([[0.25, 0.5, 0.25]] * 5))
-    assert_array_equal(sampling.draw(logits, np.array([0.0, 0.24, 0.26, 0.74, 0.76])), [0, 0, 1, 1, 2])
 
 
 def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
@@ -143,19 +162,3 @@ def test_SAMPLE_temperature_0_takes_the_likeliest() -> None:
     sampled = decoding.sample(parameters, CONFIG, SOURCE, OPTIONS | {"temperature": 0, "top_k": 3}, np.full((3, 6), 0.99))
     for name, value in greedy.items():
         assert_array_equal(sampled[name], value)
-
-
-@pytest.mark.parametrize("splits", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)])
-def test_CAUSAL_holds_for_a_cache_however_a_target_is_split(splits: tuple[int, ...]) -> None:
-    parameters, target = tree(CONFIG, 3), np.array([[1, 3, 4, 5, 3], [1, 5, 5, 4, 2], [1, 3, 0, 4, 5]])
-    memory, source_mask = transformer.encode(parameters, CONFIG, SOURCE), mask.token_mask(SOURCE, PADDING)
-    full = transformer.decode(parameters, CONFIG, target, memory, source_mask)
-    assert_allclose(cache.decode_in_steps(parameters, CONFIG, target, memory, splits, source_mask), full, atol=1e-12)
-
-
-def test_POSITION_of_a_step_counts_from_the_first_real_token_that_was_read() -> None:
-    parameters, memory = tree(CONFIG, 3), np.random.default_rng(0).standard_normal((1, 3, 5))
-    short, padded = np.array([[1, 3, 4, 5]]), np.array([[0, 0, 1, 3, 4, 5]])
-    expected = cache.decode_in_steps(parameters, CONFIG, short, memory, (4,))
-    for splits in ((6,), (3, 1, 1, 1), (1, 1, 1, 1, 1, 1)):
-        assert_allclose(cache.decode_in_steps(parameters, CONFIG, padded, memory, splits)[:, 2:], expected, atol=1e-12)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import PORTS, Backend, compilations, random_parameters
+from backends import PORTS, Backend, random_parameters
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset, sampling, transformer
 from rosettaformer.conformance.case import numpy_dtype
@@ -65,18 +65,14 @@ def searched_alike(backend: Backend, searcher: Any, arrays: dict[str, np.ndarray
 @pytest.fixture
 def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The number of graphs that have been compiled, for searchers."""
-    if backend.name == "tf":
-        yield lambda searcher: searcher.graphs
-    elif backend.name == "jax":
-        with compilations() as names:
-            yield lambda searcher: len(names)
-    else:
-        from torch._dynamo.testing import CompileCounter
+    if backend.name != "torch":
+        return lambda searcher: searcher.graphs
+    from torch._dynamo.testing import CompileCounter
 
-        compile_, traced = backend.framework.compile, CompileCounter()
-        monkeypatch.setattr(backend.framework, "compile", lambda step, **options: compile_(step, backend=traced, **options))
-        backend.framework.compiler.reset()
-        yield lambda searcher: traced.frame_count
+    compile_, traced = backend.framework.compile, CompileCounter()
+    monkeypatch.setattr(backend.framework, "compile", lambda step, **options: compile_(step, backend=traced, **options))
+    backend.framework.compiler.reset()
+    return lambda searcher: traced.frame_count
 
 
 def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Backend, graphs: Callable[[Any], int]) -> None:
@@ -120,7 +116,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
 
 def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
-    layer = backend.part("fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]
+    layer = backend.part("fast.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]
     for attention, projection, names in (
         ("self_attention", layer.self_attention.query_key_value, ("query", "key", "value")),
         ("cross_attention", layer.cross_attention.key_value, ("key", "value")),
@@ -130,6 +126,13 @@ def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
         answer = projection(backend.weights.from_numpy(x))
         found = [backend.weights.to_numpy(part).reshape(2, 3, -1) for part in (answer if isinstance(answer, list) else [answer])]
         np.testing.assert_allclose(np.concatenate(found, axis=-1), np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
+
+
+def test_a_fused_model_gives_what_the_model_gives(backend: Backend) -> None:
+    with backend.wide():
+        model, given = backend.loaded(CONFIG, random_parameters(CONFIG)), [backend.weights.from_numpy(ids) for ids in (sources(), PREFIX)]
+        found, expected = (backend.weights.to_numpy(each(*given)) for each in (backend.part("fast.fused").fused(model), model))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
 def test_weights_are_rounded_on_request_and_log_p_is_float32(backend: Backend) -> None:
@@ -179,5 +182,5 @@ def test_a_number_of_1_draws_the_last_id_that_is_possible(backend: Backend) -> N
 
 @pytest.mark.parametrize("port", ["tf", "jax"])
 def test_lengths_fall_into_few_buckets(port: str) -> None:
-    bucket = Backend(port).part("lengths").bucket
+    bucket = Backend(port).part("fast.request").bucket
     assert [bucket(length) for length in (1, 16, 17, 33, 64, 65, 128, 129)] == [16, 16, 32, 64, 64, 128, 128, 192]

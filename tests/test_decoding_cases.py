@@ -10,6 +10,7 @@ from typing import Any
 import mutation
 import numpy as np
 import pytest
+from expectations import all_by_id
 
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
@@ -22,7 +23,7 @@ from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
 from rosettaformer.conformance.vectors import golden
 
 PORT = "tests/ports/numpy_decoding.py"
-CASES = {case.id: case for case in all_cases() if case.component in components.DECODING}
+CASES = {id_: case for id_, case in all_by_id().items() if case.component in components.DECODING}
 SEARCHES = [case_id for case_id, case in CASES.items() if case.component in components.SEARCHES]
 FAR = 1e-4  # far beyond what float32 rounds
 

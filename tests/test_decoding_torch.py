@@ -14,8 +14,8 @@ from torch._dynamo.utils import counters  # noqa: E402
 
 from impl_torch import cache, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fused import fused, pack  # noqa: E402
-from impl_torch.linear import FusedLinear  # noqa: E402
+from impl_torch.fast.fused import fused, pack  # noqa: E402
+from impl_torch.fast.projection import FusedProjection  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 13
@@ -60,7 +60,7 @@ def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: fl
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((rows, 1, config.model_width))).to(getattr(torch, dtype))
     plain = kernel(x)
     pack(model, rows)
-    assert kernel._packed is not None
+    assert kernel.packed is not None
     torch.testing.assert_close(kernel(x), plain, rtol=close, atol=close)
     torch.testing.assert_close(kernel(x[1:]), plain[1:], rtol=close, atol=close)
 
@@ -167,15 +167,14 @@ def test_searches_under_autocast() -> None:
 
 
 @pytest.mark.exhaustive
-def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr("impl_torch.fused._MANY_BYTES", 0)
-    if not pack(fused(model_of(config_of(), arrays_of(config_of()), np.float32)), 4):
-        pytest.skip("this CPU's library packs no kernels")
-    config, source = config_of(**BIASES), source_of(config_of(**BIASES), 4)
+    config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
+    if not fused(models[0]).logits.pack(4):
+        pytest.skip("this CPU's library packs no kernels")
     searchers, eager = ([Searcher(model, compiled=compiled) for model in models] for compiled in (True, False))
     for length, count in ((5, 6), (4, 9)):
         for arrays, searcher, plain in zip(trees, searchers, eager, strict=True):
@@ -187,7 +186,7 @@ def test_large_kernels_are_constants_of_a_graph_for_each_searcher(monkeypatch: p
             assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
     assert counters["stats"]["unique_graphs"] == len(searchers)
     few, many = (_packed_products(searchers[0], torch.from_numpy(source), count) for count in (4, 7))
-    kernels = sum(isinstance(module, FusedLinear) for module in searchers[0].model.modules())
+    kernels = sum(isinstance(module, FusedProjection) for module in searchers[0].model.modules())
     assert many - few == 3 * (kernels - config.decoder_layers)  # a step computes no keys and values of the memory
 
 

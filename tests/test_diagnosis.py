@@ -1,12 +1,11 @@
 """Diagnosis names what was put in, says when it cannot, and never names what is not there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rosettaformer.cli import main
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose
@@ -58,47 +57,115 @@ def scaled_dot_product_attention(case):
     assert found[1].verdict == "follows"
 
 
-def test_what_nothing_explains_is_unexplained_with_the_nearest(tmp_path: Path) -> None:
-    text = """
+# name -> of the one finding the verdict, the names, what it says and what not; and the port
+ONE_FINDING: dict[str, tuple[str, tuple[tuple[str, ...], ...], list[str], list[str], str]] = {
+    "what nothing explains is unexplained": ("unexplained", (), ["unexplained: none of"], [], """
 def layer_norm(case):
     return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert finding.verdict == "unexplained"
-    assert finding.explanations == ()
-    assert "unexplained: none of" in finding.text
-
-
-def test_another_dtype_is_unexplained_and_said(tmp_path: Path) -> None:
-    text = """
+"""),
+    "another dtype is said": ("unexplained", (), ["first seen: layer_norm/small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
-"""
-    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
-    assert finding.verdict == "unexplained"
-    assert "first seen: layer_norm/small_variance: must be float64; got float16" in finding.text
-
-
-def test_a_defect_on_one_path_is_said_to_be_partly_there(tmp_path: Path) -> None:
-    text = """
+"""),
+    "a defect on one path is partly there": ("partly", (("NRM2",),), ["on layer_norm/one_position it equals the truth with NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert finding.verdict == "partly"
-    assert finding.explanations == (("NRM2",),)
-    assert "on layer_norm/one_position it equals the truth with NRM2" in finding.text
-
-
-def test_a_port_that_fails_on_every_case_gets_no_name(tmp_path: Path) -> None:
-    text = """
+"""),
+    "a port that fails on every case": ("error", (), ["fails on every case: TypeError: forward() takes 2 arguments"], [], """
 def transformer(case):
     raise TypeError("forward() takes 2 arguments")
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert (finding.verdict, finding.explanations) == ("error", ())
-    assert "fails on every case: TypeError: forward() takes 2 arguments" in finding.text
+"""),
+    "low precision is not equality": ("imprecise", (("PRC1",),), ["every error is within what PRC1"], [], """
+dtypes = ("float64", "float32")
+def multi_head_attention(case):
+    inputs = dict(case.inputs)
+    if case.dtype == "float32":
+        inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
+    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
+"""),
+    "randomness in evaluation": (
+        "unstable", (), ["two evaluations of the same input differ", "no defect of the catalogue makes exactly these cases random"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (np.random.default_rng().random(y.shape) > 0.1)
+"""),
+    "dropout in evaluation": ("unstable", (("DRP2",),), [], [], """
+from rosettaformer.conformance.defects import all_defects, injected
+def encoder_layer(case):
+    with injected(all_defects()["DRP2"]):
+        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
+"""),
+    "other rows of the batch": ("unexplained", (), ["a row's output depends on the other rows of its batch"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y + 0.1 * y.sum(0, keepdims=True)
+"""),
+    "the length of the padding": ("unexplained", (), ["the output depends on how long the padding is"], ["other rows of its batch"], """
+from reference_numpy import transformer as t
+def transformer(case):
+    logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
+    return logits * (1 + 0.01 * case.inputs["source"].shape[1])
+"""),
+    "half-precision dtypes where the others conform": ("explained", (("NRM7",),), [], [], """
+def layer_norm(case):
+    x, p, one = case.inputs["x_btd"], case.parameters, case.parameters["scale"].dtype.type
+    unit = {"scale": np.ones_like(p["scale"]), "offset": np.zeros_like(p["offset"])}
+    return normalization.layer_norm(unit, x, case.config.epsilon) * p["scale"] + p["offset"]
+"""),
+    "two crashes are not equal, though PE8 fails at odd widths": (
+        "error", (), ["fails on every case: ", "NotImplementedError: nor this", "ValueError: no table"], [], """
+def positional_encoding(case):
+    raise ValueError("no table") if case.config.model_width % 2 or case.name == "far" else NotImplementedError("nor this")
+"""),
+    "a defect that fails on the same cases": (
+        "error", (("PE8",),), ["fails on the same cases and equals your output on the others"], [], """
+from reference_numpy import positional_encoding as p
+def positional_encoding(case):
+    if case.config.model_width == 13:
+        raise ValueError("odd")
+    return p.positional_encoding(case.inputs["position_bt"], case.config.model_width, np.dtype(case.inputs.get("dtype", "float64")))
+dtypes = ("float64",)
+"""),
+    "NaN is not another row": ("unexplained", (), [], ["other rows"], """
+def layer_norm(case):
+    y = 1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    y[:1, :1] = np.nan if len(y) > 1 else y[:1, :1]
+    return y.astype(case.inputs["x_btd"].dtype)
+"""),
+    "rounding of large wrong numbers is not another row": ("unexplained", (), [], ["other rows"], """
+def layer_norm(case):
+    y = 1e9 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (1 + len(y) * np.finfo(y.dtype).eps)
+dtypes = ("float64",)
+"""),
+    "randomness in the last bits is not dropout": ("unstable", (), [], [], """
+def encoder_layer(case):
+    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    drawn = case.config.dropout_rate and not any(name.startswith("keep") for name in case.inputs)
+    return y * (1 + np.finfo(y.dtype).eps * np.random.default_rng().integers(0, 3, y.shape)) if drawn else y
+dtypes = ("float64",)
+"""),
+    "the wrong query is not explained by what draws": ("unexplained", (), [], [], """
+import contextlib
+from unittest import mock
+attend = attention.multi_head_attention
+def wrong(p, query, memory, *rest, **options):
+    return attend(p, query if query is memory else np.roll(query, 1, axis=1), memory, *rest, **options)
+def decoder_layer(case):
+    with mock.patch.object(attention, "multi_head_attention", wrong):
+        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_FINDING)
+def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
+    verdict, explanations, says, says_not, text = ONE_FINDING[name]
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert (finding.verdict, finding.explanations) == (verdict, explanations)
+    assert [words for words in says if words not in finding.text] == [words for words in says_not if words in finding.text] == []
+    assert finding.dtype == {"imprecise": "float32", "explained": "bfloat16"}.get(verdict, "float64")
 
 
 def test_what_an_error_says_is_shown(tmp_path: Path) -> None:
@@ -143,20 +210,6 @@ components = {{"transformer": build}}
     assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
 
 
-def test_low_precision_is_said_as_that_and_not_as_equality(tmp_path: Path) -> None:
-    text = """
-dtypes = ("float64", "float32")
-def multi_head_attention(case):
-    inputs = dict(case.inputs)
-    if case.dtype == "float32":
-        inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
-    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert (finding.dtype, finding.verdict, finding.explanations) == ("float32", "imprecise", (("PRC1",),))
-    assert "every error is within what PRC1" in finding.text
-
-
 def test_declared_deviations_are_left_out() -> None:
     declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
     assert diagnose(str(TESTS / "wrong_port.py"), declared=declared).findings == []
@@ -188,62 +241,6 @@ config = {"encoder_layers": 2}
     findings = diagnose(str(file), pairs=False, gradients=False).findings
     assert [finding.verdict for finding in findings] == ["unexplained", "unexplained"]
     assert findings[0].paths == ("layers.1.feed_forward",)
-
-
-def test_randomness_in_evaluation_is_found(tmp_path: Path) -> None:
-    text = """
-def layer_norm(case):
-    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
-    return y * (np.random.default_rng().random(y.shape) > 0.1)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert finding.verdict == "unstable"
-    assert "two evaluations of the same input differ" in finding.text
-    assert "no defect of the catalogue makes exactly these cases random" in finding.text
-
-
-def test_dropout_in_evaluation_is_named(tmp_path: Path) -> None:
-    text = """
-from rosettaformer.conformance.defects import all_defects, injected
-def encoder_layer(case):
-    with injected(all_defects()["DRP2"]):
-        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert (finding.verdict, finding.explanations) == ("unstable", (("DRP2",),))
-
-
-def test_an_output_that_depends_on_the_rest_of_the_batch_is_said(tmp_path: Path) -> None:
-    text = """
-def layer_norm(case):
-    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
-    return y + 0.1 * y.sum(0, keepdims=True)
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert "a row's output depends on the other rows of its batch" in finding.text
-
-
-def test_an_output_that_depends_on_the_length_of_the_padding_is_said(tmp_path: Path) -> None:
-    text = """
-from reference_numpy import transformer as t
-def transformer(case):
-    logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
-    return logits * (1 + 0.01 * case.inputs["source"].shape[1])
-"""
-    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
-    assert "the output depends on how long the padding is" in finding.text
-    assert "other rows of its batch" not in finding.text
-
-
-def test_half_types_are_searched_where_the_others_conform(tmp_path: Path) -> None:
-    text = """
-def layer_norm(case):
-    x, p, one = case.inputs["x_btd"], case.parameters, case.parameters["scale"].dtype.type
-    unit = {"scale": np.ones_like(p["scale"]), "offset": np.zeros_like(p["offset"])}
-    return normalization.layer_norm(unit, x, case.config.epsilon) * p["scale"] + p["offset"]
-"""
-    (finding,) = diagnose(_port(tmp_path, text)).findings
-    assert (finding.dtype, finding.explanations) == ("bfloat16", (("NRM7",),))
 
 
 def test_three_defects_in_a_torch_model_are_found_through_its_taps() -> None:
@@ -284,18 +281,20 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
 # --- the command
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rosettaformer", "diagnose", *arguments], capture_output=True, text=True, timeout=120)
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["diagnose", *arguments])
+    return int(end.value.code or 0), "".join(capsys.readouterr())
 
 
-def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, file = str(TESTS / "wrong_port.py"), tmp_path / "findings.json"
-    result = _run(port, "--json", str(file))
-    assert result.returncode == 1, result.stderr
-    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in result.stdout
+    code, text = _run(capsys, port, "--json", str(file))
+    assert code == 1, text
+    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in text
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
-    assert _run(str(TESTS / "ports" / "numpy_function.py")).returncode == 0
+    assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -308,8 +307,8 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path) -> None:
         ((str(TESTS / "wrong_port.py"), "--json", "no_such_folder/findings.json"), "the folder no_such_folder does not exist"),
     ],
 )
-def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    result = _run(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = _run(capsys, *arguments)
+    assert code == 2
+    assert message in text
+    assert "Traceback" not in text

@@ -5,13 +5,14 @@ import importlib.util
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from expectations import all_by_id
 from rich.console import Console
 
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis.altered import expected
@@ -20,12 +21,19 @@ from rosettaformer.conformance.ports.adapters.matching import assign
 from rosettaformer.conformance.report.tree import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 
-CASES = {case.id: case for case in all_cases()}
+CASES = all_by_id()
 WHOLE = CASES["transformer/semillero"]
 STACK = CASES["encoder/final_norm"]
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "jax", "keras": "tensorflow", "nnx": "flax"}
 
 Write = Callable[..., str]
+
+
+OTHERS = [("torch", "float32"), ("tf", "float64"), ("jax", "float64")]
+
+
+def exhaustive(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def needs(kind: str) -> None:
@@ -56,8 +64,9 @@ def rows(found: Divergence) -> dict[str, Row]:
     return {row.path: row for row in found.rows}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("port", ["torch", "tf", "jax"])
+@pytest.mark.parametrize(
+    ("port", "dtype"), [("torch", "float64"), ("tf", "float32"), ("jax", "float32"), *(exhaustive(*each) for each in OTHERS)]
+)
 def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype: str) -> None:
     needs(port)
     found = diverged(port, WHOLE, dtype)
@@ -93,9 +102,9 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
         ),
         ("torch", "position", "", "; its parts are right, but encoder is given something else than the truth gives it, after source_emb"),
         ("torch", "raises", "decoder.layers.0.feed_forward", "(RuntimeError: no such thing)"),
-        ("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
+        exhaustive("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
         ("keras", "residual", "layers.1", "but layers.1.feed_forward_norm is given something else than the truth gives it, after layers."),
-        ("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
+        exhaustive("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
         ("nnx", "residual", "layers.1", "; its parts are right, but layers.1.feed_forward is given something else than the truth gives it"),
     ],
 )  # fmt: skip
@@ -242,12 +251,12 @@ def _backward(port: str, case: str, dtype: str) -> Backward:
 @pytest.mark.parametrize(
     ("port", "case", "dtype"),
     [
-        ("torch", "transformer/semillero", "float64"),
         ("torch", "transformer/semillero", "float32"),
-        ("torch", "transformer/keras_lab", "float64"),
-        ("torch", "transformer/keras_lab", "bfloat16"),
         ("tf", "transformer/keras_lab", "float32"),
-        pytest.param("jax", "transformer/keras_lab", "float64", marks=pytest.mark.slow),
+        exhaustive("torch", "transformer/semillero", "float64"),
+        exhaustive("torch", "transformer/keras_lab", "float64"),
+        exhaustive("torch", "transformer/keras_lab", "bfloat16"),
+        exhaustive("jax", "transformer/keras_lab", "float64"),
     ],
 )
 def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dtype: str) -> None:
@@ -263,10 +272,10 @@ def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dty
 @pytest.mark.parametrize(
     ("kind", "dtype", "path", "words"),
     [
-        ("torch", "float64", "encoder.layers.1.self_attention", "x allowed)"),
+        exhaustive("torch", "float64", "encoder.layers.1.self_attention", "x allowed)"),
         ("torch", "float32", "encoder.layers.1.self_attention", "x allowed)"),
         ("keras", "float32", "layers.1", "; the gradients of its parts are right, so it is what lies between them"),
-        pytest.param("nnx", "float64", "layers.1.feed_forward", "x allowed)", marks=pytest.mark.slow),
+        exhaustive("nnx", "float64", "layers.1.feed_forward", "x allowed)"),
     ],
 )
 def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind: str, dtype: str, path: str, words: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from environments import HOUSE, PROJECT, Environment, missing
+from training_runs import catalogue
 
 EXTRAS = PROJECT["optional-dependencies"]
 SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"
@@ -40,6 +41,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "train": (
         (
             f"{TRAIN} --task number-words --limit 200",
+            f"{TRAIN} --task gettext --catalogues . --out messages",
             "rosettaformer translate run lines.txt",
             "rosettaformer translate run lines.txt --attention attention.png",
         ),
@@ -60,6 +62,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
 }
+MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}
 PATIENT = dict.fromkeys(("", "report", "train"), pytest.mark.slow)
 
 
@@ -70,6 +73,7 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     environment = Environment(tmp_path / "environment", extra)
     commands, files = WORKS[extra]
     (environment.work / "lines.txt").write_text("uno\n")
+    catalogue(environment.work, "program", MESSAGES)
     for command in commands:
         result = environment.run(*command.split())
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
@@ -142,6 +146,7 @@ def test_the_package_installs_with_all_of_its_files_and_trains_to_the_end(tmp_pa
     run("pip", "install", "--quiet", "--constraint", str(source / "constraints.txt"), f"{source}[train]")
     shutil.rmtree(source)
     (tmp_path / "lines.txt").write_text("uno\n")
+    catalogue(tmp_path, "program", MESSAGES)
     for command in (*WORKS[""][0], *WORKS["train"][0]):
         run(*command.split())
     assert [file for file in (*WORKS[""][1], *TRAINED) if not (tmp_path / file).exists()] == []

@@ -17,10 +17,10 @@ import pytest
 from checkpoint_models import CONFIG, NAMES, assert_same_bits, random_parameters, torch_model
 from huggingface_models import MODELS, saved_names
 from huggingface_models import NAMES as LISTS
+from invoke import invoke
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container, families, recognise
-from rosettaformer.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but")
 
@@ -108,23 +108,25 @@ FOLDERS: dict[tuple[str, ...], tuple[str, str]] = {
 }
 
 
-def refused(capsys: pytest.CaptureFixture[str], command: str, path: Path) -> str:
+def line_of(command: str, path: Path) -> list[str]:
+    return [str(path) if word == "FILE" else str(path.parent / word) if word == "new" else word for word in command.split()]
+
+
+def refused(command: str, path: Path) -> str:
     """What a command says of a file: one line, with exit code 2, soon, and nothing written."""
     before = sorted(path.parent.iterdir())
     start = time.monotonic()
-    with pytest.raises(SystemExit) as ended:
-        main([str(path) if word == "FILE" else str(path.parent / word) if word == "new" else word for word in command.split()])
+    said = invoke(*line_of(command, path))
     assert time.monotonic() - start < SECONDS
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (2, "")
+    assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"Error: {path}") and said.err.count("\n") == 1, said.err
     assert sorted(path.parent.iterdir()) == before
     return said.err
 
 
-def assert_told(capsys: pytest.CaptureFixture[str], path: Path, what: str, advice: str, commands: tuple[str, ...] = COMMANDS) -> None:
+def assert_told(path: Path, what: str, advice: str, commands: tuple[str, ...] = COMMANDS) -> None:
     for command in commands:
-        said = refused(capsys, command, path)
+        said = refused(command, path)
         assert f" is {what}" in said, (command, said)
         assert advice in said.partition(what)[2], (command, said)
 
@@ -138,33 +140,31 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_another_program_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_file_of_another_program_is_told(tmp_path: Path, name: str) -> None:
     content, what, advice = FILES[name]
     path = tmp_path / "files" / name
     path.write_bytes(content)
-    assert_told(capsys, path, what, advice)
+    assert_told(path, what, advice)
 
 
 @pytest.mark.parametrize("names", FOLDERS)
-def test_a_folder_of_another_program_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...]) -> None:
+def test_a_folder_of_another_program_is_told(tmp_path: Path, names: tuple[str, ...]) -> None:
     what, advice = FOLDERS[names]
     for name in names:
         (tmp_path / "files" / name).write_text('{"model_type": "marian"}' if name == "config.json" else "")
-    assert_told(capsys, tmp_path / "files", what, advice)
+    assert_told(tmp_path / "files", what, advice)
 
 
 @pytest.mark.parametrize("name", ["pointer.safetensors", "page.safetensors", "empty.safetensors"])
-def test_a_shard_that_is_no_safetensors_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_shard_that_is_no_safetensors_is_told(tmp_path: Path, name: str) -> None:
     content, what, advice = FILES[name]
     folder = tmp_path / "files" / "model"
     canonical.save(folder, CONFIG, random_parameters(CONFIG), max_shard_bytes=4000)
     shard = sorted(folder.glob("*.safetensors"))[1]
     shard.write_bytes(content)
-    assert_told(capsys, folder, what, advice, ())
+    assert_told(folder, what, advice, ())
     for command in COMMANDS:
-        with pytest.raises(SystemExit):
-            main([str(folder) if word == "FILE" else word for word in command.split()])
-        said = capsys.readouterr().err
+        said = invoke(*line_of(command, folder)).err
         assert said.count("\n") == 1 and f"{shard} is {what}: {advice}" in said
 
 
@@ -189,23 +189,23 @@ def test_a_safetensors_header_of_any_length_is_no_other_kind(tmp_path: Path, fir
 # --- files of torch.save
 
 
-def test_a_file_of_torch_save_where_safetensors_is_due(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_torch_save_where_safetensors_is_due(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     for name, zip_format in (("model.pt", True), ("model.safetensors", True), ("old.pt", False), ("old.safetensors", False)):
         path = tmp_path / "files" / name
         torch.save(torch_model().state_dict(), path, _use_new_zipfile_serialization=zip_format)
-        assert_told(capsys, path, "a file of torch.save", "rosettaformer convert FILE NEW.safetensors --from torch-transformer", ALONE[1:])
+        assert_told(path, "a file of torch.save", "rosettaformer convert FILE NEW.safetensors --from torch-transformer", ALONE[1:])
         given = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
         assert checkpoints.load(path, "torch-transformer", **given).config == CONFIG  # whatever its suffix
 
 
 @pytest.mark.parametrize("zip_format", [True, False])
-def test_a_pickled_module(tmp_path: Path, capsys: pytest.CaptureFixture[str], zip_format: bool) -> None:
+def test_a_pickled_module(tmp_path: Path, zip_format: bool) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "files" / "model.pt"
     torch.save(torch.nn.Linear(3, 3), path, _use_new_zipfile_serialization=zip_format)
     what, advice = "a whole pickled object of the class torch.nn.modules.linear.Linear", "torch.save(model.state_dict(), FILE)"
-    assert_told(capsys, path, what, advice, (ALONE[0], CONVERT))
+    assert_told(path, what, advice, (ALONE[0], CONVERT))
 
 
 def lightning(state: dict[str, Any]) -> dict[str, Any]:
@@ -218,35 +218,32 @@ def lightning(state: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_lightning_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lightning_checkpoint(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "files" / "epoch=3.ckpt"
     model = torch_model()
     torch.save(lightning(model.state_dict()), path)
     what = "a Lightning checkpoint, with tensors in state_dict"
-    assert_told(capsys, path, what, "--key state_dict; its names begin with model., which --prefix", (ALONE[0], CONVERT))
+    assert_told(path, what, "--key state_dict; its names begin with model., which --prefix", (ALONE[0], CONVERT))
     names = "--source-embedding model.source --target-embedding model.target --logits model.generator --ignore model.pe"
-    command = f"{CONVERT} {names} --key state_dict".split()
-    with pytest.raises(SystemExit) as ended:
-        main([str(path) if word == "FILE" else word for word in command])
-    assert not ended.value.code, capsys.readouterr().err
+    command = f"{CONVERT} {names} --key state_dict"
+    converted = invoke(*line_of(command, path))
+    assert converted.code == 0, converted
     torch.save(model.state_dict(), tmp_path / "state.pt")
     direct = checkpoints.load("state.pt", "torch-transformer", preset="semillero", settings={"heads": 3}, ignore=["pe"], **NAMES)
-    assert canonical.load("new").config == CONFIG
-    assert_same_bits(canonical.load("new").parameters, direct.parameters)
-    with pytest.raises(SystemExit):
-        main(["inspect", str(path), "--key", "state_dict", "--json"])
-    shown = json.loads(capsys.readouterr().out.partition("\n")[2])
+    assert canonical.load(tmp_path / "files" / "new").config == CONFIG
+    assert_same_bits(canonical.load(tmp_path / "files" / "new").parameters, direct.parameters)
+    shown = json.loads(invoke("inspect", path, "--key", "state_dict", "--json").out)
     assert shown["recognised"].startswith("a state dict of torch.nn.Transformer")
     assert {row["name"] for row in shown["tensors"]} == {f"model.{name}" for name in model.state_dict()}
 
 
 @pytest.mark.parametrize("key", ["model", "model_state_dict", "net", "ema_weights"])
-def test_a_training_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+def test_a_training_checkpoint(tmp_path: Path, key: str) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "files" / "last.pt"
     torch.save({"epoch": 1, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}, key: torch_model().state_dict()}, path)
-    assert_told(capsys, path, f"a training checkpoint, with tensors in {key}", f"--key {key}", (ALONE[0], CONVERT))
+    assert_told(path, f"a training checkpoint, with tensors in {key}", f"--key {key}", (ALONE[0], CONVERT))
     given = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
     assert checkpoints.load(path, "torch-transformer", key=key, **given).config == CONFIG
 
@@ -286,35 +283,33 @@ def write_named(path: Path, names: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_of_hugging_face_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str) -> None:
+def test_a_model_of_hugging_face_is_told(tmp_path: Path, model: str) -> None:
     path = write_named(tmp_path / "files" / "model.safetensors", LISTED[model])
     family = MODELS[model][0]
-    assert_told(capsys, path, f"a Hugging Face {family}", "this version converts torch.nn.Transformer alone", (*ALONE[1:], CONVERT))
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", str(path)])
-    assert not ended.value.code
-    assert f"a Hugging Face {family}" in " ".join(capsys.readouterr().out.split())[:400]
+    assert_told(path, f"a Hugging Face {family}", "this version converts torch.nn.Transformer alone", (*ALONE[1:], CONVERT))
+    shown = invoke("inspect", path)
+    assert (shown.code, f"a Hugging Face {family}" in " ".join(shown.out.split())[:400]) == (0, True)
     (tmp_path / "files" / "config.json").write_text('{"model_type": "its-own_name"}')
-    assert_told(capsys, path, "a Hugging Face model of type 'its-own_name'", "new-port", (*ALONE[1:], CONVERT))
+    assert_told(path, "a Hugging Face model of type 'its-own_name'", "new-port", (*ALONE[1:], CONVERT))
 
 
 @pytest.mark.parametrize(
     "model", ["BertModel", "GPT2LMHeadModel", "MarianMTModel", "BartModel", "T5ForConditionalGeneration", "LlamaModel"]
 )
-def test_a_model_of_hugging_face_in_a_bin_and_in_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str) -> None:
+def test_a_model_of_hugging_face_in_a_bin_and_in_shards(tmp_path: Path, model: str) -> None:
     torch = pytest.importorskip("torch")
     what, advice = f"a Hugging Face {MODELS[model][0]}", "this version converts torch.nn.Transformer alone"
     path = tmp_path / "files" / "pytorch_model.bin"
     torch.save({name: torch.ones(2, 2) for name in LISTED[model]}, path)
-    assert_told(capsys, path, what, advice, (CONVERT,))
+    assert_told(path, what, advice, (CONVERT,))
     path.unlink()
     shards = {"model-00001-of-00002.safetensors": LISTED[model][::2], "model-00002-of-00002.safetensors": LISTED[model][1::2]}
     for shard, names in shards.items():
         write_named(tmp_path / "files" / shard, names)
     weight_map = {name: shard for shard, names in shards.items() for name in names}
     (tmp_path / "files" / container.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    assert_told(capsys, tmp_path / "files", what, advice, (*ALONE[1:], CONVERT))
-    assert_told(capsys, tmp_path / "files" / container.INDEX, what, advice, (*ALONE[1:], CONVERT))
+    assert_told(tmp_path / "files", what, advice, (*ALONE[1:], CONVERT))
+    assert_told(tmp_path / "files" / container.INDEX, what, advice, (*ALONE[1:], CONVERT))
 
 
 OTHERS = {
@@ -330,15 +325,15 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_other_transformers_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+def test_other_transformers_are_told(tmp_path: Path, what: str) -> None:
     path = write_named(tmp_path / "files" / "model.safetensors", OTHERS[what])
-    assert_told(capsys, path, what, " ", (*ALONE[1:], CONVERT))
+    assert_told(path, what, " ", (*ALONE[1:], CONVERT))
 
 
-def test_a_state_dict_of_torch_nn_transformer_where_a_canonical_file_is_due(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_dict_of_torch_nn_transformer_where_a_canonical_file_is_due(tmp_path: Path) -> None:
     path = tmp_path / "files" / "state.safetensors"
     checkpoints.save(path, CONFIG, random_parameters(CONFIG), "torch-transformer")
-    assert_told(capsys, path, "a state dict of torch.nn.Transformer", "rosettaformer convert FILE NEW.safetensors", ALONE[1:])
+    assert_told(path, "a state dict of torch.nn.Transformer", "rosettaformer convert FILE NEW.safetensors", ALONE[1:])
 
 
 def test_no_model_of_ours_or_of_torch_is_taken_for_another(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ TWINS = (
     "sampling",
     "decoding",
 )
+# What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
+OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
+# What is there for speed lies in its folder `fast`, under the same names in every port.
+FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "projection", "request", "search")
 # Components with parameters or a mode are classes in the ports; encode, decode and the training loss are methods of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
@@ -70,9 +74,26 @@ def imported_packages(package: str) -> set[str]:
 def public(path: Path) -> list[str] | None:
     """The names in a file's `__all__`, in their order; None where it has none."""
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(getattr(node, "target", None) or node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
     return None
+
+
+def defined(path: Path) -> list[str]:
+    """The names in a file's `__all__`, in the order in which it defines them."""
+    names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [name for name in names if name in (public(path) or [])]
+
+
+def methods(package: str, file: str, name: str) -> list[str]:
+    """The methods of a class, in the order in which it defines them."""
+    classes = [node for node in ast.parse((HOUSE / package / f"{file}.py").read_text()).body if isinstance(node, ast.ClassDef)]
+    return [node.name for part in classes if part.name == name for node in part.body if isinstance(node, ast.FunctionDef)]
+
+
+def of_a_port(names: list[str]) -> list[str]:
+    """What a port calls these names of the reference. Frameworks derive what it derives by hand."""
+    return [CLASSES.get(name, name) for name in names if name not in METHODS and not name.endswith("_vjp")]
 
 
 def test_the_truth_imports_numpy_and_the_standard_library_only() -> None:
@@ -117,9 +138,10 @@ def test_the_command_loads_no_framework() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_no_module_of_the_application_is_in_a_circle_of_imports() -> None:
+@pytest.mark.parametrize("application", ["reference_numpy", "rosettaformer", *PORTS])
+def test_no_module_is_in_a_circle_of_imports(application: str) -> None:
     """Each can be imported first: a module depends on what it imports at its top, and on the packages around that."""
-    modules = {".".join(path.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): path for path in files("rosettaformer")}
+    modules = {".".join(path.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): path for path in files(application)}
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
         package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
@@ -133,14 +155,35 @@ def test_no_module_of_the_application_is_in_a_circle_of_imports() -> None:
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)
 
 
+@pytest.mark.parametrize("package", PORTS)
+def test_a_port_has_the_twins_the_agreed_files_and_no_others(package: str) -> None:
+    found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
+    assert found == {*TWINS, *OWN, *(f"fast/{name}" for name in FAST)}
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
+    """Neither of their framework: what needs one lies in `fast` or `framework`, with the reason."""
+    for path in {HOUSE / package / f"{file}.py" for file in (*TWINS, *OWN)} - {HOUSE / package / "framework.py"}:
+        tree = ast.parse(path.read_text())
+        names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
+        private = {name for name in names if not re.fullmatch(r"(self|cls)\._\w+", name)}
+        private |= {name for pair in imports(path) for name in ".".join(pair).split(".") if _is_private(name)}
+        assert not private, path.relative_to(HOUSE)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
 @pytest.mark.parametrize("file", TWINS)
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_has_the_public_names_of_the_truth_in_its_order(package: str, file: str) -> None:
+def test_a_port_defines_the_public_names_of_the_truth_in_its_order(package: str, file: str) -> None:
     truth, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
     assert port.exists(), f"{package} has no {file}.py"
-    # Frameworks derive what the truth derives by hand.
-    names = [CLASSES.get(name, name) for name in public(truth) or [] if name not in METHODS and not name.endswith("_vjp")]
-    assert public(port) == (["Searcher"] if file == "decoding" else names)
+    for names in (public, defined):
+        assert names(port) == (["Searcher"] if file == "decoding" else of_a_port(names(truth) or []))
+    assert set(defined(port)) == set(public(port) or [])
 
 
 def test_every_file_of_the_truth_is_a_twin_or_shared() -> None:
@@ -166,10 +209,10 @@ def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str)
 
 @pytest.mark.parametrize(("file", "name", "wanted"), [("transformer", "Transformer", METHODS), ("decoding", "Searcher", SEARCHES)])
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_has_the_methods_of_the_truth_s_names(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
-    classes = [n for n in ast.parse((HOUSE / package / f"{file}.py").read_text()).body if isinstance(n, ast.ClassDef)]
-    methods = {node.name for part in classes if part.name == name for node in part.body if isinstance(node, ast.FunctionDef)}
-    assert methods >= set(wanted)
+def test_a_port_has_the_methods_of_the_truth_s_names_in_its_order(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
+    of_the_truth = [name for name in defined(HOUSE / "reference_numpy" / f"{file}.py") if name in wanted]
+    assert of_the_truth == list(wanted)
+    assert [method for method in methods(package, file, name) if method in wanted] == of_the_truth
 
 
 def decisions() -> set[str]:

@@ -1,5 +1,6 @@
 """What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -15,16 +16,17 @@ nnx = pytest.importorskip("flax.nnx")
 
 import jax.numpy as jnp  # noqa: E402
 
-from impl_jax import attention, port, weights  # noqa: E402
+from impl_jax import port, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_jax.compiled import compiled  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
+from impl_jax.fast.attention import in_chunks  # noqa: E402
+from impl_jax.fast.compiled import compiled  # noqa: E402
+from impl_jax.fast.fused import fused  # noqa: E402
+from impl_jax.fast.projection import SMALL, FusedProjection  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
-from impl_jax.fused import fused  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402
-from impl_jax.projection import Joined  # noqa: E402
 from impl_jax.softmax import softmax  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402
@@ -51,11 +53,18 @@ def loaded(config: TransformerConfig) -> tuple[Transformer, dict[str, np.ndarray
 SOURCE, TARGET = np.array([[0, 3, 4, 5, 6], [1, 2, 0, 0, 0]]), np.array([[7, 8, 9], [0, 0, 0]])
 
 
-def test_a_compiled_model_equals_the_truth_and_is_traced_once(monkeypatch: pytest.MonkeyPatch):
-    config = small()
-    model, arrays = loaded(config)
-    call, traces, original = compiled(model), [], Transformer.__call__
-    monkeypatch.setattr(Transformer, "__call__", lambda self, **arguments: (traces.append(1), original(self, **arguments))[1])
+def test_a_compiled_model_equals_the_truth_and_is_traced_once():
+    config, traces = small(), []
+
+    class Traced(Transformer):
+        def __call__(self, source: Any, target: Any) -> Any:
+            traces.append(1)
+            return super().__call__(source, target)
+
+    model, arrays = Traced(config, rngs=nnx.Rngs(0)), parameters.initialise(config, 1, np.float32)
+    weights.load(model, arrays, config)
+    model.eval()
+    call = compiled(model)
     y = call(SOURCE, TARGET)
     call(source=jnp.asarray(SOURCE), target=TARGET + 1)
     np.testing.assert_allclose(y, truth.transformer(parameters.nest(arrays), config, SOURCE, TARGET), atol=1e-5)
@@ -168,23 +177,21 @@ def test_importing_the_package_imports_no_framework():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("target", [12, 13])
-def test_queries_that_take_turns_give_what_they_give_together(monkeypatch: pytest.MonkeyPatch, target: int, causal: bool) -> None:
+def test_queries_in_chunks_give_what_they_give_together(target: int, causal: bool) -> None:
     rng = np.random.default_rng(0)
     query, key = rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5))
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
 
-    @jax.value_and_grad
-    def total(arrays: Any) -> jax.Array:
-        query, key, bias = arrays
-        return jnp.square(scaled_dot_product_attention(query, key, key, jnp.asarray(mask), bias, causal)).sum()
+    def values(attention: Any) -> list[jax.Array]:
+        def total(query: Any, key: Any, bias: Any) -> jax.Array:
+            return jnp.square(attention(query, key, key, jnp.asarray(mask), bias, causal)).sum()
+
+        return jax.tree.leaves(jax.value_and_grad(total, argnums=(0, 1, 2))(*(jnp.asarray(x) for x in (query, key, bias))))
 
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(x) for x in (query, key, bias)]
-        wanted = jax.tree.leaves(total(arrays))
-        monkeypatch.setitem(attention.AT_ONCE, jax.default_backend(), 4 * 2 * 4 * 11)
-        assert " scan[" in str(jax.make_jaxpr(total)(arrays))
-        for one, other in zip(jax.tree.leaves(total(arrays)), wanted, strict=True):
+        chunked = values(functools.partial(in_chunks, scaled_dot_product_attention, 4))
+        for one, other in zip(chunked, values(scaled_dot_product_attention), strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())
 
@@ -264,18 +271,17 @@ def test_drawn_masks_change_where_the_module_s_state_is_kept() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_search_with_matrices_that_are_not_small_gives_the_same(monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
+def test_a_search_with_matrices_that_are_not_small_gives_the_same(tied: bool) -> None:
     """They lie transposed; the logits of a tied table stay as they are."""
-    for module in ("fused", "projection"):
-        monkeypatch.setattr(f"impl_jax.{module}.SMALL", 0)
-    config, options = small(tie_logits=tied, share_embeddings=tied), {"start_id": 1, "end_id": 2, "max_new_tokens": 7}
+    wide, options = SMALL // (6 * 4) + 1, {"start_id": 1, "end_id": 2, "max_new_tokens": 7}
+    config = small(tie_logits=tied, share_embeddings=tied, feed_forward_width=wide, source_vocabulary=wide, target_vocabulary=wide)
     arrays = {name: np.float32(0.6) * np.random.default_rng(3).standard_normal(shape, np.float32)
               for name, shape in parameters.shapes(config).items()}  # fmt: skip
     model = port.components["transformer"](config, jnp.float32)
     weights.load(model, arrays, config)
     copy = fused(model)
-    assert copy.decoder.layers[0].feed_forward.hidden.turned
-    assert isinstance(copy.logits, Joined) is not tied
+    assert copy.decoder.layers[0].feed_forward.hidden.transposed
+    assert isinstance(copy.logits, FusedProjection) is not tied
     found, expected = (
         Searcher(model).greedy_search(SOURCE, options),
         decoding.greedy_search(parameters.nest(arrays), config, SOURCE, options),

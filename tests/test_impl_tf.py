@@ -10,18 +10,20 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-from impl_tf import attention, weights  # noqa: E402
+from impl_tf import weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_tf.backend import keras  # noqa: E402
-from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
 from impl_tf.embedding import Embedding  # noqa: E402
+from impl_tf.fast import attention  # noqa: E402
+from impl_tf.fast.compiled import compiled  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
+from impl_tf.framework import keras  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
 from impl_tf.sampling import truncate  # noqa: E402
-from impl_tf.transformer import Encoder, Transformer  # noqa: E402
+from impl_tf.stacks import Encoder  # noqa: E402
+from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
 from reference_numpy import sampling as reference  # noqa: E402
 
@@ -281,10 +283,20 @@ def test_mixed_precision_computes_in_the_half_type():
     assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
 
 
+def has_a_loop(function, *arrays):
+    """Whether the function's graph has a loop."""
+    graph = tf.function(function, autograph=False).get_concrete_function(*arrays).graph
+    return any(operation.type in ("While", "StatelessWhile") for operation in graph.get_operations())
+
+
+def small_chunks(monkeypatch, weights: int = 1) -> None:
+    monkeypatch.setattr(attention, "CHUNK_WEIGHTS", dict.fromkeys(attention.CHUNK_WEIGHTS, weights))
+
+
 @pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("target", [12, 13])
-def test_queries_that_take_turns_give_what_they_give_together(monkeypatch, target, causal, jit_compile):
+def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, causal, jit_compile):
     rng = np.random.default_rng(0)
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
@@ -300,12 +312,8 @@ def test_queries_that_take_turns_give_what_they_give_together(monkeypatch, targe
         return (total if jit_compile is None else tf.function(total, jit_compile=jit_compile))(*arrays)
 
     wanted = found()
-    monkeypatch.setattr(attention, "AT_ONCE", dict.fromkeys(attention.AT_ONCE, 4 * 2 * 4 * 11))
-    if jit_compile is not None:
-        assert any(
-            operation.type in ("While", "StatelessWhile")
-            for operation in tf.function(total).get_concrete_function(*arrays).graph.get_operations()
-        )
+    small_chunks(monkeypatch, 4 * 2 * 4 * 11)
+    assert jit_compile is None or has_a_loop(total, *arrays)
     for one, other in zip(found(), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())
 
@@ -332,16 +340,12 @@ def test_memory_grows_with_the_length_not_with_its_square():
     assert bytes_of(2048) < 2.5 * bytes_of(1024)
 
 
-def test_a_model_with_dropout_takes_turns_in_evaluation_alone(monkeypatch):
-    layer, turns = MultiHeadAttention(CONFIG), []
-    monkeypatch.setattr(attention, "AT_ONCE", dict.fromkeys(attention.AT_ONCE, 1))
-    monkeypatch.setattr(attention, "_in_turns", lambda turn, query_bthk, *rest: turns.append(turn) or query_bthk[..., :5])
-    x_btd = tf.ones((2, 3, 15))
-    layer(x_btd, x_btd)
-    assert turns == [1]
-    layer(x_btd, x_btd, training=True)
-    layer(x_btd, x_btd, return_weights=True)
-    assert turns == [1]
+def test_a_model_with_dropout_computes_in_chunks_in_evaluation_alone(monkeypatch):
+    layer, x_btd = MultiHeadAttention(CONFIG), tf.ones((2, 3, 15))
+    assert not has_a_loop(layer, x_btd, x_btd)
+    small_chunks(monkeypatch)
+    for settings, in_chunks in (({}, True), ({"training": True}, False), ({"return_weights": True}, False)):
+        assert has_a_loop(lambda x_btd, settings=settings: layer(x_btd, x_btd, **settings), x_btd) == in_chunks
 
 
 def test_attention_takes_a_causal_flag_under_tracing():
@@ -351,7 +355,7 @@ def test_attention_takes_a_causal_flag_under_tracing():
 
 
 def test_another_keras_backend_is_refused():
-    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.backend"
+    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
     run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
     assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr
 

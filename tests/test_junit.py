@@ -28,24 +28,10 @@ def counts(element: ElementTree.Element) -> tuple[int, ...]:
 
 
 def test_a_suite_a_port_and_a_case_a_result_counted_by_kind() -> None:
-    statuses = (
-        "pass",
-        "differs",
-        "stale",
-        "error",
-        "crash",
-        "hang",
-        "not comparable",
-        "empty",
-        "not shown",
-        "not given",
-        "unsupported",
-        "not covered",
-        "missing",
-        "skipped",
-        "deviation",
-        "new",
-    )
+    statuses = [
+        "pass", "differs", "stale", "error", "crash", "hang", "not comparable", "empty", "not shown", "not given",
+        "unsupported", "not covered", "missing", "skipped", "deviation", "new",
+    ]  # fmt: skip
     root = document(*(row(status, f"about {status}") for status in statuses), row("pass", port="command:./other"))
     run, mine, other = root
     assert [suite.attrib["name"] for suite in root] == ["rosettaformer", "mine", "command:./other"]

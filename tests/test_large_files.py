@@ -44,7 +44,7 @@ def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, 
 @pytest.mark.parametrize("name", ["w", "logits.bias", "source_embedding.table"])
 def test_a_sparse_tensor_of_forty_gigabytes_is_not_read(command: Forks, tmp_path: Path, name: str) -> None:
     shapes = {key: array.shape for key, array in random_parameters(CONFIG).items()} | {name: (FORTY // 400, 100)}
-    path = sparse(tmp_path / "a.safetensors", shapes, canonical._metadata(CONFIG))
+    path = sparse(tmp_path / "a.safetensors", shapes, canonical.metadata(CONFIG))
     said = command.run("inspect", path).assert_refused()
     assert f"unexpected {name}" in said or f"{name} must have shape" in said
     command.run("convert", path, tmp_path / "b", *CONVERT).assert_refused()
@@ -56,24 +56,24 @@ def test_a_shard_of_forty_gigabytes_and_a_model_that_needs_them(command: Forks, 
     canonical.save(tmp_path / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=5000)
     shard = sorted((tmp_path / "model").glob("*.safetensors"))[0]
     shapes = {name: array.shape for name, array in container.read(shard).tensors.items()}
-    sparse(shard, shapes | {next(iter(shapes)): (10**10,)}, canonical._metadata(CONFIG))
+    sparse(shard, shapes | {next(iter(shapes)): (10**10,)}, canonical.metadata(CONFIG))
     command.run("inspect", tmp_path / "model").assert_refused()
     big = CONFIG.replace(model_width=10**6, target_vocabulary=10**6, source_vocabulary=10**6)
-    path = sparse(tmp_path / "big.safetensors", parameters.shapes(big), canonical._metadata(big))
+    path = sparse(tmp_path / "big.safetensors", parameters.shapes(big), canonical.metadata(big))
     assert "the model must fit into memory" in command.run("inspect", path).assert_refused()
 
 
 def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: Path) -> None:
-    found = command.run("inspect", sparse(tmp_path / "a.safetensors", {"w": (FORTY // 4,), "v": (2, 3)}))
+    found = command.run("inspect", sparse(tmp_path / "a.safetensors", {"w": (FORTY // 4,), "v": (2, 3)}), "--tensors")
     found.assert_modest()
     assert found.code == 0 and "10000000000" in found.out
     assert "no torch.nn.Transformer" in command.run("convert", tmp_path / "a.safetensors", tmp_path / "b", *FROM_TORCH).assert_refused()
 
 
-def test_three_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
-    path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(300_000)}, canonical._metadata(CONFIG))
+def test_more_than_a_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
+    path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(100_001)}, canonical.metadata(CONFIG))
     for arguments in (("inspect", path), ("convert", path, tmp_path / "b", *FROM_TORCH)):
-        assert "at most 100000 tensors are read; it holds 300000" in command.run(*arguments).assert_refused()
+        assert "at most 100000 tensors are read; it holds 100001" in command.run(*arguments).assert_refused()
 
 
 @pytest.mark.exhaustive
@@ -81,12 +81,12 @@ def test_three_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
 def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Forks, tmp_path: Path, prefix: str) -> None:
     fewer = {f"{prefix}tensor_{index}": (1,) for index in range(99_000)}
     own = {name: array.shape for name, array in random_parameters(CONFIG).items()}
-    path = sparse(tmp_path / "a.safetensors", own | fewer, canonical._metadata(CONFIG))
+    path = sparse(tmp_path / "a.safetensors", own | fewer, canonical.metadata(CONFIG))
     assert "and 98980 more" in command.run("inspect", path).assert_refused()
-    missing = sparse(tmp_path / "b.safetensors", fewer, canonical._metadata(CONFIG))
+    missing = sparse(tmp_path / "b.safetensors", fewer, canonical.metadata(CONFIG))
     assert "more" in command.run("inspect", missing).assert_refused()
     command.run("convert", path, tmp_path / "c", *FROM_TORCH).assert_refused()
-    listed = command.run("inspect", sparse(tmp_path / "d.safetensors", fewer))
+    listed = command.run("inspect", sparse(tmp_path / "d.safetensors", fewer), "--tensors")
     listed.assert_modest()
     assert listed.code == 0 and "and 98000 more" in listed.out
 
@@ -95,7 +95,7 @@ def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Fork
 def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int) -> None:
     weight_map = {f"encoder.layers.{index}.w": f"{index}.safetensors" for index in range(files)}
     path = tmp_path / "model.safetensors.index.json"
-    path.write_text(json.dumps({"metadata": canonical._metadata(CONFIG), "weight_map": weight_map}))
+    path.write_text(json.dumps({"metadata": canonical.metadata(CONFIG), "weight_map": weight_map}))
     said = command.run("inspect", path).assert_refused()
     wanted = {9_000: "which does not exist", 90_000: "at most 10000 files; got 90000", 200_000: "at most 100000 tensors; got 200000"}
     assert wanted[files] in said
@@ -112,7 +112,7 @@ def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["[", '{"a":', "[],", " ", '"', "1"])
-@pytest.mark.parametrize("size", [10_000_000, 40_000_000])
+@pytest.mark.parametrize("size", [10_000_000, pytest.param(40_000_000, marks=pytest.mark.exhaustive)])
 def test_an_index_of_one_thing_repeated(command: Forks, tmp_path: Path, part: str, size: int) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text("[" + part * (size // len(part)))

@@ -3,14 +3,13 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from invoke import invoke, refused
 
-from rosettaformer.cli import main
 from rosettaformer.commands.new_port import KINDS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
@@ -26,17 +25,9 @@ WRONG = {
 LAYER_NORM = [case for case in all_cases() if case.id in ("layer_norm/small_variance", "layer_norm/large_mean")]
 
 
-PATIENT = {"torch": pytest.mark.slow, "keras": pytest.mark.exhaustive, "flax": pytest.mark.exhaustive}
-
-
-def _run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0)
-
-
-def _new_port(*arguments: str) -> int:
-    return _run("new-port", *arguments)
+# The ordinary tests run the templates whose processes start in a second.
+TEMPLATES = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in ("keras", "flax") else ()) for kind in KINDS]
+COMMANDS = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in NEEDS else ()) for kind in KINDS]
 
 
 def _recommended(text: str) -> list[list[str]]:
@@ -45,25 +36,18 @@ def _recommended(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in dict.fromkeys(lines)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_template_conforms_at_once_and_one_wrong_line_does_not(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
-    assert _new_port(kind, "my_port") == 0
+    found = invoke("new-port", kind, "my_port")
+    assert found.code == 0, found
     assert time.monotonic() - start < 60  # 15 s on a quiet machine
-    text = capsys.readouterr().out
     name = "--command ./my_port.py" if kind == "command" else "my_port.py"
-    for words in (
-        "wrote my_port.py",
-        "0 failed, 0 not compared: all conform",
-        f"rosettaformer check {name}",
-        f"rosettaformer diagnose {name}",
-    ):
-        assert words in text
+    for words in ("wrote my_port.py", "0 failed, 0 not compared: all conform", f"rosettaformer check {name}", f"diagnose {name}"):
+        assert words in found.out
     assert [path.name for path in tmp_path.iterdir()] == ["my_port.py"]
     port = Path("my_port.py")
     assert os.access(port, os.X_OK) == (kind == "command")
@@ -75,29 +59,27 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(
     assert "differs" in {result.status for result in results}, results
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=PATIENT.get(kind, ())) for kind in KINDS])
-def test_every_command_that_a_template_recommends_conforms(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What new-port prints and what the file says of itself; the whole check, gradients and every mode; and the config line in use."""
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
     monkeypatch.chdir(tmp_path)
-    assert _new_port(kind, "other_name", "--no-check") == 0
+    found = invoke("new-port", kind, "other_name", "--no-check")
+    assert found.code == 0
     port = Path("other_name.py")
-    commands = _recommended(capsys.readouterr().out)
     named = ["--command", "./other_name.py"] if kind == "command" else ["other_name.py"]
-    assert commands == _recommended(port.read_text()) == [["check", *named], ["diagnose", *named]]
-    for command in (["check", "--full", *named], commands[1]):  # --full is check with every mode and gradient besides
-        code = _run(*command)
-        said = capsys.readouterr().out
-        assert code == 0, said
-        assert re.search(r": all conform|: conforms except \d+ single outputs that are not comparable|nothing to explain", said)
+    assert _recommended(found.out) == _recommended(port.read_text()) == [["check", *named], ["diagnose", *named]]
+    few = ("--dtype", "float32,bfloat16") if kind in ("keras", "flax") else ()  # which compile every case anew
+    for command in (["check", "--full", *few, *named], ["diagnose", *named]):  # --full is check with every mode and gradient besides
+        found = invoke(*command)
+        assert found.code == 0, found
+        assert re.search(r": all conform|: conforms except \d+ single outputs that are not comparable|nothing to explain", found.out)
     source = port.read_text()
     if kind != "command":
         assert source.count("\n# config = {") == 1
         port.write_text(source.replace("\n# config = {", "\nconfig = {"))
-        assert _run("check", *named) == 0, capsys.readouterr().out
+        assert invoke("check", *named, "--dtype", "float32").code == 0
 
 
 @pytest.mark.parametrize(
@@ -110,33 +92,24 @@ def test_every_command_that_a_template_recommends_conforms(
         (("mxnet", "my_port"), "must be one of torch, keras, flax, numpy, command; got 'mxnet'"),
     ],
 )
-def test_wrong_usage_is_one_message_and_writes_nothing(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("years of work")
-    assert _new_port(*arguments) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_usage_is_one_message_and_writes_nothing(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("years of work")
+    assert message in refused("new-port", *arguments, folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
-    assert Path("mine.py").read_text() == "years of work"
+    assert (tmp_path / "mine.py").read_text() == "years of work"
 
 
-def test_no_check_only_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert _new_port("torch", "my_port", "--no-check") == 0
-    text = capsys.readouterr().out
-    assert "conform" not in text
-    assert "rosettaformer check my_port.py" in text
-    compile(Path("my_port.py").read_text(), "my_port.py", "exec")
+def test_no_check_only_writes(tmp_path: Path) -> None:
+    found = invoke("new-port", "torch", "my_port", "--no-check", folder=tmp_path)
+    assert found.code == 0
+    assert "conform" not in found.out and "rosettaformer check my_port.py" in found.out
+    compile((tmp_path / "my_port.py").read_text(), "my_port.py", "exec")
 
 
-def test_a_missing_framework_is_said_with_the_install_line(tmp_path: Path) -> None:
+def test_a_missing_framework_is_said_with_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "without" / "torch").mkdir(parents=True)
     (tmp_path / "without" / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('not installed', name='torch')")
-    script = f"import sys; sys.path.insert(0, {str(tmp_path / 'without')!r}); from rosettaformer.cli import main; main()"
-    result = subprocess.run(
-        [sys.executable, "-c", script, "new-port", "torch", "my_port"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 3, result.stdout + result.stderr
-    assert "not checked: the framework is missing: pip install -e '.[torch]'" in result.stdout
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "without"), *sys.path])  # as the process of the port will have it
+    found = invoke("new-port", "torch", "my_port", folder=tmp_path)
+    assert (found.code, "not checked: the framework is missing: pip install -e '.[torch]'" in found.out) == (3, True), found
     assert (tmp_path / "my_port.py").exists()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rosettaformer.checkpoints.choices import parse_settings
-from rosettaformer.checkpoints.reading import LARGEST, parse_json, read_bytes, read_json, read_text, read_toml
+from rosettaformer.reading import LARGEST, parse_json, parse_settings, read_bytes, read_json, read_text, read_toml
 
 JSON = {
     "deep": (b"[" * 200_000, "nested so deeply"),

@@ -13,8 +13,8 @@ import pytest
 from checkpoint_models import CONFIG, random_parameters
 from training_runs import command
 
+from rosettaformer.atomic import replacing, require
 from rosettaformer.checkpoints import canonical
-from rosettaformer.checkpoints.replacing import replacing, require
 from rosettaformer.conformance.report import files
 
 
@@ -132,5 +132,7 @@ def test_a_file_keeps_its_permissions_and_a_link_to_nothing_is_filled(tmp_path: 
     for name in ("private", "link"):
         with replacing(tmp_path / name) as temporary:
             temporary.write_text(name)
+    (tmp_path / "plain").touch()
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode  # the user's own for a new one
     assert kind(tmp_path / "link") == stat.S_IFLNK and (tmp_path / "new").read_text() == "link"

@@ -4,20 +4,21 @@ import io
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import invoke
 import numpy as np
 import pytest
-from training_runs import MODEL, command, train
+from training_runs import MODEL, train
 
+from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training import folder, lines
+from rosettaformer.training import schema
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.store import Store, _digest
+from rosettaformer.training.store import Store, digest
 
 LAST = "checkpoints/step-00000004"
 
@@ -40,25 +41,22 @@ def contents(path: Path) -> dict[str, bytes | str]:
     return {name: file if isinstance(file, str) else file.read_bytes() if file.is_file() else "" for name, file in found.items()}
 
 
-def refused(run: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def refused(run: Path, *arguments: object, stdin: bytes = b"") -> str:
     """The one message of a resume that fails in a moment and writes nothing."""
     before, start = contents(run), time.process_time()
-    capsys.readouterr()
-    command(*(arguments or ("train", "--out", run, "--resume", "--steps", 6)), code=2)
+    errors = invoke.refused(*(arguments or ("train", "--out", run, "--resume", "--steps", 6)), stdin=stdin)
     assert time.process_time() - start < 5
     assert contents(run) == before
-    errors = capsys.readouterr().err
-    assert errors.count("Error: ") == 1 and "Traceback" not in errors
     return errors
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Changes the fields of a file of a run, with the fingerprint that fits."""
     fields = json.loads(path.read_text())
-    del fields[folder.FINGERPRINT]
+    del fields[schema.FINGERPRINT]
     change(fields)
     plain = json.dumps(fields, sort_keys=True)
-    path.write_text(json.dumps(json.loads(plain) | {folder.FINGERPRINT: folder._fingerprint(json.loads(plain))}))
+    path.write_text(json.dumps(json.loads(plain) | {schema.FINGERPRINT: schema.fingerprint(json.loads(plain))}))
 
 
 # the manifest
@@ -68,17 +66,17 @@ BAD = [10**400, -1, "1", True, None, [1], {}, 1.5, float("nan")]
 
 
 @pytest.mark.parametrize("value", BAD, ids=[f"{value!r:.9}" for value in BAD])
-def test_every_field_is_checked_and_all_problems_are_listed(run: Path, capsys: pytest.CaptureFixture[str], value: Any) -> None:
+def test_every_field_is_checked_and_all_problems_are_listed(run: Path, value: Any) -> None:
     edit(run / "run.json", lambda fields: fields["fixed"].update(dict.fromkeys(NUMBERS, value)))
     edit(run / "run.json", lambda fields: fields["free"].update(dict.fromkeys(("steps", "keep", "sample"), value)))
-    errors = refused(run, capsys)
+    errors = refused(run)
     for name in (*(f"fixed.{name}" for name in NUMBERS), "free.steps", "free.keep", "free.sample"):
         assert f"{name} must be" in errors
     for part, table in (("fixed", "fixed.FIELD is missing"), ("free", "free.FIELD is missing")):
         name = next(iter(json.loads((run / "run.json").read_text())[part]))
         other = Path(shutil.copytree(run, run.with_name(part)))
         edit(other / "run.json", lambda fields, part=part, name=name: fields[part].pop(name))
-        assert table.replace("FIELD", name) in refused(other, capsys)
+        assert table.replace("FIELD", name) in refused(other)
 
 
 HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -101,19 +99,21 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "epsilon": (lambda fields: fields["config"].update(epsilon=10**400), "epsilon must be a finite number"),
     "warmup": (lambda fields: fields["recipe"].update(warmup=10**400), "warmup must be at most"),
     "unknown": (lambda fields: fields.update(more=1), "more is unknown"),
+    "version": (lambda fields: fields.update(version=1), "version must be one of 2"),
+    "nothing": (lambda fields: fields.clear(), "run.json is damaged or no run's"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_numbers_that_no_run_has_are_refused_before_anything_is_allocated(run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_numbers_that_no_run_has_are_refused_before_anything_is_allocated(run: Path, name: str) -> None:
     change, message = HANGS[name]
     edit(run / "run.json", change)
-    assert message in refused(run, capsys)
+    assert message in refused(run)
 
 
-def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path) -> None:
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=10**15))
-    assert "its position in the data" in refused(run, capsys).replace("its seed and ", "")
+    assert "its position in the data" in refused(run).replace("its seed and ", "")
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=64, buckets=10**15))
     start = time.process_time()
     train(run, "--resume", "--steps", 5)
@@ -121,32 +121,44 @@ def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path, capsys:
 
 
 @pytest.mark.parametrize("content", ["[" * 500_000, '{"a":' * 100_000, "[1]", "1", '"x"', "null", "\udc00".encode(errors="surrogatepass")])
-@pytest.mark.parametrize("file", ["run.json", "tokens.json", "log.jsonl"])
-def test_other_json_is_refused(run: Path, capsys: pytest.CaptureFixture[str], file: str, content: str | bytes) -> None:
-    (run / file).write_bytes((content.encode() if isinstance(content, str) else content) + b"\n")
-    assert file in refused(run, capsys)
+def test_other_json_is_refused(run: Path, content: str | bytes) -> None:
+    for file in ("log.jsonl", "tokens.json", "run.json"):  # the last that is read is the first that is written
+        (run / file).write_bytes((content.encode() if isinstance(content, str) else content) + b"\n")
+        assert file in refused(run)
 
 
-def test_a_changed_manifest_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_manifest_is_refused(run: Path) -> None:
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace('"batch_tokens": 64', '"batch_tokens": 65'))
-    assert "its fields have been changed" in refused(run, capsys)
+    assert "its fields have been changed" in refused(run)
 
 
 # checkpoints
 
 
-def damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.fixture(scope="module")
+def expected(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What a run comes to whose newest checkpoint has never been."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("before") / "run"))
+    shutil.rmtree(folder / LAST)
+    train(folder, "--resume", "--steps", 6)
+    return newest(folder)
+
+
+def newest(folder: Path) -> dict[str, np.ndarray]:
+    found, _ = Store(folder).newest(Manifest.read(folder).config)
+    assert found
+    return found[0]
+
+
+def damaged(run: Path, expected: dict[str, np.ndarray]) -> str:
     """What a resume says of the newest checkpoint, after which it goes on from the one before as if the newest had never been."""
-    whole = Path(shutil.copytree(run, run.with_name("whole")))
-    shutil.rmtree(whole / LAST)
-    capsys.readouterr()
-    for path in (run, whole):
-        train(path, "--resume", "--steps", 6)
-    (state, _), (expected, _) = (Store(path).newest(Manifest.read(path).config)[0] for path in (run, whole))  # type: ignore[misc]
+    errors = train(run, "--resume", "--steps", 6).err
+    state = newest(run)
     for name, value in expected.items():
         np.testing.assert_array_equal(state[name], value, err_msg=name)
-    return capsys.readouterr().err
+    assert f"{LAST} cannot be read" in errors and "an older one is taken" in errors
+    return errors
 
 
 def moments(run: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
@@ -156,7 +168,7 @@ def moments(run: Path, change: Callable[[dict[str, np.ndarray]], object]) -> Non
     change(tensors)
     path.unlink()
     container.write(path, tensors, {})
-    edit(run / LAST / "progress.json", lambda fields: fields["sha256"].update({path.name: _digest(path)}))
+    edit(run / LAST / "progress.json", lambda fields: fields["sha256"].update({path.name: digest(path)}))
 
 
 MOMENTS: dict[str, tuple[Callable[[dict[str, np.ndarray]], object], str]] = {
@@ -170,19 +182,18 @@ MOMENTS: dict[str, tuple[Callable[[dict[str, np.ndarray]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MOMENTS)
-def test_a_damaged_optimiser_gives_way_to_the_checkpoint_before(run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_damaged_optimiser_gives_way_to_the_checkpoint_before(run: Path, expected: dict[str, np.ndarray], name: str) -> None:
     change, message = MOMENTS[name]
     moments(run, change)
-    errors = damaged(run, capsys)
-    assert f"{LAST} cannot be read" in errors and message in errors and "an older one is taken" in errors
+    assert message in damaged(run, expected)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
-def test_one_bit_of_a_checkpoint_is_damage(run: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+def test_one_bit_of_a_checkpoint_is_damage(run: Path, expected: dict[str, np.ndarray], file: str) -> None:
     content = bytearray((run / LAST / file).read_bytes())
     content[-1] ^= 1
     (run / LAST / file).write_bytes(content)
-    assert f"{file} must be what was written" in damaged(run, capsys)
+    assert f"{file} must be what was written" in damaged(run, expected)
 
 
 PROGRESS: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -198,15 +209,15 @@ PROGRESS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("name", PROGRESS)
-def test_progress_that_cannot_be_the_runs_is_damage(run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_progress_that_cannot_be_the_runs_is_damage(run: Path, expected: dict[str, np.ndarray], name: str) -> None:
     edit(run / LAST / "progress.json", PROGRESS[name])
-    assert f"{LAST} cannot be read" in damaged(run, capsys)
+    damaged(run, expected)
 
 
 @pytest.mark.parametrize("content", [b"[" * 500_000, b"{}", b"\xff", b"", b"1" * 10_000])
-def test_other_json_as_progress_is_damage(run: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+def test_other_json_as_progress_is_damage(run: Path, expected: dict[str, np.ndarray], content: bytes) -> None:
     (run / LAST / "progress.json").write_bytes(content)
-    assert f"{LAST} cannot be read" in damaged(run, capsys)
+    damaged(run, expected)
 
 
 # the log
@@ -215,50 +226,40 @@ def test_other_json_as_progress_is_damage(run: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "line", [b"[" * 5000, b"x" * 50_000, b'{"step": true}', b'{"event": "step", "step": 1, "loss": "x"}', b"{}", b"", b"\xff"]
 )
-def test_a_damaged_line_of_the_log_is_named(run: Path, capsys: pytest.CaptureFixture[str], line: bytes) -> None:
+def test_a_damaged_line_of_the_log_is_named(run: Path, line: bytes) -> None:
     log = (run / "log.jsonl").read_bytes().splitlines(keepends=True)
     (run / "log.jsonl").write_bytes(b"".join([*log[:2], line + b"\n", *log[2:]]))
-    assert "log.jsonl, line 3: " in refused(run, capsys)
+    assert "log.jsonl, line 3: " in refused(run)
 
 
 # links
 
 
-LINKED = (
-    "run.json",
-    "tokens.json",
-    "log.jsonl",
-    "lock",
-    "loss.png",
-    "average.safetensors",
-    "checkpoints",
-    LAST,
-    f"{LAST}/model.safetensors",
-)
+LINKED = ("run.json", "tokens.json", "log.jsonl", "lock", "average.safetensors", "checkpoints", LAST, f"{LAST}/model.safetensors")
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_no_link_is_followed_out_of_the_folder(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+def test_no_link_is_followed_out_of_the_folder(run: Path, tmp_path: Path, name: str) -> None:
     (run / name).rename(tmp_path / "outside")
     (run / name).symlink_to(tmp_path / "outside")
     for arguments in ((), ("translate", run, "--backend", "numpy")):
-        assert f"{run / name} must be a f" in refused(run, capsys, *arguments)
+        assert f"{run / name} must be a f" in refused(run, *arguments)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
 @pytest.mark.parametrize("name", ["run.json", "tokens.json", "log.jsonl", "lock", f"{LAST}/progress.json"])
-def test_what_is_no_file_is_not_waited_for(run: Path, capsys: pytest.CaptureFixture[str], name: str, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_not_waited_for(run: Path, name: str, make: Callable[[Path], None]) -> None:
     (run / name).unlink()
     make(run / name)
-    assert f"{run / name} must be a file" in refused(run, capsys)
+    assert f"{run / name} must be a file" in refused(run)
 
 
-def test_a_new_run_follows_no_link_and_writes_nothing_before_it_is_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_run_follows_no_link_and_writes_nothing_before_it_is_sure(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.jsonl").symlink_to(tmp_path / "victim")
     data = ("--task", "copy", "--length", 4, "--alphabet", "abcdefgh", "--size", 80, "--held-out", 8, *MODEL, "--backend", "numpy")
-    assert "must be a file of its own" in refused(tmp_path, capsys, "train", "--out", tmp_path / "run", *data)
-    refused(tmp_path, capsys, "train", "--out", tmp_path / "new", *data, "--device", "cuda")
+    assert "must be a file of its own" in refused(tmp_path, "train", "--out", tmp_path / "run", *data)
+    refused(tmp_path, "train", "--out", tmp_path / "new", *data, "--device", "cuda")
 
 
 def test_the_folder_itself_may_be_a_link(run: Path, tmp_path: Path) -> None:
@@ -270,10 +271,9 @@ def test_the_folder_itself_may_be_a_link(run: Path, tmp_path: Path) -> None:
 # lines
 
 
-def test_a_line_of_a_megabyte_is_refused_at_once(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_a_megabyte_is_refused_at_once(run: Path) -> None:
     for line in (b"a" * 1_000_000, b"a " * 500_000, b"\n" * 3 + b"a" * 20_000_000):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line + b"\nb\n")))
-        errors = refused(run, capsys, "translate", run)
+        errors = refused(run, "translate", run, stdin=line + b"\nb\n")
         assert "must be at most 100000 bytes long; it is longer" in errors and "line " in errors
 
 
@@ -287,14 +287,14 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tsv").write_bytes(LONG[name])
-    errors = refused(tmp_path, capsys, "train", "--out", tmp_path / "run", "--task", "files", "--tsv", tmp_path / "a.tsv", "--held-out", 1)
+    errors = refused(tmp_path, "train", "--out", tmp_path / "run", "--task", "files", "--tsv", tmp_path / "a.tsv", "--held-out", 1)
     assert len(errors) < 3000 and ("must be" in errors or "the validation set would be empty" in errors)
 
 
 def test_lines_are_those_of_the_file_and_a_long_one_is_one() -> None:
-    content = b"a\n\n" + b"b" * (3 * lines.LONGEST) + b"\nc\r\n" + b"d" * lines.LONGEST
-    found = [lines.decode(raw) for raw in lines.read(io.BytesIO(content))]
-    assert [text for text, _ in found] == ["a", "", "", "c", "d" * lines.LONGEST]
+    content = b"a\n\n" + b"b" * (3 * reading.LONGEST_LINE) + b"\nc\r\n" + b"d" * reading.LONGEST_LINE
+    found = [reading.decode(raw) for raw in reading.read_lines(io.BytesIO(content))]
+    assert [text for text, _ in found] == ["a", "", "", "c", "d" * reading.LONGEST_LINE]
     assert [bool(problem) for _, problem in found] == [False, False, True, False, False]

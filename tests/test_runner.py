@@ -17,6 +17,35 @@ PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
 PORT = "misbehaving_port"
 
 
+# what the port does with a case of that name -> the status, and what the message has
+ROWS = {
+    "good": ("pass", ""),
+    "crash": ("crash", "the port's process ended with signal 11"),
+    "exit": ("crash", "the port's process ended with exit code 7"),
+    "hang": ("hang", "no answer within 3 s"),
+    "nan": ("differs", "are NaN where the truth is not"),
+    "shape": ("differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
+    "dtype": ("differs", "must be float64; got float32"),
+    "raise": ("error", "RuntimeError: no such thing (misbehaving_port.py:"),
+    "nothing": ("differs", "output: must be a NumPy array of numbers; got NoneType"),
+    "wrong": ("differs", "allowed"),
+    "unsupported": ("unsupported", "aten::made_up"),
+    "garbage": ("pass", ""),
+    "random": ("error", "two evaluations of the same input differ"),
+    "three": ("differs", "must return an array, a mapping of arrays, or the pair output and weights; got a tuple of 3"),
+    "pair": ("differs", "must return output; got output, weights"),
+    "objects": ("differs", "must be a NumPy array of numbers; got an array of object"),
+    "unpicklable": ("differs", "must be a NumPy array of numbers; got generator"),
+    "input_changed": ("error", "the port changed its input x_btd in place"),
+    "parameter_changed": ("error", "the port changed its parameter scale in place"),
+    "numpy_random": ("error", "the port changed NumPy's global random state"),
+    "python_random": ("error", "the port changed Python's global random state"),
+    "buffer_first": ("pass", ""),
+    "buffer_second": ("error", "the port changed the array output of layer_norm/buffer_first after it had returned it"),
+    "last": ("pass", ""),
+}
+
+
 def _cases(*names: str, **changes: object) -> list[Case]:
     """The plain case under other names. The second of the two that share a buffer has other values than the first."""
     cases = [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
@@ -30,67 +59,14 @@ def _own(case: Case) -> Case:
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, runner.Result]:
-    names = (
-        "good",
-        "crash",
-        "nan",
-        "exit",
-        "shape",
-        "hang",
-        "dtype",
-        "raise",
-        "nothing",
-        "wrong",
-        "unsupported",
-        "garbage",
-        "random",
-        "three",
-        "pair",
-        "objects",
-        "unpicklable",
-        "input_changed",
-        "parameter_changed",
-        "numpy_random",
-        "python_random",
-        "buffer_first",
-        "buffer_second",
-        "last",
-    )
-    results = runner.run(_cases(*names), [PORT], ["float64"], limit=3)
-    assert [result.case for result in results] == [f"layer_norm/{name}" for name in names]
+    results = runner.run(_cases(*ROWS), [PORT], ["float64"], limit=3)
+    assert [result.case for result in results] == [f"layer_norm/{name}" for name in ROWS]
     return {result.case.partition("/")[2]: result for result in results}
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "message"),
-    [
-        ("good", "pass", ""),
-        ("crash", "crash", "the port's process ended with signal 11"),
-        ("exit", "crash", "the port's process ended with exit code 7"),
-        ("hang", "hang", "no answer within 3 s"),
-        ("nan", "differs", "are NaN where the truth is not"),
-        ("shape", "differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
-        ("dtype", "differs", "must be float64; got float32"),
-        ("raise", "error", "RuntimeError: no such thing (misbehaving_port.py:"),
-        ("nothing", "differs", "output: must be a NumPy array of numbers; got NoneType"),
-        ("wrong", "differs", "allowed"),
-        ("unsupported", "unsupported", "aten::made_up"),
-        ("garbage", "pass", ""),
-        ("random", "error", "two evaluations of the same input differ"),
-        ("three", "differs", "must return an array, a mapping of arrays, or the pair output and weights; got a tuple of 3"),
-        ("pair", "differs", "must return output; got output, weights"),
-        ("objects", "differs", "must be a NumPy array of numbers; got an array of object"),
-        ("unpicklable", "differs", "must be a NumPy array of numbers; got generator"),
-        ("input_changed", "error", "the port changed its input x_btd in place"),
-        ("parameter_changed", "error", "the port changed its parameter scale in place"),
-        ("numpy_random", "error", "the port changed NumPy's global random state"),
-        ("python_random", "error", "the port changed Python's global random state"),
-        ("buffer_first", "pass", ""),
-        ("buffer_second", "error", "the port changed the array output of layer_norm/buffer_first after it had returned it"),
-        ("last", "pass", ""),
-    ],
-)
-def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str, status: str, message: str) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str) -> None:
+    status, message = ROWS[name]
     assert rows[name].status == status
     assert message in rows[name].message
 

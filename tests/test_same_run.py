@@ -13,9 +13,9 @@ from training_runs import command
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import tolerance
-from rosettaformer.training import same_run, same_run_report
+from rosettaformer.training import comparison, comparison_report
+from rosettaformer.training.comparison import Experiment, Run
 from rosettaformer.training.envelope import Envelope, is_unseen
-from rosettaformer.training.same_run import Experiment, Run
 
 SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rate": 0.1}
 ONE_LAYER = SITES | {"encoder_layers": 1, "decoder_layers": 1, "attention_bias": True}
@@ -24,7 +24,7 @@ NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 def experiment(dtype: str = "float64", steps: int = 4, microbatches: int = 1, seed: int = 0, **fields: object) -> Experiment:
     config = preset("tiny", **(ONE_LAYER | fields))
-    recipe = same_run.RECIPE.replace(microbatches=microbatches)
+    recipe = comparison.RECIPE.replace(microbatches=microbatches)
     return Experiment(config, recipe, parameters.initialise(config, seed, dtype), steps, seed)
 
 
@@ -138,7 +138,7 @@ def write(folder: Path, name: str, code: str) -> str:
 
 
 def run_files(folder: Path, codes: dict[str, str], which: Experiment) -> dict[str, Run]:
-    _, runs = same_run.compare(which, [write(folder, name, code) for name, code in codes.items()])
+    _, runs = comparison.compare(which, [write(folder, name, code) for name, code in codes.items()])
     return dict(zip(codes, runs, strict=True))
 
 
@@ -152,11 +152,11 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def test_a_planted_mistake_is_found_at_its_step_and_named(name: str, mistaken: dict[str, Run]) -> None:
     run, (_, step, named) = mistaken[name], MISTAKES[name]
     assert run.status == "leaves"
-    assert run.departure is not None
-    assert run.departure.number == step
-    names = [gap.name for gap in run.departure.leaves]
+    assert run.divergence is not None
+    assert run.divergence.number == step
+    names = [gap.name for gap in run.divergence.leaves]
     assert any(found.endswith(named) for found in names)
-    assert f"leaves at step {step}: {names[0]} is" in same_run_report.verdict(run)
+    assert f"leaves at step {step}: {names[0]} is" in comparison_report.verdict(run)
     assert len(run.steps) == 4  # the curve goes on
 
 
@@ -165,7 +165,7 @@ def test_what_fails_is_said_and_the_others_go_on(name: str, mistaken: dict[str, 
     run, message = mistaken[name], FAILURES[name][1]
     assert run.status == ("crash" if name == "crash" else "error")
     assert message in run.message
-    assert run.message in same_run_report.verdict(run)
+    assert run.message in comparison_report.verdict(run)
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -177,13 +177,13 @@ def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Pat
     names = ("beta_2", "missing_tie", "decay_of_norms", "no_decay", "no_hidden_dropout")
     runs = run_files(tmp_path, {name: MISTAKES[name][0] for name in names} | HONEST, experiment("float32"))
     assert_together([runs[name] for name in HONEST], 4)
-    found = {name: run.departure and run.departure.number for name, run in runs.items() if name in names}
+    found = {name: run.divergence and run.divergence.number for name, run in runs.items() if name in names}
     assert found == {name: MISTAKES[name][1] for name in names}
 
 
 def test_a_hang_is_a_hang(tmp_path: Path) -> None:
     code = "class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        import time; time.sleep(600)\n"
-    _, [run] = same_run.compare(experiment(steps=1), [write(tmp_path, "hanging", code)], limit=20)
+    _, [run] = comparison.compare(experiment(steps=1), [write(tmp_path, "hanging", code)], limit=20)
     assert (run.status, run.message) == ("hang", "no answer within 20 s")
 
 
@@ -194,20 +194,20 @@ LONG = [pytest.param(port, compiled, 20, marks=pytest.mark.exhaustive) for port,
 @pytest.mark.parametrize(("port", "compiled", "steps"), [("torch", False, 3), *LONG])
 def test_a_port_stays_together_in_float64(port: str, compiled: bool, steps: int) -> None:
     which = experiment(steps=steps, microbatches=2, attention_bias=True, output_bias=True, final_norm=True)
-    _, runs = same_run.compare(which, installed(port), compiled)
+    _, runs = comparison.compare(which, installed(port), compiled)
     assert_together(runs, steps)
 
 
 @pytest.mark.exhaustive
 def test_the_ports_stay_together_in_float32() -> None:
     which = experiment("float32", steps=20, norm_placement="pre", final_norm=True, share_embeddings=False, tie_logits=False)
-    _, runs = same_run.compare(which, [*installed("tf", "jax"), "numpy"])
+    _, runs = comparison.compare(which, [*installed("tf", "jax"), "numpy"])
     assert_together(runs, 20)
 
 
 @pytest.mark.exhaustive
 def test_torch_stays_together_in_float32() -> None:
-    _, runs = same_run.compare(experiment("float32", steps=20), installed("torch"))
+    _, runs = comparison.compare(experiment("float32", steps=20), installed("torch"))
     assert_together(runs, 20)
 
 
@@ -263,14 +263,14 @@ def test_what_is_allowed_is_the_policy_of_the_truths_own_runs() -> None:
 
 
 def test_the_chart_marks_where_curves_part() -> None:
-    lines = [*same_run_report.chart({"truth": [3.0, 2.0, 1.0], "torch": [3.0, 2.0, float("nan")], "tf": [3.0, 3.0, 1.0]}, height=3)]
+    lines = [*comparison_report.chart({"reference": [3.0, 2.0, 1.0], "torch": [3.0, 2.0, float("nan")], "tf": [3.0, 3.0, 1.0]}, height=3)]
     assert lines == [
         "       3 |* 2  ",
         "         |  *  ",
         "       1 |    *",
-        "          loss by step: 0 truth, 1 torch, 2 tf, * several",
+        "          loss by step: 0 reference, 1 torch, 2 tf, * several",
     ]
-    assert [*same_run_report.chart({"truth": []})] == []
+    assert [*comparison_report.chart({"reference": []})] == []
 
 
 def _run(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
@@ -300,9 +300,9 @@ def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> No
     )
     assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0.1]
     honest, leaving = report["backends"]
-    assert [step["value"] for step in honest["steps"]] == report["truth"]["loss"]
-    assert (honest["status"], honest["departure"]) == ("together", None)
-    assert leaving["departure"] == {"step": 2, "names": ["loss"]}
+    assert [step["value"] for step in honest["steps"]] == report["reference"]["loss"]
+    assert (honest["status"], honest["divergence"]) == ("together", None)
+    assert leaving["divergence"] == {"step": 2, "names": ["loss"]}
     assert leaving["steps"][1]["value"] is leaving["steps"][1]["loss"]["distance"] is None
     assert picture.read_text().lstrip().startswith("<?xml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.svg", "not_a_number.py", "numbers.json"]
@@ -320,9 +320,9 @@ def test_a_checkpoint_is_the_start(tmp_path: Path) -> None:
     assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0]
     config = which.config.replace(dropout_rate=0.1, hidden_dropout_rate=0.0)
     wide = {name: value.astype(np.float64) for name, value in which.values.items()}
-    first = Experiment(config, same_run.RECIPE, wide, 1, 0).batch(1)
-    [loss] = report["truth"]["loss"]
-    assert loss == float(Envelope(config, same_run.RECIPE, wide).step(*first)["loss"].reference)
+    first = Experiment(config, comparison.RECIPE, wide, 1, 0).batch(1)
+    [loss] = report["reference"]["loss"]
+    assert loss == float(Envelope(config, comparison.RECIPE, wide).step(*first)["loss"].reference)
 
 
 def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
         (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),
         (("--recipe", "warmup=0"), "warmup must be an integer of at least 1; got 0"),
-        (("--recipe", "warmup=soon"), "warmup must be a number or none; got 'soon'"),
-        (("--recipe", "warmup"), "a choice of the recipe must be FIELD=VALUE; got 'warmup'"),
+        (("--recipe", "warmup=soon"), "warmup must be an integer of at least 1; got 'soon'"),
+        (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
         (("--preset", "ict1022"), "training needs at least one decoder layer; got decoder_layers=0"),
         (("--picture", "curves.txt"), "the picture must be a file .png, .svg, .pdf; got curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),

@@ -1,15 +1,13 @@
 """Tasks: what they give, what they hold out, and what they refuse."""
 
 import gettext
-import io
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training_runs import catalogue
 
-from rosettaformer.training.tasks import TASKS, Data, create, messages, options
-from rosettaformer.training.tasks.task import split
+from rosettaformer.training.tasks import Data, catalogues, create
 
 
 def sources(pairs: Any) -> set[str]:
@@ -192,25 +190,6 @@ def test_too_few_pairs_for_a_validation_set(tmp_path: Path, content: str) -> Non
 # gettext
 
 
-def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:
-    """Writes a .mo file: its header, and the messages sorted by their bytes."""
-    header = {"": "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"}
-    items = sorted((key.encode(), value.encode()) for key, value in (header | messages).items())
-    start = 28 + 16 * len(items)
-    tables: list[bytes] = [b"", b""]
-    content = b""
-    for side in (0, 1):
-        for item in items:
-            tables[side] += struct.pack("<II", len(item[side]), start + len(content))
-            content += item[side] + b"\0"
-    path = folder / language / "LC_MESSAGES" / f"{name}.mo"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = struct.pack("<IIIIIII", 0x950412DE, 0, len(items), 28, 28 + 8 * len(items), 0, 0)
-    path.write_bytes(head + tables[0] + tables[1] + content)
-    gettext.GNUTranslations(io.BytesIO(path.read_bytes()))  # the standard library reads it
-    return path
-
-
 def found(folder: Path, **given: Any) -> list[tuple[str, str]]:
     data = create("gettext", {"catalogues": (str(folder),), "held_out": 1, **given}).data()
     assert_disjoint(data)
@@ -227,6 +206,8 @@ def test_messages_and_singulars_are_pairs_without_their_context_and_accelerators
         " Save as... \n": "Guardar como... ",
         "&Print this": "Imprimir &esto",
     })  # fmt: skip
+    with (tmp_path / "es" / "LC_MESSAGES" / "program.mo").open("rb") as file:
+        assert gettext.GNUTranslations(file).gettext("The first file") == "El archivo primero"  # a catalogue for others too
     assert set(found(tmp_path)) == {
         *FILL.items(),
         ("Open Recent", "Abrir reciente"),
@@ -253,21 +234,18 @@ def test_what_is_no_sentence_is_left_out(tmp_path: Path, source: str, target: st
 
 
 def test_numbered_placeholders_may_change_their_order() -> None:
-    assert messages.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
+    assert catalogues.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
 
 
 def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
     """Of texts that differ in case, digits, punctuation and accelerators only, on either side, one pair is left."""
     catalogue(tmp_path, "a", FILL | {"_Close the file": "_Cerrar el archivo", "Page 12 of the book": "Página 12 del libro"})
-    catalogue(
-        tmp_path,
-        "b",
-        {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."},
-    )
+    others = {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."}
+    catalogue(tmp_path, "b", others)
     pairs = found(tmp_path)
     assert len(pairs) == len(FILL) + 2
     for side in (0, 1):
-        assert len({messages.key(pair[side]) for pair in pairs}) == len(pairs)
+        assert len({catalogues.key(pair[side]) for pair in pairs}) == len(pairs)
 
 
 def test_damaged_catalogues_and_lists_of_names_are_passed_over(tmp_path: Path) -> None:
@@ -300,14 +278,3 @@ def test_unknown_tasks_and_options_are_refused() -> None:
         create("translate", {})
     with pytest.raises(ValueError, match=r"--limit, --from means nothing to the task copy, which takes .*--length"):
         create("copy", {"limit": 3, "from_language": "es"})
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_can_be_held_out_from_and_seeded(name: str) -> None:
-    assert {"held_out", "seed"} <= set(options(name))
-
-
-def test_a_split_is_a_function_of_the_seed() -> None:
-    pairs = [(str(index), str(index)) for index in range(50)]
-    first, again, other = (split(pairs, 5, seed) for seed in (0, 0, 1))
-    assert first.validation == again.validation != other.validation

@@ -8,7 +8,8 @@ from reference_numpy import decoding, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.strategy import Strategy
 from reference_numpy.training import Trainer
-from rosettaformer.training.answers import Decoding, Hypothesis, answer, padded_length
+from rosettaformer.training.answers import Decoding, Hypothesis, answer
+from rosettaformer.training.corpus import padded_length
 from rosettaformer.training.tokens import END, PADDING, START
 
 

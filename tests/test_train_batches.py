@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rosettaformer.training.batches import Buckets, Example, pad
-from rosettaformer.training.corpus import Corpus, Position, answer_limits
+from rosettaformer.training.corpus import Buckets, Corpus, Example, Position, answer_limits, pad
 from rosettaformer.training.tasks import Data
 from rosettaformer.training.tokens import PADDING, Tokens
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import Backend, compilations
+from backends import Backend
 from test_training import CONFIG, FULL, batch, begin
 
 jax = pytest.importorskip("jax")
@@ -20,14 +20,11 @@ BACKEND = Backend("jax")
 
 
 def test_a_shape_is_compiled_once_and_the_caller_s_settings_stay() -> None:
-    with compilations() as found:
-        run = begin(BACKEND, recipe=FULL)
-        run.train_step(*batch())
-        assert "step" in " ".join(found)
-        run.load_state(run.state(), 5)
-        found.clear()
-        run.train_step(*batch(1))
-    assert not found
+    run = begin(BACKEND, recipe=FULL)
+    run.train_step(*batch())
+    run.load_state(run.state(), 5)
+    run.train_step(*batch(1))
+    assert run.graphs == 1
     assert not jax.config.jax_enable_x64
     with pytest.raises(ValueError, match="steps must be at least 0; got -1"):
         run.load_state(run.state(), -1)
@@ -44,7 +41,7 @@ def test_every_site_draws_its_own_mask() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_half_types_add_the_gradients_of_many_positions_in_float32(dtype: Any) -> None:
+def test_half_precision_dtypes_add_the_gradients_of_many_positions_in_float32(dtype: Any) -> None:
     g = jnp.asarray(np.random.default_rng(0).normal(1, 0.1, (16, 512, 8)), dtype)
     exact = np.asarray(g, np.float64).sum((0, 1))
     projection = feed_forward.Projection("btd,df->btf", (4, 8), (8,), param_dtype=dtype, rngs=nnx.Rngs(0))

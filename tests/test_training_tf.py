@@ -9,8 +9,8 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 from impl_tf import optimizer  # noqa: E402
-from impl_tf.compiled import compiled  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
+from impl_tf.fast.compiled import compiled  # noqa: E402
 from impl_tf.schedule import Noam, noam  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 

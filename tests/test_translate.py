@@ -1,20 +1,19 @@
 """`rosettaformer translate`: a tiny trained model, from lines to lines."""
 
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from invoke import invoke, refused
 from training_runs import command
 
 from rosettaformer.checkpoints import canonical
-from rosettaformer.training import attention, tasks
+from rosettaformer.training import tasks
 from rosettaformer.training.manifest import Manifest, read_tokens
 from rosettaformer.training.tokens import START
-from rosettaformer.training.translator import load_model
+from rosettaformer.training.translator import attention_weights, load_model
 
 MODEL = {"model_width": 32, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
 NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
@@ -26,37 +25,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translate") / "run"
     data = ("--task", "copy", "--alphabet", "abc", "--length", 4, "--size", 24, "--held-out", 2, "--batch-tokens", 100, "--buckets", 1)
     model = [word for field, value in MODEL.items() for word in ("--set", f"{field}={value}")]
-    recipe = (
-        "--dropout",
-        0,
-        "--smoothing",
-        0,
-        "--warmup",
-        150,
-        "--steps",
-        400,
-        "--save-every",
-        25,
-        "--average",
-        2,
-        "--validate-every",
-        100,
-    )
-    command("train", "--out", folder, "--backend", "numpy", *data, *model, *recipe)
+    recipe = ("--dropout", 0, "--smoothing", 0, "--warmup", 150)
+    steps = ("--steps", 400, "--save-every", 25, "--average", 2, "--validate-every", 100)
+    command("train", "--out", folder, "--backend", "numpy", *data, *model, *recipe, *steps)
     return folder
 
 
-def translate(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | bytes, *arguments: object, code: int = 0
-) -> tuple[str, str]:
+def translate(folder: Path, text: str | bytes, *arguments: object) -> tuple[str, str]:
     """What the command prints for the text on standard input: output and errors."""
-    content = text.encode() if isinstance(text, str) else text
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    capsys.readouterr()
-    command("translate", folder, *arguments, code=code)
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return printed.out, printed.err
+    found = invoke("translate", folder, *arguments, stdin=text)
+    assert found.code == 0, found
+    return found.out, found.err
+
+
+def refusal(folder: Path, text: str | bytes, *arguments: object) -> str:
+    return refused("translate", folder, *arguments, stdin=text)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +53,10 @@ def learned(run: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--beam", 3), ("--beam", 2, "--alpha", 0), ("--checkpoint", "average")])
-def test_lines_in_lines_out(
-    run: Path, learned: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
-) -> None:
+def test_lines_in_lines_out(run: Path, learned: list[str], arguments: tuple[object, ...]) -> None:
     """Every line has its answer, in order; empty lines stay empty; any line end will do, and none at the end."""
     a, b, c, d = learned
-    output, errors = translate(capsys, monkeypatch, run, f"{a}\n\n{b}\r\n   \n{c}\n{d}", *arguments)
+    output, errors = translate(run, f"{a}\n\n{b}\r\n   \n{c}\n{d}", *arguments)
     assert output == f"{a}\n\n{b}\n\n{c}\n{d}\n"
     assert errors == ""
 
@@ -89,62 +70,54 @@ def test_a_checkpoint_is_the_last_the_average_or_the_best(run: Path) -> None:
     assert any((last[name] != average[name]).any() for name in last)
 
 
-def test_nothing_in_nothing_out(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert translate(capsys, monkeypatch, run, "") == ("", "")
-    assert translate(capsys, monkeypatch, run, "\n") == ("\n", "")
+def test_nothing_in_nothing_out(run: Path) -> None:
+    assert translate(run, "") == ("", "")
+    assert translate(run, "\n") == ("\n", "")
 
 
-def test_a_file_of_many_lines_keeps_its_order(
-    run: Path, learned: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_many_lines_keeps_its_order(run: Path, learned: list[str], tmp_path: Path) -> None:
     lines = learned * 150  # more than are translated at a time
     (tmp_path / "lines.txt").write_text("\n".join(lines))
-    output, _ = translate(capsys, monkeypatch, run, "", tmp_path / "lines.txt")
+    output, _ = translate(run, "", tmp_path / "lines.txt")
     assert output.splitlines() == lines
 
 
-def test_json(run: Path, learned: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    output, _ = translate(capsys, monkeypatch, run, f"{learned[0]}\n\nñ\n", "--json")
+def test_json(run: Path, learned: list[str]) -> None:
+    output, _ = translate(run, f"{learned[0]}\n\nñ\n", "--json")
     rows = [json.loads(line) for line in output.splitlines()]
     assert [(row["line"], row["source"]) for row in rows] == [(1, learned[0]), (2, ""), (3, "ñ")]
     assert rows[0]["translation"] == learned[0] and -1 < rows[0]["score"] < 0
     assert rows[1]["translation"] == "" and rows[1]["score"] == 0
 
 
-def test_a_line_longer_than_training_saw_is_translated_in_pieces(
-    run: Path, learned: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_longer_than_training_saw_is_translated_in_pieces(run: Path, learned: list[str]) -> None:
     assert Manifest.read(run).longest == 5
-    output, errors = translate(capsys, monkeypatch, run, "a\n" + learned[0] * 750 + "\n")
+    output, errors = translate(run, "a\n" + learned[0] * 750 + "\n")
     assert output.splitlines()[1] == " ".join([learned[0]] * 750) and output.count("\n") == 2
     assert "line 2 is translated in 750 pieces, since training saw no source of more than 5 tokens" in errors
-    output, errors = translate(capsys, monkeypatch, run, "ca abc\n")  # cut between words; the second begins with its space
+    output, errors = translate(run, "ca abc\n")  # cut between words; the second begins with its space
     assert "line 1 is translated in 2 pieces" in errors
 
 
 @pytest.mark.parametrize("text", [b"abc\n\xff\n", "abc\né\n".encode("latin-1"), "abc\nx\n".encode("utf-16")])
-def test_an_unreadable_encoding_is_one_error_that_names_the_line(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: bytes
-) -> None:
-    _, errors = translate(capsys, monkeypatch, run, text, code=2)
+def test_an_unreadable_encoding_is_one_error_that_names_the_line(run: Path, text: bytes) -> None:
+    errors = refusal(run, text)
     assert re.match(r"Error: \S+, line \d: ", errors) and "must be UTF-8; got the byte 0x" in errors and errors.count("\n") == 1
 
 
-def test_attention_as_text(run: Path, learned: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    output, _ = translate(capsys, monkeypatch, run, f"{learned[1]}\n\n", "--attention", "text")
+def test_attention_as_text(run: Path, learned: list[str]) -> None:
+    output, _ = translate(run, f"{learned[1]}\n\n", "--attention", "text")
     lines = output.splitlines()
     assert lines[0] == learned[1] and lines[-1] == ""
     assert [line.split()[1] for line in lines[1:5]] == [*learned[1], "(end)"]
     assert [line.split()[0] for line in lines[6:10]] == [*learned[1], "(end)"]
 
 
-def test_attention_as_a_picture_of_one_line(
-    run: Path, learned: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_as_a_picture_of_one_line(run: Path, learned: list[str], tmp_path: Path) -> None:
     picture = tmp_path / "attention.png"
-    assert translate(capsys, monkeypatch, run, f"{learned[1]}\n", "--attention", picture)[0] == f"{learned[1]}\n"
+    assert translate(run, f"{learned[1]}\n", "--attention", picture)[0] == f"{learned[1]}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    _, errors = translate(capsys, monkeypatch, run, "bca\na\n", "--attention", picture, code=2)
+    errors = refusal(run, "bca\na\n", "--attention", picture)
     assert "a picture shows one line" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["attention.png"]
 
@@ -153,19 +126,17 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
     manifest = Manifest.read(run)
     tokens, model = read_tokens(run, manifest), load_model(run, manifest, "last")
     (source,) = tokens.source(["bca"])
-    weights_ts = attention.weights(model, source, [START, *source[:-1]])
+    weights_ts = attention_weights(model, source, [START, *source[:-1]])
     assert weights_ts.shape == (4, 4)
     np.testing.assert_allclose(weights_ts.sum(axis=1), 1, rtol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", NEEDS)
-def test_every_backend_translates_alike(
-    run: Path, learned: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_every_backend_translates_alike(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(NEEDS[backend])
     for arguments in ((), ("--beam", 2)):
-        output, _ = translate(capsys, monkeypatch, run, "\n".join(learned), "--backend", backend, *arguments)
+        output, _ = translate(run, "\n".join(learned), "--backend", backend, *arguments)
         assert output.splitlines() == learned
 
 
@@ -181,27 +152,23 @@ def test_every_backend_translates_alike(
         (("no_such_file.txt",), "no_such_file.txt"),
     ],
 )
-def test_wrong_usage(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
-) -> None:
-    assert message in translate(capsys, monkeypatch, run, "a\n", *arguments, code=2)[1]
+def test_wrong_usage(run: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refusal(run, "a\n", *arguments)
 
 
-def test_folders_without_a_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert f"{tmp_path} holds no run" in translate(capsys, monkeypatch, tmp_path, "a\n", code=2)[1]
+def test_folders_without_a_model(run: Path, tmp_path: Path) -> None:
+    assert f"{tmp_path} holds no run" in refusal(tmp_path, "a\n")
     for name in ("run.json", "tokens.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     for name in ("last", "average", "best"):
-        assert f"has no checkpoint {name!r} yet" in translate(capsys, monkeypatch, tmp_path, "a\n", "--checkpoint", name, code=2)[1]
+        assert f"has no checkpoint {name!r} yet" in refusal(tmp_path, "a\n", "--checkpoint", name)
     model = canonical.load(run / "average.safetensors")
     canonical.save(tmp_path / "average.safetensors", model.config.replace(epsilon=1e-3), model.parameters)
-    errors = translate(capsys, monkeypatch, tmp_path, "a\n", "--checkpoint", "average", code=2)[1]
+    errors = refusal(tmp_path, "a\n", "--checkpoint", "average")
     assert "has another config than the run" in errors
 
 
-def test_the_other_commands_read_a_runs_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_commands_read_a_runs_checkpoint(run: Path) -> None:
     file = run / "checkpoints" / "step-00000400" / "model.safetensors"
-    command("inspect", file, "--json")
-    assert json.loads(capsys.readouterr().out)["format"] == "canonical"
-    command("check", "torch", "--checkpoint", file, "--dtype", "float64")
-    assert "all conform" in capsys.readouterr().out
+    assert json.loads(command("inspect", file, "--json").out)["format"] == "canonical"
+    assert "all conform" in command("check", "torch", "--checkpoint", file, "--dtype", "float64").out

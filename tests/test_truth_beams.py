@@ -20,21 +20,6 @@ def _strategy(**changes: Any) -> Strategy:
     return Strategy(**(OPTIONS | changes))
 
 
-def test_a_row_goes_on_while_a_live_beam_can_still_win_and_stops_when_none_can() -> None:
-    row = beams.Row(_strategy(beam_size=2, max_new_tokens=10, alpha=1.0))
-    logs = np.full((2, VOCABULARY), -50.0)
-    logs[0, [END, 3, 4]] = -1.0, -0.5, -3.0
-    row.advance(logs)
-    assert [beam.tokens for beam in row.kept] == [(END,)]
-    assert [(beam.tokens, beam.parent) for beam in row.live] == [((3,), 0), ((4,), 0)]
-    logs[:, [END, 3, 4]] = [[-0.25, -4.0, -5.0], [-6.0, -7.0, -8.0]]
-    row.advance(logs)
-    assert [beam.tokens for beam in row.kept] == [(3, END), (END,)]
-    assert_allclose([beam.score for beam in row.kept], [-0.75 * 6 / 7, -1.0])
-    # The best live beam has log p -4.5, so at best -4.5 / 2.5 = -1.8: it cannot beat -1.
-    assert row.done
-
-
 class Table:
     """Stands for the model and its cache: the next token depends on the row's first source id and the whole target, as a table says."""
 
@@ -140,16 +125,7 @@ def test_the_search_ends_when_no_row_can_be_improved(search: Callable) -> None:
     assert longest == 1
 
 
-def test_an_early_stop_does_not_look_at_live_beams() -> None:
-    logs = np.full((1, VOCABULARY), -50.0)
-    logs[0, [END, 3]] = -1.0, -0.01
-    for early, done in ((False, False), (True, True)):
-        row = beams.Row(_strategy(beam_size=1, early_stop=early))
-        row.advance(logs.copy())
-        assert row.done is done
-
-
-def test_equal_beams_go_to_the_lower_token() -> None:
+def test_of_equal_beams_the_lower_token_lives_then_the_better_beam() -> None:
     live = [beams.Beam(-1.0, (3,)), beams.Beam(-1.0, (4,))]
     total = np.full((2, VOCABULARY), -9.0)
     total[0, 6], total[1, 5], total[0, 5] = -2.0, -2.0, -2.0

@@ -52,9 +52,8 @@ def _log_p(tree: Any, config: TransformerConfig, source: np.ndarray, target: lis
     return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("splits", [(6,), (1,) * 6, (3, 2, 1), (1, 5)])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_any_split_into_steps_gives_the_full_run(name: str, splits: tuple[int, ...]) -> None:
+def test_any_split_into_steps_gives_the_full_run(name: str) -> None:
     config = _config(**CONFIGS[name])
     tree, source = _parameters(config), _source()
     target = np.random.default_rng(6).integers(3, VOCABULARY, (3, 6))
@@ -62,7 +61,8 @@ def test_any_split_into_steps_gives_the_full_run(name: str, splits: tuple[int, .
     source_mask = mask.token_mask(source, config.padding_id)
     memory = transformer.encode(tree, config, source)
     full = transformer.decode(tree, config, target, memory, source_mask)
-    assert_allclose(cache.decode_in_steps(tree, config, target, memory, splits, source_mask), full, rtol=1e-12, atol=1e-12)
+    for splits in ((6,), (1,) * 6, (3, 2, 1), (1, 5)):
+        assert_allclose(cache.decode_in_steps(tree, config, target, memory, splits, source_mask), full, rtol=1e-12, atol=1e-12)
 
 
 def test_given_masks_are_split_with_the_target() -> None:
@@ -108,10 +108,9 @@ def _greedy(tree: Any, config: TransformerConfig, source: np.ndarray, limit: int
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("seed", range(4))
-def test_greedy_search_is_the_full_run_again_and_again(name: str, seed: int) -> None:
+def test_greedy_search_is_the_full_run_again_and_again(name: str) -> None:
     config = _config(**CONFIGS[name])
-    tree, source = _parameters(config, seed), _source()
+    tree, source = _parameters(config), _source()
     answer = decoding.greedy_search(tree, config, source, OPTIONS)
     for row, ids, log_p in zip(source, answer["token_bn"], answer["log_p_bn"], strict=True):
         found = [*_greedy(tree, config, row, 5, [START])]
@@ -146,25 +145,15 @@ def _all_answers(tree: Any, config: TransformerConfig, source: np.ndarray, limit
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_beams_that_hold_everything_find_the_best_answers(alpha: float, seed: int) -> None:
+def test_beams_that_hold_everything_find_the_best_answers(alpha: float) -> None:
     config = _config()
-    tree, source = _parameters(config, seed), _source(2)
+    tree, source = _parameters(config), _source(2)
     options = OPTIONS | {"max_new_tokens": 3, "beam_size": 7, "n_best": 4, "alpha": alpha}
     answer = decoding.beam_search(tree, config, source, options)
     for row, ids, scores in zip(source, answer["token_bwn"], answer["score_bw"], strict=True):
         best = _all_answers(tree, config, row, 3, alpha)[:4]
         assert_allclose(scores, [score for score, _ in best], rtol=1e-10)
         assert [tuple(one[one != PADDING]) for one in ids] == [tokens for _, tokens in best]
-
-
-def test_the_last_token_can_only_be_the_end_and_missing_hypotheses_are_padding() -> None:
-    config = _config()
-    tree, source = _parameters(config), _source()
-    answer = decoding.beam_search(tree, config, source, OPTIONS | {"max_new_tokens": 1, "beam_size": 3, "n_best": 2})
-    assert_array_equal(answer["token_bwn"], np.broadcast_to([[END], [PADDING]], (3, 2, 1)))
-    assert np.isfinite(answer["score_bw"][:, 0]).all()
-    assert np.isneginf(answer["score_bw"][:, 1]).all()
 
 
 def test_samples_follow_the_distribution() -> None:
@@ -188,16 +177,6 @@ def test_an_answer_has_its_least_length_and_repeats_nothing() -> None:
         answer = ids[ids != PADDING].tolist()
         assert len(set(answer)) == len(answer)
         assert END not in answer[:3]
-
-
-def test_log_p_is_the_models_own_whatever_is_penalised() -> None:
-    config = _config()
-    tree, source = _parameters(config), _source()
-    answer = decoding.greedy_search(tree, config, source, OPTIONS | {"repetition_penalty": 3.0, "min_new_tokens": 2})
-    for row, ids, log_p in zip(source, answer["token_bn"], answer["log_p_bn"], strict=True):
-        target = [START, *ids[ids != PADDING].tolist()]
-        own = _log_p(tree, config, row, target[:-1])
-        assert_allclose(log_p[: len(own)], own[np.arange(len(own)), target[1:]], rtol=1e-10)
 
 
 def test_where_nothing_may_follow_the_answer_ends() -> None:

@@ -209,44 +209,14 @@ def zeros(part: Any, *shape: int) -> np.ndarray:
     return np.zeros(shape, part["source_embedding"]["table"].dtype)
 
 
-def x(part: Any) -> np.ndarray:
-    """No row of 3 positions."""
-    return zeros(part, 0, 3, 6)
-
-
-def memory(part: Any) -> np.ndarray:
-    """No row of 5 positions."""
-    return zeros(part, 0, 5, 6)
-
-
-def layer(part: Any, stack: str = "encoder") -> Any:
-    return part[stack]["layers"]["0"]
-
-
 EMPTY_BATCH: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
-    "embedding": (lambda p: embedding.embedding(p["source_embedding"], IDS[:0], True), (0, 3, 6)),
     "soft embedding": (lambda p: embedding.embedding(p["source_embedding"], zeros(p, 0, 3, 7), False), (0, 3, 6)),
-    "positional_encoding": (lambda p: positional_encoding.positional_encoding(IDS[:0], 6, zeros(p).dtype), (0, 3, 6)),
-    "softmax": (lambda p: softmax(zeros(p, 0, 4, 3), true(1, 1, 3)), (0, 4, 3)),
-    "scaled_dot_product_attention": (
+    "dropout": (lambda p: dropout.dropout(zeros(p, 0, 3, 6), true(0, 3, 6), 0.5), (0, 3, 6)),
+    "attention": (
         lambda p: attend(*(zeros(p, 0, *array.shape[1:]) for array in (QUERY, KEY, VALUE)), mask_bhts=true(0, 1, 1, 5), causal=True),
         (0, 3, 4, 5),
     ),
-    "multi_head_attention": (lambda p: attention.multi_head_attention(layer(p)["self_attention"], x(p), memory(p)), (0, 3, 6)),
-    "activation": (lambda p: feed_forward.activation(zeros(p, 0, 3, 8), "gelu_erf"), (0, 3, 8)),
-    "feed_forward": (lambda p: feed_forward.feed_forward(layer(p)["feed_forward"], x(p), "gelu_tanh"), (0, 3, 6)),
-    "layer_norm": (lambda p: normalization.layer_norm(layer(p)["feed_forward_norm"], x(p), 1e-5), (0, 3, 6)),
-    "dropout": (lambda p: dropout.dropout(x(p), true(0, 3, 6), 0.5), (0, 3, 6)),
-    "encoder_layer": (lambda p: layers.encoder_layer(layer(p), CONFIG, x(p), true(0, 1, 1, 3)), (0, 3, 6)),
-    "decoder_layer": (
-        lambda p: layers.decoder_layer(layer(p, "decoder"), CONFIG, x(p), memory(p), None, true(0, 1, 1, 5)),
-        (0, 3, 6),
-    ),
-    "encoder": (lambda p: stacks.encoder(p["encoder"], CONFIG, x(p)), (0, 3, 6)),
-    "decoder": (lambda p: stacks.decoder(p["decoder"], CONFIG, x(p), memory(p)), (0, 3, 6)),
-    "logits": (lambda p: embedding.logits({"kernel": p["source_embedding"]["table"].T}, x(p)), (0, 3, 7)),
-    "encode": (lambda p: transformer.encode(p, CONFIG, IDS[:0]), (0, 3, 6)),
-    "decode": (lambda p: transformer.decode(p, CONFIG, IDS[:0], memory(p), true(0, 5)), (0, 3, 7)),
+    "decode": (lambda p: transformer.decode(p, CONFIG, IDS[:0], zeros(p, 0, 5, 6), true(0, 5)), (0, 3, 7)),
     "transformer": (lambda p: transformer.transformer(p, CONFIG, np.ones((0, 5), int), IDS[:0]), (0, 3, 7)),
 }
 

@@ -13,16 +13,12 @@ from strategies import tree
 from reference_numpy import (
     TransformerConfig,
     attention,
-    dropout,
     embedding,
     feed_forward,
     layers,
-    loss,
-    normalization,
     parameters,
     preset,
     sites,
-    softmax,
     stacks,
     transformer,
 )
@@ -42,12 +38,12 @@ placements = pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 dropped = pytest.mark.parametrize("drop", [False, True], ids=["evaluation", "dropout"])
 
 
-def differences(scalar: Callable[[], float], array: np.ndarray, step: float) -> np.ndarray:
+def differences(scalar: Callable[[], float], array: np.ndarray) -> np.ndarray:
     """The derivative of scalar() with respect to every element of an array that it reads."""
     result = np.zeros(array.shape)
     for index in np.ndindex(array.shape):
         kept, quotients = array[index], []
-        for h in (step, step / 2):
+        for h in (STEP, STEP / 2):
             values = []
             for moved in (kept + h, kept - h):
                 array[index] = moved
@@ -58,18 +54,18 @@ def differences(scalar: Callable[[], float], array: np.ndarray, step: float) -> 
     return result
 
 
-def prove(forward: Callable, vjp: Callable, step: float = STEP, seed: int = 0, **inputs: Any) -> dict[str, np.ndarray]:
+def prove(forward: Callable, vjp: Callable, **inputs: Any) -> dict[str, np.ndarray]:
     """Asserts that vjp returns the gradient of forward for every floating argument; returns the gradients by dotted name."""
     flat = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in parameters.flatten(inputs).items()}
     inputs = parameters.nest(flat)
     output = forward(**inputs)
-    cotangent = np.random.default_rng([seed, 99]).normal(size=output.shape)
+    cotangent = np.random.default_rng(99).normal(size=output.shape)
     gradients = parameters.flatten(vjp(**inputs, cotangent=cotangent))
     floating = {name: value for name, value in flat.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
     assert set(gradients) <= set(floating)
-    rounding = ROUNDINGS * EPS * np.abs(cotangent * output).sum() / step
+    rounding = ROUNDINGS * EPS * np.abs(cotangent * output).sum() / STEP
     for name, value in floating.items():
-        expected = differences(lambda: float((cotangent * forward(**inputs)).sum()), value, step)
+        expected = differences(lambda: float((cotangent * forward(**inputs)).sum()), value)
         gradient = gradients.get(name, np.zeros(value.shape))  # what the forward does not read
         assert (gradient.shape, gradient.dtype) == (value.shape, value.dtype), name
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=RELATIVE * np.abs(expected).max(initial=0) + rounding, err_msg=name)
@@ -120,13 +116,6 @@ def test_logits(bias: bool) -> None:
     prove(embedding.logits, embedding.logits_vjp, parameters=part, x_btd=normal(2, 3, 4))
 
 
-def test_softmax_with_masks() -> None:
-    mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]], bool)
-    prove(softmax.softmax, softmax.softmax_vjp, logits=normal(2, 4, 4))
-    gradient = prove(softmax.softmax, softmax.softmax_vjp, logits=3 * normal(2, 4, 4), mask=mask[None])["logits"]
-    assert not gradient[:, ~mask].any()
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @dropped
 def test_attention_with_mask_bias_and_shared_heads(causal: bool, drop: bool) -> None:
@@ -174,12 +163,6 @@ def test_multi_head_attention(bias: bool, groups: int, drop: bool) -> None:
 
 
 @activations
-def test_activation(activation: str) -> None:
-    x = np.concatenate([np.linspace(-6, 6, 48), [-40.0, -1e-2, 1e-2, 40.0]])
-    prove(feed_forward.activation, feed_forward.activation_vjp, x=x, name=activation)
-
-
-@activations
 @dropped
 def test_feed_forward(activation: str, drop: bool) -> None:
     part = tree(CONFIG, 2, "feed_forward")
@@ -188,27 +171,10 @@ def test_feed_forward(activation: str, drop: bool) -> None:
     prove(*both, parameters=part, x_btd=normal(BATCH, TARGET, 4), activation_name=activation, **keep)
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 1e-5])
-def test_layer_norm_also_of_a_constant_row(epsilon: float) -> None:
-    x = normal(BATCH, TARGET, 6)
-    x[0, 1], x[1, 2] = 0.7, 100 + 1e-2 * x[1, 2]
-    # a constant row is curved on the scale of the root of epsilon, and the error is of the fourth power of the step over it
-    both, step = (normalization.layer_norm, normalization.layer_norm_vjp), 1e-2 * epsilon**0.5
-    gradients = prove(*both, step=step, parameters={"scale": normal(6), "offset": normal(6, seed=1)}, x_btd=x, epsilon=epsilon)
-    assert np.abs(gradients["x_btd"][0, 1]).max() > 0.1 * epsilon**-0.5
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 1, 1), (1, 1, 4)])
-def test_dropout(shape: tuple[int, ...]) -> None:
-    prove(dropout.dropout, dropout.dropout_vjp, x=normal(2, 3, 4), keep=chance(*shape, share=0.5), rate=0.3)
-    prove(dropout.dropout, dropout.dropout_vjp, x=normal(2, 3, 4), keep=None, rate=0.3)
-
-
 @placements
-@activations
 @dropped
-def test_encoder_layer(placement: str, activation: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
+def test_encoder_layer(placement: str, drop: bool) -> None:
+    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
     mask = np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)[:, None, None]
     inputs: dict[str, Any] = {"x_btd": normal(BATCH, SOURCE, 4), "mask_bhts": mask, "keep": keep_of("encoder_layer") if drop else None}
     both = layers.encoder_layer, layers.encoder_layer_vjp
@@ -216,10 +182,9 @@ def test_encoder_layer(placement: str, activation: str, drop: bool) -> None:
 
 
 @placements
-@activations
 @dropped
-def test_decoder_layer(placement: str, activation: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
+def test_decoder_layer(placement: str, drop: bool) -> None:
+    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
     inputs: dict[str, Any] = {"x_btd": normal(BATCH, TARGET, 4), "memory_bsd": normal(BATCH, SOURCE, 4)}
     inputs |= {
         "self_mask_bhts": chance(BATCH, 1, 1, TARGET),
@@ -241,16 +206,6 @@ def test_stacks_of_two_layers(placement: str, final_norm: bool) -> None:
     prove(*encode, parameters=tree(config, 5, "encoder"), config=config, x_bsd=memory, mask_bhts=mask, keep=keep)
     keep = keep_of("decoder", config) if final_norm else None
     prove(*decode, parameters=tree(config, 6, "decoder"), config=config, x_btd=x, memory_bsd=memory, cross_mask_bhts=mask, keep=keep)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("total", [None, 7])
-def test_cross_entropy(smoothing: float, total: int | None) -> None:
-    label, mask = np.array([[3, 0, 1], [2, 2, 0]]), np.array([[1, 1, 0], [1, 1, 0]], bool)
-    both = loss.cross_entropy, loss.cross_entropy_vjp
-    gradient = prove(*both, logits_btv=3 * normal(2, 3, 4), label_bt=label, mask_bt=mask, smoothing=smoothing, total=total)["logits_btv"]
-    assert not gradient[~mask].any()
-    prove(*both, logits_btv=normal(2, 3, 4), label_bt=label, smoothing=smoothing, total=total)
 
 
 SOURCE_IDS, TARGET_IDS = np.array([[1, 2, 2, 0], [0, 4, 3, 0]]), np.array([[1, 3, 2, 0], [2, 4, 4, 1]])
@@ -296,11 +251,9 @@ def test_encode_and_decode_have_a_gradient_of_what_they_read() -> None:
     assert {name.split(".")[1] for name in decoded if name != "memory_bsd"} == {"target_embedding", "decoder", "logits"}
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_a_batch_of_0_and_a_length_of_1(rows: int) -> None:
-    """No row, or one row with one source token, one input and one label."""
+def test_a_batch_and_lengths_of_1() -> None:
+    """One source token, one input and one label."""
     config = CONFIG.replace(activation="gelu_erf", feed_forward_width=2, value_size=1, final_norm=True)
-    source, target = np.array([[3]])[:rows], np.array([[1, 4]])[:rows]
     both = transformer.training_loss, transformer.training_loss_vjp
-    gradients = prove(*both, parameters=tree(config, 11), config=config, source=source, target=target, smoothing=0.1)
-    assert rows == any(gradient.any() for gradient in gradients.values())
+    inputs: dict[str, Any] = {"source": np.array([[3]]), "target": np.array([[1, 4]]), "smoothing": 0.1}
+    assert any(gradient.any() for gradient in prove(*both, parameters=tree(config, 11), config=config, **inputs).values())

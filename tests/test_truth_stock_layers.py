@@ -1,7 +1,8 @@
-"""The truth equals the frameworks' own stock layers in float64; weights and masks are carried over by hand, one convention at a time."""
+"""The truth and its gradients equal the frameworks' own stock layers in float64; weights and masks are carried over by hand, one convention
+at a time."""
 
 import os
-import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -92,21 +93,46 @@ def torch_run(module: Any, *inputs: Any, **arguments: Any) -> Any:
     return tuple(part if part is None else part.numpy() for part in result) if isinstance(result, tuple) else result.numpy()
 
 
+def torch_backward(module: Any, g: np.ndarray, *inputs: np.ndarray, **arguments: Any) -> tuple[Any, list[np.ndarray]]:
+    """The module's output, and the gradients of `<g, output>` with respect to the inputs; those of its parameters lie in the module."""
+    import torch
+
+    tensors = [torch.tensor(array, requires_grad=True) for array in inputs]
+    result = module(
+        *tensors, **{name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+    )
+    (result[0] if isinstance(result, tuple) else result).backward(torch.tensor(g))
+    return result, [tensor.grad.numpy() for tensor in tensors]
+
+
+def assert_module(module: Any, wanted: Mapping[str, np.ndarray]) -> None:
+    """The gradients of a module's parameters, in its own layout: relayouts are linear, so they carry gradients as they carry weights."""
+    grads = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    assert set(grads) == set(wanted)
+    for name, gradient in grads.items():
+        assert_allclose(wanted[name], gradient, **EXACT, err_msg=name)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("memory", ["self", "cross"])
 def test_torch_multihead_attention(memory: str, bias: bool) -> None:
     torch = pytest.importorskip("torch")
     part = tree(CONFIG.replace(attention_bias=bias), 1, "multi_head_attention")
-    x = vectors(TARGET, 2)
+    x, g = vectors(TARGET, 2), vectors(TARGET, 9)
     m = x if memory == "self" else vectors(SOURCE, 3)
     real, pairs = token_mask(m.shape[1], 4), pair_mask(TARGET, m.shape[1], seed=5)
     module = torch_load(torch.nn.MultiheadAttention(12, 3, bias=bias, batch_first=True), torch_attention(part))
-    expected = torch_run(module, x, m, m, key_padding_mask=~real, attn_mask=~pairs, average_attn_weights=False)
+    masks = {"key_padding_mask": ~real, "attn_mask": ~pairs, "average_attn_weights": False}
+    expected, (of_query, of_memory) = torch_backward(lambda x, m, **masks: module(x, m, m, **masks), g, x, m, **masks)
     mask = real[:, None, None] & pairs
     assert mask.any(-1).all()
     output, weights = attention.multi_head_attention(part, x, m, mask, return_weights=True)
-    assert_allclose(output, expected[0], **EXACT)
-    assert_allclose(weights, expected[1], **EXACT)
+    assert_allclose(output, expected[0].detach(), **EXACT)
+    assert_allclose(weights, expected[1].detach(), **EXACT)
+    gradients = attention.multi_head_attention_vjp(part, x, m, mask, cotangent=g)
+    assert_module(module, torch_attention(gradients["parameters"]))
+    assert_allclose(gradients["query_btd"], of_query, **EXACT)
+    assert_allclose(gradients["memory_bsd"], of_memory, **EXACT)
 
 
 def test_torch_multihead_attention_with_a_float_mask_is_the_additive_bias() -> None:
@@ -134,16 +160,6 @@ def test_torch_multihead_attention_with_its_own_key_and_value_widths() -> None:
     assert_allclose(attention.multi_head_attention(part, x, m), expected[0], **EXACT)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_torch_scaled_dot_product_attention_with_shared_heads(causal: bool) -> None:
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(12)
-    query, key, value = rng.normal(size=(2, 5, 6, 4)), rng.normal(size=(2, 5, 2, 4)), rng.normal(size=(2, 5, 2, 4))
-    swapped = (x.swapaxes(1, 2) for x in (query, key, value))
-    expected = torch_run(torch.nn.functional.scaled_dot_product_attention, *swapped, is_causal=causal, enable_gqa=True)
-    assert_allclose(attention.scaled_dot_product_attention(query, key, value, causal=causal), expected.swapaxes(1, 2), **EXACT)
-
-
 @pytest.mark.parametrize("lengths", [(2, 5), (5, 5)])
 def test_torch_causal_lower_right_bias(lengths: tuple[int, int]) -> None:
     torch = pytest.importorskip("torch")
@@ -168,15 +184,15 @@ def torch_options(config: TransformerConfig) -> dict[str, Any]:
 def test_torch_encoder_layer(placement: str, activation: str) -> None:
     torch = pytest.importorskip("torch")
     config = CONFIG.replace(norm_placement=placement, activation=activation)
-    part, x, real, pairs = (
-        tree(config, 14, "encoder_layer"),
-        vectors(SOURCE, 15),
-        token_mask(SOURCE, 16),
-        pair_mask(SOURCE, SOURCE, seed=17),
-    )
+    part, x, g = tree(config, 14, "encoder_layer"), vectors(SOURCE, 15), vectors(SOURCE, 13)
+    real, pairs = token_mask(SOURCE, 16), pair_mask(SOURCE, SOURCE, seed=17)
     module = torch_load(torch.nn.TransformerEncoderLayer(**torch_options(config)), torch_layer(part))
-    expected = torch_run(module, x, src_mask=~pairs, src_key_padding_mask=~real)
-    assert_allclose(layers.encoder_layer(part, config, x, real[:, None, None] & pairs), expected, **EXACT)
+    expected, (of_x,) = torch_backward(module, g, x, src_mask=~pairs, src_key_padding_mask=~real)
+    mask = real[:, None, None] & pairs
+    assert_allclose(layers.encoder_layer(part, config, x, mask), expected.detach(), **EXACT)
+    gradients = layers.encoder_layer_vjp(part, config, x, mask, cotangent=g)
+    assert_module(module, torch_layer(gradients["parameters"]))
+    assert_allclose(gradients["x_btd"], of_x, **EXACT)
 
 
 @placements
@@ -200,23 +216,33 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     """nn.Transformer maps vectors to vectors and always ends both stacks in a norm."""
     torch = pytest.importorskip("torch")
     config = CONFIG.replace(norm_placement=placement, activation=activation)
-    part, source, target = tree(config, 23), vectors(SOURCE, 24), vectors(TARGET, 25)
+    part, source, target, g = tree(config, 23), vectors(SOURCE, 24), vectors(TARGET, 25), vectors(TARGET, 18)
     source_real, target_real = token_mask(SOURCE, 26), token_mask(TARGET, 27)
-    state: dict[str, np.ndarray] = {}
-    for stack in ("encoder", "decoder"):
-        state |= torch_norm(part[stack]["final_norm"], f"{stack}.norm")
-        for index, layer in part[stack]["layers"].items():
-            state |= torch_layer(layer, f"{stack}.layers.{index}.")
-    with warnings.catch_warnings(action="ignore"):  # nested tensors, which would zero the padded positions, are off and it says why
-        module = torch.nn.Transformer(num_encoder_layers=2, num_decoder_layers=3, **torch_options(config))
-    module = torch_load(module, state)
-    assert not module.encoder.use_nested_tensor
+
+    def state(parts: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        result: dict[str, np.ndarray] = {}
+        for stack in ("encoder", "decoder"):
+            result |= torch_norm(parts[stack]["final_norm"], f"{stack}.norm")
+            for index, layer in parts[stack]["layers"].items():
+                result |= torch_layer(layer, f"{stack}.layers.{index}.")
+        return result
+
+    options = torch_options(config)  # nested tensors would zero the padded positions
+    encoder_layer, norm = torch.nn.TransformerEncoderLayer(**options), torch.nn.LayerNorm(12, config.epsilon)
+    stack = torch.nn.TransformerEncoder(encoder_layer, 2, norm, enable_nested_tensor=False)
+    module = torch_load(torch.nn.Transformer(custom_encoder=stack, num_decoder_layers=3, **options), state(part))
     masks = {"tgt_mask": np.triu(np.ones((TARGET, TARGET), bool), 1), "tgt_key_padding_mask": ~target_real}
     masks |= {"src_key_padding_mask": ~source_real, "memory_key_padding_mask": ~source_real}
-    expected = torch_run(module, source, target, **masks)
-    memory = stacks.encoder(part["encoder"], config, source, source_real[:, None, None])
-    actual = stacks.decoder(part["decoder"], config, target, memory, target_real[:, None, None], source_real[:, None, None])
-    assert_allclose(actual, expected, **EXACT)
+    expected, (of_source, of_target) = torch_backward(module, g, source, target, **masks)
+    self_mask, cross_mask = target_real[:, None, None], source_real[:, None, None]
+    memory = stacks.encoder(part["encoder"], config, source, cross_mask)
+    output = stacks.decoder(part["decoder"], config, target, memory, self_mask, cross_mask)
+    assert_allclose(output, expected.detach(), **EXACT)
+    second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
+    first = stacks.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
+    assert_module(module, state({"encoder": first["parameters"], "decoder": second["parameters"]}))
+    assert_allclose(first["x_bsd"], of_source, **EXACT)
+    assert_allclose(second["x_btd"], of_target, **EXACT)
 
 
 def import_keras() -> Any:

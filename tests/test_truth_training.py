@@ -108,13 +108,6 @@ def test_the_random_masks_are_a_function_of_the_seed_and_the_step() -> None:
     assert len(losses) == 4
 
 
-def test_without_dropout_a_seed_changes_nothing() -> None:
-    config = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0)
-    first, second = (trainer(config=config, seed=seed) for seed in (0, 1))
-    assert first.train_step(*batch()) == second.train_step(*batch())
-    assert first.train_step(*batch(1), keep={}) == second.train_step(*batch(1))
-
-
 @pytest.mark.parametrize("microbatches", [2, 4])
 def test_microbatches_make_the_step_of_the_batch(microbatches: int) -> None:
     """Masks and rows are split alike; each part is divided by the labels of all, of which the parts hold different numbers."""
@@ -124,25 +117,6 @@ def test_microbatches_make_the_step_of_the_batch(microbatches: int) -> None:
         keep = draw_keep(seed=n)
         assert_allclose(split.train_step(*batch(n), keep), whole.train_step(*batch(n), keep), rtol=1e-12)
     assert_same(split.state(), whole.state(), **SAME)
-
-
-def test_clipping_bounds_the_norm_of_the_whole_gradient() -> None:
-    run = trainer(RECIPE.replace(clip_norm=0.05))
-    run.train_step(*batch())
-    norm = math.sqrt(sum((value**2).sum() for value in parts(run.state(), "first_moment").values()))
-    assert norm == pytest.approx(0.1 * 0.05, rel=1e-12)
-
-
-def test_rows_of_padding_change_nothing() -> None:
-    (source, target), keep = batch(), parameters.flatten(draw_keep(6))
-    few, many = trainer(), trainer()
-    value = few.train_step(source, target, parameters.nest({site: mask[:4] for site, mask in keep.items()}))
-    padded: Any = [np.pad(ids, ((0, 2), (0, 0))) for ids in (source, target)]
-    assert many.train_step(padded[0], padded[1], parameters.nest(keep)) == pytest.approx(value, rel=1e-12)
-    assert_same(many.state(), few.state(), **SAME)
-    sums, counts = zip(few.loss(source, target), many.loss(*padded), strict=True)
-    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
-    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
@@ -289,25 +263,6 @@ def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refuse
 
 
 # Sites.
-
-
-def test_sites_of_a_layer_of_each_kind_and_their_shapes() -> None:
-    config = CONFIG.replace(hidden_dropout_rate=0.1)
-    assert sites.shapes(config, 2, 3, 4) == {
-        "encoder.embedding_dropout": (2, 3, 8),
-        "encoder.layers.0.self_attention.weights_dropout": (2, 2, 3, 3),
-        "encoder.layers.0.self_attention_dropout": (2, 3, 8),
-        "encoder.layers.0.feed_forward.hidden_dropout": (2, 3, 16),
-        "encoder.layers.0.feed_forward_dropout": (2, 3, 8),
-        "decoder.embedding_dropout": (2, 4, 8),
-        "decoder.layers.0.self_attention.weights_dropout": (2, 2, 4, 4),
-        "decoder.layers.0.self_attention_dropout": (2, 4, 8),
-        "decoder.layers.0.cross_attention.weights_dropout": (2, 2, 4, 3),
-        "decoder.layers.0.cross_attention_dropout": (2, 4, 8),
-        "decoder.layers.0.feed_forward.hidden_dropout": (2, 4, 16),
-        "decoder.layers.0.feed_forward_dropout": (2, 4, 8),
-    }
-    assert sites.shapes(config.replace(decoder_layers=0), 2, 3, 4).keys() == {s for s in sites.shapes(config, 2, 3, 4) if s[0] == "e"}
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES
 
-from reference_numpy import loss, optimizer, schedule
+from reference_numpy import loss, optimizer
 from reference_numpy.recipe import PAPER, Recipe
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -31,19 +31,6 @@ def test_cross_entropy_by_hand() -> None:
     assert_allclose(gradient[0], 2 * np.array([[1 / 4, -1 / 2, 1 / 4], [-3 / 4, 1 / 4, 1 / 2]]), rtol=1e-15)
 
 
-def test_smoothing_by_hand() -> None:
-    """Three tenths over three tokens: the label's share is 0.7 + 0.1, that of each other one 0.1."""
-    assert_allclose(loss.cross_entropy(LOGITS[:, :1], LABEL[:, :1], None, 0.3), 0.8 * LN2 + 0.2 * 2 * LN2, rtol=1e-15)
-    gradient = loss.cross_entropy_vjp(LOGITS[:, :1], LABEL[:, :1], None, 0.3, cotangent=np.ones(()))["logits_btv"]
-    assert_allclose(gradient[0, 0], [0.25 - 0.1, 0.5 - 0.8, 0.25 - 0.1], rtol=1e-14)
-
-
-def test_smoothing_is_least_where_the_probabilities_are_the_smoothed_ones() -> None:
-    logits = np.log(np.array([[[0.1, 0.8, 0.1]]]))
-    gradient = loss.cross_entropy_vjp(logits, LABEL[:, :1], None, 0.3, cotangent=np.ones(()))["logits_btv"]
-    assert_allclose(gradient, np.zeros((1, 1, 3)), atol=2 * np.spacing(0.8))  # a rounding of p, and one of q
-
-
 @every_dtype
 def test_masked_labels_do_not_count_and_total_divides(dtype: Any) -> None:
     logits, mask = LOGITS.astype(dtype), np.array([[False, True]])
@@ -59,15 +46,6 @@ def test_labels_of_every_integer_dtype(dtype: Any) -> None:
     assert loss.cross_entropy(LOGITS, LABEL.astype(dtype)) == loss.cross_entropy(LOGITS, LABEL)
 
 
-def test_noam_by_hand() -> None:
-    """Width 4 halves; warmup 4 divides n by 8 until n = 4."""
-    assert_allclose(schedule.noam(np.array([1, 2, 4, 16, 64]), 4, 4), [1 / 16, 1 / 8, 1 / 4, 1 / 8, 1 / 16], rtol=1e-15)
-    rates = schedule.noam(np.arange(1, 20_000), 512, 4000)
-    assert rates.argmax() + 1 == 4000
-    assert rates.max() == pytest.approx(6.98771e-4, rel=1e-6)
-    assert (schedule.noam(3, 4, 4, np.float32).dtype, schedule.noam(3, 4, 4).shape) == (np.float32, ())
-
-
 HYPER: dict[str, Any] = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 0.5}
 
 
@@ -80,25 +58,10 @@ def one_step(p: float, g: float, m: float, v: float, step: int, name: str = "ker
     return [float(tree["hidden"][name][0]) for tree in updated.values()]
 
 
-def test_two_steps_of_adam_by_hand() -> None:
-    """m: 0.05, then 0.9 * 0.05 - 0.05. v: 0.005, then 0.98 * 0.005 + 0.005; its corrected root is 1/2 both times, plus epsilon 1."""
-    first = one_step(1, 0.5, 0, 0, 1)
-    assert_allclose(first, [1 - 0.1 * 0.5, 0.05, 0.005], rtol=1e-14)
-    second = one_step(first[0], -0.5, first[1], first[2], 2)
-    assert_allclose(second, [0.95 + 0.1 * (0.005 / 0.19), -0.005, 0.0099], rtol=1e-12)
-
-
 def test_the_first_step_is_the_rate_whatever_the_gradient_is() -> None:
     for g in (1e-3, 1.0, -1e5):
         assert one_step(0, g, 0, 0, 1, epsilon=1e-12)[0] == pytest.approx(-0.1 * np.sign(g), rel=1e-8)
     assert one_step(3, 0, 0, 0, 1)[0] == 3
-
-
-@pytest.mark.parametrize(("name", "expected"), [("kernel", 0.94), ("table", 0.94), ("bias", 0.95), ("scale", 0.95), ("offset", 0.95)])
-def test_decay_is_decoupled_and_of_kernels_and_tables_alone(name: str, expected: float) -> None:
-    """0.1 * (0.5 + 0.1 * 1) is taken from a kernel, 0.1 * 0.5 from a bias; the moments are those without decay."""
-    assert_allclose(one_step(1, 0.5, 0, 0, 1, name, weight_decay=0.1), [expected, 0.05, 0.005], rtol=1e-14)
-    assert optimizer.decay_mask({"hidden": {name: np.ones(1)}}) == {"hidden": {name: expected == 0.94}}
 
 
 def test_adam_in_float32_stays_there() -> None:

@@ -36,10 +36,7 @@ CONFORMING = {
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
 # port -> (what it needs, component, how many comparisons differ)
-DEFECTIVE = {
-    "numpy_wrong_norm": ("numpy", "layer_norm", 16),
-    "handwritten_torch": ("torch", "transformer", 20),
-}
+DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch": ("torch", "transformer", 20)}
 
 
 def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:

@@ -189,12 +189,7 @@ def _shift(name: str, size: float) -> Any:
         (lambda row: row.update(component="softmax"), None, "layer_norm/plain: the data of the case differ", False),
         (lambda row: row.update(dtype="float16"), None, "layer_norm/plain: the data of the case differ", False),
         (lambda row: row["expected"].clear(), None, "layer_norm/plain: the outputs are others", False),
-        (
-            None,
-            _shift("expected.float32.output", 1e-15),
-            "the expected result of layer_norm/plain in float32: output differs by",
-            True,
-        ),
+        (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
         (
             None,
             _shift("expected.float32.output", 1e-9),
@@ -270,7 +265,7 @@ def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
 
 
 def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regenerate, "_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(regenerate, "environment", lambda: dict(os.environ))
     assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
 
 

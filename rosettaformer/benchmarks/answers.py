@@ -1,4 +1,4 @@
-"""The truth's answers, and how far a row's are from them."""
+"""The reference's answers, and how far a row's are from them."""
 
 import functools
 from collections.abc import Mapping
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 import numpy as np
 
 from reference_numpy import decoding, parameters
-from reference_numpy import transformer as truth
+from reference_numpy import transformer as reference
 from reference_numpy.training import Trainer
 
 from .problem import Problem
 from .workloads import START
 
-__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Truth", "bound_of"]
+__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "bound_of"]
 
 Arrays = Mapping[str, np.ndarray]
-# precision -> the largest difference from the truth, in units of the truth's largest logit. Rounding alone stays ten times below;
+# precision -> the largest difference from the reference, in units of the reference's largest logit. Rounding alone stays ten times below;
 # a wrong mask, position or weight is far above.
 BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
 # The same for the losses of the first training steps.
 LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
-# Of beam search: how much less likely than the truth's best hypothesis one may be, in units of its log p.
+# Of beam search: how much less likely than the reference's best hypothesis one may be, in units of its log p.
 SCORE_BOUND = 1e-3
-SEARCHED = 128  # new tokens, up to which the truth itself searches: every token of its search is a pass of NumPy
+SEARCHED = 128  # new tokens, up to which the reference itself searches: every token of its search is a pass of NumPy
 CHECKED = 2  # training steps whose losses are compared: the second shows the gradients and the update
 
 
@@ -31,7 +31,7 @@ def bound_of(kind: str, precision: str) -> float:
     return {"training": LOSS_BOUNDS, "beam": dict.fromkeys(BOUNDS, SCORE_BOUND)}.get(kind, BOUNDS)[precision]
 
 
-class Truth:
+class Reference:
     """The answers of one problem, each computed when a row is compared with it."""
 
     def __init__(self, problem: Problem) -> None:
@@ -39,38 +39,38 @@ class Truth:
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def check_shape(self, output: Arrays) -> None:
-        """Raises ValueError where the output has not the truth's shape, for answers exactly new_tokens tokens."""
+        """Raises ValueError where the output has not the reference's shape, for answers exactly new_tokens tokens."""
         task = self.problem.task
         got = output["token_bn" if task.decodes else "output"].shape
-        wanted = (task.batch, task.new_tokens) if task.decodes else self._expected.shape
+        wanted = (task.batch, task.new_tokens) if task.decodes else self.expected.shape
         if got != wanted:
             raise ValueError(f"shape {got}, must be {wanted}")
 
     def difference(self, output: Arrays) -> tuple[float, str]:
-        """How far a row of the truth's shape is from it, and in words how many of its answers are the truth's own, where it searches."""
+        """How far a row of the reference's shape is from it, and in words how many of its answers are equal, where it searches."""
         kind = self.problem.task.kind
         if kind in ("greedy", "beam"):
             return self._greedy(output) if kind == "greedy" else self._beam(output)
-        return float(np.abs(output["output"] - self._expected).max() / np.abs(self._expected).max()), ""
+        return float(np.abs(output["output"] - self.expected).max() / np.abs(self.expected).max()), ""
 
     @functools.cached_property
     def _nested(self) -> Mapping[str, np.ndarray]:
         return parameters.nest(_wide(self.problem.tensors))
 
     @functools.cached_property
-    def _expected(self) -> np.ndarray:
+    def expected(self) -> np.ndarray:
         """In float64: logits, losses, or the encoder's output."""
         problem = self.problem
         if problem.task.kind == "training":
             trainer = Trainer(problem.checked.config, problem.checked.recipe, _wide(problem.tensors))
             return np.array([trainer.train_step(problem.source, problem.sequence) for _ in range(CHECKED)])
         if problem.task.kind == "encoder":
-            return truth.encode(self._nested, problem.config, problem.source)
-        return truth.transformer(self._nested, problem.config, problem.source, problem.target)
+            return reference.encode(self._nested, problem.config, problem.source)
+        return reference.transformer(self._nested, problem.config, problem.source, problem.target)
 
     @functools.cached_property
     def _found(self) -> np.ndarray:
-        """The truth's own answers, `b w n`, best first; in float32, since the search takes seconds."""
+        """The reference's own answers, `b w n`, best first; in float32, since the search takes seconds."""
         problem, nested = self.problem, parameters.nest(self.problem.tensors)
         if problem.task.kind == "greedy":
             return decoding.greedy_search(nested, problem.config, problem.source, problem.strategy)["token_bn"][:, None]
@@ -90,10 +90,10 @@ class Truth:
         return float(away / largest), self._agreement(token_bn) if token_bn.shape[1] <= SEARCHED else ""
 
     def _beam(self, output: Arrays) -> tuple[float, str]:
-        """How much less likely the best hypothesis is than the truth's, in units of its log p; a row's scores are held to theirs too.
+        """How much less likely the best hypothesis is than the reference's, in units of its log p; a row's scores are held to theirs too.
 
         A row without scores ends its answers in its own way, some by force: up to its last token the answer must be as likely as one of
-        the truth's beams.
+        the reference's beams.
         """
         token_bn = output["token_bn"]
         log_p_bwn = np.stack([self._log_p(self._found[:, beam]) for beam in range(self._found.shape[1])], axis=1)
@@ -108,7 +108,7 @@ class Truth:
 
     def _agreement(self, token_bn: np.ndarray, beams: int = 1) -> str:
         same = (token_bn[:, None] == self._found[:, :beams, : token_bn.shape[1]]).all(axis=-1).any(axis=1)
-        whose = "the truth's" if beams == 1 else "a beam of the truth's"
+        whose = "the reference's" if beams == 1 else "a beam of the reference's"
         return f"{same.sum()} of {len(same)} answers token by token {whose}"
 
     def _logits(self, token_bn: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ class Truth:
         problem, kept = self.problem, self._kept
         if kept is None or not np.array_equal(kept[0], token_bn):
             target = np.concatenate([np.full((len(token_bn), 1), START), token_bn[:, :-1]], axis=1)
-            logits_bnv = truth.transformer(self._nested, problem.config, problem.source, target)
+            logits_bnv = reference.transformer(self._nested, problem.config, problem.source, target)
             logits_bnv[:, :, problem.strategy.forbidden_ids(problem.config)] = -np.inf
             kept = self._kept = token_bn, logits_bnv
         return kept[1]

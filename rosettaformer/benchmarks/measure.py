@@ -1,11 +1,12 @@
-"""Rows of one task: each is compared with the truth, then they are timed in turn, in rounds, by processes that idle meanwhile."""
+"""Rows of one task: each is compared with the reference, then they are timed in turn, in rounds, by processes that idle meanwhile."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
 
-from .answers import Truth, bound_of
-from .family import Family, Settings, failure, modules, started
+from .answers import Reference, bound_of
+from .peer_process import PeerProcess, Settings, failure, modules, started
 from .rows import Result
 from .workloads import Task
 
@@ -14,42 +15,42 @@ __all__ = ["compare", "run"]
 PAUSE = 0.05  # seconds, in which the threads of the row before stop spinning for work
 
 
-def run(task: Task, truth: Truth, settings: Settings) -> tuple[list[Result], dict[str, str]]:
-    """A result for each row of the task, and what each framework says of its threads or device. truth: of the task's problem.
+def run(task: Task, reference: Reference, settings: Settings) -> tuple[list[Result], dict[str, str]]:
+    """A result for each row of the task, and what each framework says of its threads or device. reference: of the task's problem.
 
     Raises ValueError where a framework has not the device.
     """
-    with started(settings, [(name, module) for name in settings.frameworks for module in modules(name, task)]) as families:
+    with started(settings, [(name, module) for name in settings.frameworks for module in modules(name, task)]) as processes:
         results, asked = [], []
-        for family in families:
-            found, indices = _rows(family, task, settings)
+        for process in processes:
+            found, indices = _rows(process, task, settings)
             results += found
-            asked += [(family, index, result) for index, result in indices]
-        for family, index, result in asked:
+            asked += [(process, index, result) for index, result in indices]
+        for process, index, result in asked:
             settings.progress(f"{task.name}: checking {result.name}")
-            _check(family, index, result, truth)
-        good = [(family, index, result) for family, index, result in asked if result.status == "timed"]
+            _check(process, index, result, reference)
+        good = [(process, index, result) for process, index, result in asked if result.status == "timed"]
         _time(task, good, settings)
         if task.memory == "beside":
-            for family, index, result in good:
-                result.memory_mib = family.answer("memory", index)
+            for process, index, result in good:
+                result.memory_mib = process.answer("memory", index)
     if task.memory == "alone":
-        for family, index, result in good:
+        for process, index, result in good:
             settings.progress(f"{task.name}: memory of {result.name}")
-            result.memory_mib = _memory(family, index, task, settings)
+            result.memory_mib = _memory(process, index, task, settings)
     compare(results)
-    return results, {family.framework: family.described for family in families if family.described and not family.second}
+    return results, {process.framework: process.described for process in processes if process.described and not process.second}
 
 
-def _rows(family: Family, task: Task, settings: Settings) -> tuple[list[Result], list[tuple[int, Result]]]:
-    """The family's results, and those of rows that can be run, with their number."""
-    if family.failed:
-        return ([] if family.failed.status == "missing" and family.second else [family.failed]), []
-    kind, answer = family.ask("rows", task, settings.device)
+def _rows(process: PeerProcess, task: Task, settings: Settings) -> tuple[list[Result], list[tuple[int, Result]]]:
+    """The process's results, and those of rows that can be run, with their number."""
+    if process.failed:
+        return ([] if process.failed.status == "missing" and process.second else [process.failed]), []
+    kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
     if kind == "refused":
         raise ValueError(answer)
     if kind != "answer":
-        return [failure(Result(family.framework, task=task.name), kind, answer)], []
+        return [failure(Result(process.framework, task=task.name), kind, answer)], []
     chosen = [(index, Result(task=task.name, **row)) for index, row in enumerate(answer) if _chosen(row["name"], settings)]
     return [result for _, result in chosen], chosen
 
@@ -58,9 +59,9 @@ def _chosen(name: str, settings: Settings) -> bool:
     return not settings.only or any(part in name for part in settings.only)
 
 
-def _check(family: Family, index: int, result: Result, truth: Truth) -> None:
-    """The first call, which compiles, and how far its output is from the truth."""
-    kind, answer = family.ask("check", index)
+def _check(process: PeerProcess, index: int, result: Result, reference: Reference) -> None:
+    """The first call, which compiles, and how far its output is from the reference."""
+    kind, answer = process.ask("check", index)
     if kind != "answer":
         failure(result, kind, answer)
         return
@@ -68,41 +69,41 @@ def _check(family: Family, index: int, result: Result, truth: Truth) -> None:
     result.compile_s = seconds
     if not output:
         return
-    task = truth.problem.task
+    task = reference.problem.task
     bound = bound_of(task.kind, result.precision)
     try:
-        truth.check_shape(output)
+        reference.check_shape(output)
         if not result.comparable:
             return
-        result.difference, result.agreement = truth.difference(output)
+        result.difference, result.agreement = reference.difference(output)
     except ValueError as error:
         result.status, result.message = "wrong", str(error)
         return
     if not result.difference <= bound:  # NaN is wrong too
         result.status = "wrong"
-        result.message = f"differs from the truth by {result.difference:.1e} of its largest {_unit(task)}; at most {bound:.0e}"
+        result.message = f"differs from the reference by {result.difference:.1e} of its largest {_unit(task)}; at most {bound:.0e}"
 
 
 def _unit(task: Task) -> str:
     return {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
 
 
-def _time(task: Task, rows: Sequence[tuple[Family, int, Result]], settings: Settings) -> None:
+def _time(task: Task, rows: Sequence[tuple[PeerProcess, int, Result]], settings: Settings) -> None:
     """One round after another, in each of them every row once."""
-    for family, index, result in rows:
+    for process, index, result in rows:
         settings.progress(f"{task.name}: warming up {result.name}")
-        kind, answer = family.ask("calls", index)
+        kind, answer = process.ask("calls", index)
         if kind == "answer":
             result.calls = answer
         else:
             failure(result, kind, answer)
     for number in range(settings.rounds):
         settings.progress(f"{task.name}: round {number + 1} of {settings.rounds}")
-        for family, index, result in rows:
+        for process, index, result in rows:
             if result.status != "timed":
                 continue
             time.sleep(PAUSE)
-            kind, answer = family.ask("time", index, result.calls)
+            kind, answer = process.ask("time", index, result.calls)
             if kind == "answer":
                 result.samples_ms.append(1e3 * answer)
             else:
@@ -121,17 +122,17 @@ def _summarise(result: Result) -> None:
     result.compile_s = max(0.0, result.compile_s - result.median_ms / 1e3) if compiles else None  # type: ignore[operator]
 
 
-def _memory(family: Family, index: int, task: Task, settings: Settings) -> float | None:
+def _memory(process: PeerProcess, index: int, task: Task, settings: Settings) -> float | None:
     """Measured in a process that builds this row alone."""
-    with started(settings, [(family.framework, family.module)]) as [alone]:
-        if alone.failed or alone.ask("rows", task, settings.device)[0] != "answer":
+    with started(settings, [(process.framework, process.module)]) as [alone]:
+        if alone.failed or alone.ask("rows", dataclasses.asdict(task), settings.device)[0] != "answer":
             return None
         return alone.answer("memory", index)
 
 
 def compare(results: Sequence[Result]) -> None:
     """Ratios of medians, within one precision: to the framework's best peer and to the best of all. A peer that is not compared with the
-    truth is a measure only where a framework has no other. NumPy has no peers, and is held to the best of all."""
+    reference is a measure only where a framework has no other. NumPy has no peers, and is held to the best of all."""
     for result in results:
         if result.median_ms is None or result.ceiling:
             continue

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.replacing import replacing
+from .. import pictures
 from .report import Report, label
 from .rows import Result
 from .workloads import Series, Task
 
-__all__ = ["SUFFIXES", "draw"]
+__all__ = ["draw"]
 
-SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = {"ours": "C0", "peer": "0.65", "ceiling": "0.85"}
 
 
@@ -30,8 +29,7 @@ def draw(path: Path, report: Report) -> None:
     for place, (series, points) in enumerate(report.series, len(tables)):
         _curves(figure.add_subplot(grid[place, 0]), figure.add_subplot(grid[place, 1]), series, points)
     figure.supxlabel("grey: peers; light grey: the matrix products alone; * not compared; lines: quartiles", fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+    pictures.save(figure, path)
 
 
 def _bars(axes: Any, task: Task, results: Sequence[Result]) -> None:

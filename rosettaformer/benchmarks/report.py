@@ -145,11 +145,11 @@ def _checked(task: Task) -> str:
     others = ", ".join(f"{precision} {bound:.0e}" for precision, bound in bounds.items() if precision != "float32")
     within = f"within {bounds['float32']:.0e} of the largest ({others})"
     return {
-        "training": f"Every row first gave the truth's losses of {CHECKED} steps without dropout {within}.",
-        "greedy": "Every token of a compared row is the truth's likeliest after the same tokens, by logits " + within + ".",
-        "beam": f"The log p of a compared row's best hypothesis is the truth's within {SCORE_BOUND:.0e}; a row that ends its answers in "
-        "its own way is held to the truth's beams up to the last token.",
-    }.get(task.kind, f"Every row first gave the truth's {'output' if task.kind == 'encoder' else 'logits'} {within}.")
+        "training": f"Every row first gave the reference's losses of {CHECKED} steps without dropout {within}.",
+        "greedy": "Every token of a compared row is the reference's likeliest after the same tokens, by logits " + within + ".",
+        "beam": f"The log p of a compared row's best hypothesis is the reference's within {SCORE_BOUND:.0e}; a row that ends its answers "
+        "in its own way is held to the reference's beams up to the last token.",
+    }.get(task.kind, f"Every row first gave the reference's {'output' if task.kind == 'encoder' else 'logits'} {within}.")
 
 
 def label(result: Result) -> str:

@@ -23,7 +23,7 @@ def _output(result: Any) -> Mapping[str, np.ndarray]:
 class Row:
     """One implementation of a task. start: builds the model, where the row is run at all, and returns the call that is timed.
 
-    Compared with the truth is what `read` makes of the call's result: arrays by name, "output" or those of the searches. Of a training
+    Compared with the reference is what `read` makes of the call's result: arrays by name, "output" or those of the searches. Of a training
     step, which is random, it is what `check` returns: the losses of the first steps of the problem's `checked`.
     """
 
@@ -58,7 +58,7 @@ def training_row(framework: str, name: str, start: Callable[[Problem], Step], pr
 
 @dataclass
 class Result:
-    """What became of a row. status: timed; wrong (not the truth's answer); error (an exception); missing (not installed)."""
+    """What became of a row. status: timed; wrong (not the reference's answer); error (an exception); missing (not installed)."""
 
     framework: str
     name: str = ""
@@ -70,7 +70,7 @@ class Result:
     task: str = ""
     status: str = "timed"
     message: str = ""
-    difference: float | None = None  # from the truth, as `answers` says
+    difference: float | None = None  # from the reference, as `answers` says
     agreement: str = ""  # of the answers of a search
     median_ms: float | None = None
     min_ms: float | None = None

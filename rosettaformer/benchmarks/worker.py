@@ -1,7 +1,7 @@
-"""The process of one family of rows: it builds, checks and times one row when it is asked to, and idles meanwhile.
+"""The process of one module of rows: it builds, checks and times one row when it is asked to, and idles meanwhile.
 
-`python -m rosettaformer.benchmarks.worker FAMILY` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
-FAMILY is a module of `peers`.
+`python -m rosettaformer.benchmarks.worker MODULE` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
+MODULE is a module of `peers`.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..conformance.ports.port import PORTS, unavailable
 from ..extras import install
-from ..processes import Answer, message, serve, words
+from ..processes import Answer, message, serve_methods, words
 from . import problem
 from .rows import Call, Row
 from .workloads import Task
@@ -35,27 +35,27 @@ SETTLED = 0.1  # seconds, in which threads free what a call has left to them
 
 
 class Server:
-    """Answers for the rows of one family."""
+    """Answers for the rows of one module."""
 
-    def __init__(self, family: ModuleType) -> None:
-        self._family = family
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
         self._rows: list[Row] = []
-        self._calls: dict[int, Call] = {}
+        self.started: dict[int, Call] = {}
         self._lasting: set[int] = set()
 
     def describe(self, device: str) -> str:
-        return self._family.describe(device)
+        return self._module.describe(device)
 
-    def rows(self, task: Task, device: str) -> list[dict[str, Any]]:
-        """Of each row what a result says of it; none is built."""
-        self._rows = self._family.rows(problem.make(task), device)
+    def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
+        """Of each row of the task, given by its fields, what a result says of it; none is built."""
+        self._rows = self._module.rows(problem.make(Task(**task)), device)
         names = ("framework", "name", "precision", "peer", "compiles", "comparable", "ceiling")
         return [{name: getattr(row, name) for name in names} for row in self._rows]
 
     def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
-        """The seconds of the first call, which compiles, and what is compared with the truth."""
+        """The seconds of the first call, which compiles, and what is compared with the reference."""
         row = self._rows[index]
-        call = self._calls[index] = row.start()
+        call = self.started[index] = row.start()
         seconds, output = _timed(call)
         if row.ceiling:
             return seconds, {}
@@ -63,9 +63,9 @@ class Server:
 
     def calls(self, index: int) -> int:
         """Warms up, and says how many calls of the row a round takes, so that no clock or waking counts."""
-        seconds = _timed(self._calls[index])[0]
+        seconds = _timed(self.started[index])[0]
         if seconds < LASTING:
-            seconds = min(seconds, _timed(self._calls[index])[0])
+            seconds = min(seconds, _timed(self.started[index])[0])
         else:
             self._lasting.add(index)
         return max(1, min(MOST, round(LONG / seconds)))
@@ -73,10 +73,10 @@ class Server:
     def time(self, index: int, calls: int) -> float:
         """Seconds of a call that comes after another of its row, where it matters how memory and caches are found."""
         if index not in self._lasting:
-            self._calls[index]()
+            self.started[index]()
         start = time.perf_counter()
         for _ in range(calls):
-            self._calls[index]()
+            self.started[index]()
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
@@ -84,14 +84,14 @@ class Server:
 
         Nothing is timed after it.
         """
-        if index not in self._calls:
-            call = self._calls[index] = self._rows[index].start()
+        if index not in self.started:
+            call = self.started[index] = self._rows[index].start()
             call()
             call()
         gc.collect()
-        measure = getattr(self._family, "memory", _resident)
+        measure = getattr(self._module, "memory", _resident)
         try:
-            return measure(self._calls[index])
+            return measure(self.started[index])
         except OSError:
             return None
 
@@ -146,18 +146,6 @@ def _limit(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-def _start(name: str) -> tuple[Answer, Callable[..., Answer]]:
-    """Loads the family: the greeting, and what answers the questions."""
-    servers: list[Server] = []
-    greeting = reply(lambda: servers.append(Server(importlib.import_module(f"{__package__}.peers.{name}"))))
-
-    def answer(method: str, *arguments: Any) -> Answer:
-        made = [Task(**argument) if isinstance(argument, Mapping) else argument for argument in arguments]
-        return reply(lambda: getattr(servers[0], method)(*made))
-
-    return greeting, answer
-
-
 if __name__ == "__main__":
     _limit(int(os.environ["OMP_NUM_THREADS"]))
-    serve(lambda: _start(sys.argv[1]))
+    serve_methods(lambda: Server(importlib.import_module(f"{__package__}.peers.{sys.argv[1]}")), reply)

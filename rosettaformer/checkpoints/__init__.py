@@ -5,7 +5,8 @@ options that each takes, LOAD_OPTIONS and SAVE_OPTIONS.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,12 +16,28 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.suggestions import known
 
-from .checkpoint import Checkpoint, CheckpointError
-
 __all__ = ["FORMATS", "Checkpoint", "CheckpointError", "load", "options", "save"]
 
 # name -> module, imported when it is asked for
 FORMATS = {"canonical": "canonical", "torch-transformer": "torch_transformer"}
+SHOWN = 20  # problems that a message lists
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model: its config, and its parameters by canonical name, tied tensors once."""
+
+    config: TransformerConfig
+    parameters: Mapping[str, np.ndarray]
+
+
+class CheckpointError(ValueError):
+    """The first problems of a checkpoint and how many there are; `problems` holds all, one by one."""
+
+    def __init__(self, name: str | Path, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        more = [f"and {len(self.problems) - SHOWN} more"] if len(self.problems) > SHOWN else []
+        super().__init__(f"{name} is not a valid checkpoint:\n  " + "\n  ".join(self.problems[:SHOWN] + more))
 
 
 def load(path: str | Path, format: str = "canonical", **options: Any) -> Checkpoint:

@@ -10,13 +10,12 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy import parameters as declaration
 
-from . import container, evidence, families, strict
-from .checkpoint import Checkpoint, CheckpointError
+from ..atomic import replacing
+from ..reading import parse_json
+from . import Checkpoint, CheckpointError, container, families, strict
 from .container import Container
-from .reading import parse_json
-from .replacing import replacing
 
-__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "save", "validate"]
+__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate"]
 
 FORMAT = "rosettaformer"
 VERSION = "1"
@@ -38,9 +37,9 @@ def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, n
     ordered = {name: arrays[name] for name in declaration.axes(config)}
     with replacing(path) as temporary:
         if max_shard_bytes is None:
-            container.write(temporary, ordered, _metadata(config))
+            container.write(temporary, ordered, metadata(config))
         else:
-            container.write_shards(temporary, ordered, _metadata(config), max_shard_bytes)
+            container.write_shards(temporary, ordered, metadata(config), max_shard_bytes)
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -72,7 +71,8 @@ def is_canonical(source: Container) -> bool:
     return source.metadata.get("format") == FORMAT
 
 
-def _metadata(config: TransformerConfig) -> dict[str, str]:
+def metadata(config: TransformerConfig) -> dict[str, str]:
+    """What the file says of itself beside its tensors."""
     return {
         "format": FORMAT,
         "format_version": VERSION,
@@ -105,7 +105,7 @@ def _config(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[s
 
 
 def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> list[str]:
-    believed, problems = evidence.contradictions(config, tensors)
+    believed, problems = strict.contradictions(config, tensors)
     problems += [f"the config ties {name} to {stored}" for name, stored in declaration.ties(believed).items() if name in tensors]
     return problems + strict.problems(tensors, declaration.shapes(believed))
 

@@ -15,8 +15,8 @@ import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save
 
+from ..reading import read_json
 from . import recognise
-from .reading import read_json
 
 __all__ = ["Container", "parse", "read", "write", "write_shards"]
 

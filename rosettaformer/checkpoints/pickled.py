@@ -12,8 +12,7 @@ import numpy as np
 from reference_numpy.suggestions import nearest
 
 from ..extras import install
-from . import container, recognise
-from .checkpoint import CheckpointError
+from . import CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 

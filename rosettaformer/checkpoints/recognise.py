@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import CheckpointError
-from .reading import read_json
+from ..reading import read_json
+from . import CheckpointError
 
 __all__ = ["CONVERT", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "kind_of", "model_type", "refuse", "refuse_folder"]
 
@@ -84,10 +84,7 @@ _FOLDERS: tuple[tuple[str, Kind], ...] = (
     (r"saved_model\.pb(txt)?", _SAVED_MODEL),
     (r"_CHECKPOINT_METADATA|_METADATA|manifest\.ocdbt", Kind("an Orbax checkpoint", _LOAD)),
     (r"checkpoint|.*\.data-\d{5}-of-\d{5}", _TENSORFLOW),
-    (
-        r".*\.distcp",
-        Kind("a distributed checkpoint of PyTorch", "torch.distributed.checkpoint.format_utils makes it one file"),
-    ),
+    (r".*\.distcp", Kind("a distributed checkpoint of PyTorch", "torch.distributed.checkpoint.format_utils makes it one file")),
     (r"model\.bin", _CTRANSLATE2),
     (r"adapter_config\.json", Kind("an adapter of PEFT, not a model", "merge it into its model, and save that")),
 )

@@ -11,9 +11,8 @@ from reference_numpy import TransformerConfig
 from reference_numpy.parameters import mismatches
 from reference_numpy.suggestions import nearest
 
-from . import families, torch_layout
-from .checkpoint import CheckpointError
-from .evidence import contiguous_layers
+from . import CheckpointError, families, torch_layout
+from .strict import contiguous_layers
 
 __all__ = ["Found", "Names"]
 

@@ -1,5 +1,6 @@
 """State dicts of `torch.nn.Transformer` with an embedding table for each side and an output layer around it."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,19 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
+from reference_numpy import preset as preset_of
 
-from . import choices, container, pickled, strict, torch_layout
-from .checkpoint import Checkpoint, CheckpointError
-from .replacing import replacing
+from ..atomic import replacing
+from . import Checkpoint, CheckpointError, container, pickled, strict, torch_layout
 from .torch_names import Names
 
 __all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "load", "save"]
 
 SAVE_OPTIONS = ("prefix", "source_embedding", "target_embedding", "logits")
 LOAD_OPTIONS = ("key", "preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
+_FIELDS = tuple(field.name for field in dataclasses.fields(TransformerConfig))
+_SIZES = ("source_vocabulary", "target_vocabulary", "model_width", "feed_forward_width", "encoder_layers", "decoder_layers")
+_PER_HEAD = ("key_value_heads", "key_size", "value_size")
 
 
 def load(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
@@ -71,7 +75,7 @@ def import_state_dict(
     found = names.find(name, state, ignore)
     natives = {native: state[key] for native, key in found.keys.items()}
     shown = found.shown(natives, fresh_embeddings is not None)
-    config, problems = choices.resolve(shown, preset, settings)
+    config, problems = _resolve(shown, preset, settings)
     problems = found.problems + problems
     tensors = {key: state[key] for key in found.keys.values()}
     if config:
@@ -131,3 +135,43 @@ def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], 
 def _fresh(config: TransformerConfig, seed: int, dtype: np.dtype) -> dict[str, np.ndarray]:
     everything = torch_layout.to_native(parameters.initialise(config, seed, dtype), config)
     return {native: everything[native] for native in torch_layout.OUTER if native in everything}
+
+
+def _resolve(
+    shown: Mapping[str, Any], preset_name: str | None = None, settings: Mapping[str, Any] | None = None
+) -> tuple[TransformerConfig | None, list[str]]:
+    """The config, and every contradiction between what the tensors show and what the user says.
+
+    A preset speaks for its choices and not for its sizes, which are the paper's. Its heads count only at its own width: at another they
+    would be a guess that no shape refutes.
+    """
+    told = dict(settings or {})
+    base = preset_of(preset_name).to_dict() if preset_name else {}
+    if base.get("model_width") != shown["model_width"]:
+        base.pop("heads", None)
+    claims = {name: value for name, value in base.items() if name not in (*_SIZES, *_PER_HEAD)} | told
+    shown, problems = _split_heads(shown, claims)
+    problems += [
+        f"{name} is {claims[name]!r} by {'--set' if name in told else f'the preset {preset_name}'}, but the tensors show {value!r}"
+        for name, value in shown.items()
+        if name in claims and claims[name] != value
+    ]
+    fields = claims | shown
+    if unknown := [name for name in _FIELDS if name not in fields and name not in _PER_HEAD]:
+        problems.append(f"the shapes cannot tell {', '.join(unknown)}: give --set FIELD=VALUE for each, or --preset")
+    if unknown or "key_size" not in fields:
+        return None, problems
+    try:
+        return TransformerConfig.from_dict(fields), problems
+    except ValueError as error:
+        return None, [*problems, str(error)]
+
+
+def _split_heads(shown: Mapping[str, Any], claims: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is shown, with what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
+    width, heads = shown["model_width"], claims.get("heads")
+    if "heads" not in claims:
+        return dict(shown), []
+    if type(heads) is not int or heads < 1 or width % heads:
+        return dict(shown), [f"heads must be an integer that divides model_width={width}; got {heads!r}"]
+    return {**shown, "key_value_heads": heads, "key_size": width // heads, "value_size": width // heads}, []

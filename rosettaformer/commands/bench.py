@@ -1,6 +1,5 @@
 """`rosettaformer bench`."""
 
-import importlib.util
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +11,16 @@ from rich.status import Status
 
 from reference_numpy.suggestions import known
 
-from ..benchmarks import family, measure, picture, report
-from ..benchmarks.answers import Truth
+from ..atomic import replacing
+from ..benchmarks import measure, peer_process, picture, report
+from ..benchmarks.answers import Reference
 from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
-from ..checkpoints.replacing import replacing
-from ..cli import MISSING
 from ..conformance.report import files
-from ..extras import install
 from ..processes import cores
+from .options import exit_code, listed, require_picture, wide_console
 
 __all__ = ["bench"]
 
@@ -32,8 +30,8 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--workload", "workloads", multiple=True, help=f"Only these: {', '.join(WORKLOADS)}. Repeat it, or separate by commas.")
-@click.option("--framework", "frameworks", multiple=True, help="Only these, each with its peers: numpy, torch, tf, jax.")
+@listed("workload", f"Only these: {', '.join(WORKLOADS)}.")
+@listed("framework", "Only these, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
 @click.option("--scaling", is_flag=True, help="Time and memory against length, batch and new tokens; without --workload nothing else.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row.")
@@ -51,36 +49,36 @@ def bench(
 
     Workloads: W1 forward pass, W2 training step, W3 greedy and W4 beam search of the paper's base model; W5 a small model; W6 a long
     encoder, with its memory; W7 bfloat16 weights. Peers that are not installed are reported as missing, with the
-    line that installs them. A row that does not give the truth's answer is not timed.
+    line that installs them. A row that does not give the reference's answer is not timed.
 
     Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
     """
-    chosen, named = _split(workloads), _split(frameworks)
-    _refuse(chosen, named, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
-    _refuse_picture(plot_file)
+    _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
+    require_picture(plot_file, "--plot")
     errors, printed = Console(stderr=True), str(json_file) == "-"
     with errors.status("starting") as status:
-        settings = family.Settings(named or FRAMEWORKS[device], rounds, threads or cores(), device, only, _progress(errors, status))
-        for found in _measure(chosen or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
+        settings = peer_process.Settings(
+            frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, _progress(errors, status)
+        )
+        for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
             _write(found, None if printed else json_file, markdown_file, plot_file)
     if printed:
         _write(found, json_file, None, None)
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = WIDTH
-        report.render(console, found)
-    sys.exit(_exit_code(found.results, bool(named)))
+        report.render(wide_console(WIDTH), found)
+    # A peer that is not installed is no failure.
+    statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
+    sys.exit(exit_code(statuses, "timed", bool(frameworks)))
 
 
-def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: family.Settings) -> Iterator[report.Report]:
+def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: peer_process.Settings) -> Iterator[report.Report]:
     """What is found so far, after each task: a run that is interrupted has that on the disk."""
     described: dict[str, str] = {}
     tables: list[tuple[Task, list[Result]]] = []
     series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
 
     def run(task: Task) -> list[Result]:
-        results, said = measure.run(task, Truth(make(task)), settings)
+        results, said = measure.run(task, Reference(make(task)), settings)
         described.update(said)
         return results
 
@@ -121,10 +119,6 @@ def _progress(errors: Console, status: Status) -> Callable[[str], None]:
     return status.update if errors.is_terminal else lambda text: None
 
 
-def _split(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part for value in values for part in value.split(",") if part))
-
-
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:
     """Raises ValueError before anything is measured."""
     lists = (("device", [device], tuple(FRAMEWORKS)), ("size", [size], ("base", "tiny")), ("workload", workloads, tuple(WORKLOADS)))
@@ -132,20 +126,3 @@ def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, si
         known(what, given, words)
     known(f"framework on {device}", frameworks, FRAMEWORKS[device])
     files.require(paths)
-
-
-def _refuse_picture(path: Path | None) -> None:
-    """The same, and ends with exit code 3 where pictures cannot be drawn."""
-    if path and path.suffix not in picture.SUFFIXES:
-        raise ValueError(f"the picture must be a file {', '.join(picture.SUFFIXES)}; got {path}")
-    if path and importlib.util.find_spec("matplotlib") is None:
-        click.echo(f"Error: --plot needs matplotlib: {install('report')}", err=True)
-        sys.exit(MISSING)
-
-
-def _exit_code(results: Sequence[Result], named: bool) -> int:
-    """A peer that is not installed is no failure; a framework is one where it was named, or where nothing was timed."""
-    statuses = [result.status for result in results if result.status != "missing" or not result.peer]
-    if any(status in ("wrong", "error") for status in statuses):
-        return 1
-    return MISSING if "missing" in statuses and (named or "timed" not in statuses) else 0

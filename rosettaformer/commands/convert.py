@@ -12,10 +12,10 @@ import numpy as np
 from reference_numpy import parameters
 
 from .. import checkpoints
+from ..atomic import require
 from ..checkpoints import Checkpoint
-from ..checkpoints.choices import parse_settings
-from ..checkpoints.replacing import require
 from ..checkpoints.strict import DTYPES
+from ..reading import parse_settings
 from .options import Choice
 
 __all__ = ["convert"]

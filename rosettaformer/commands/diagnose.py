@@ -12,13 +12,13 @@ from rich.progress import Progress
 
 from reference_numpy.suggestions import known
 
-from ..cli import MISSING
 from ..conformance import deviations, diagnosis
 from ..conformance.cases import all_cases
 from ..conformance.ports.port import MissingBackend
 from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
+from .options import Missing, listed
 
 __all__ = ["diagnose", "run"]
 
@@ -28,7 +28,7 @@ COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan
 @click.command()
 @click.argument("port", required=False)
 @click.option("--command", help="The port is this command, in another environment or language.")
-@click.option("--component", "components", multiple=True, help="Only this component. Repeat it for several.")
+@listed("component", "Only these components.")
 @click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
 @click.option(
     "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
@@ -63,8 +63,7 @@ def diagnose(
     try:
         found = run(name, components, entries, mode, pairs, gradients, limit)
     except MissingBackend as error:
-        click.echo(f"Error: {name} is missing: {error}", err=True)
-        sys.exit(MISSING)
+        raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:
         files.write_json(json_file, [dataclasses.asdict(finding) for finding in found.findings])
     if str(json_file) != "-":

@@ -1,38 +1,42 @@
 """`rosettaformer inspect`: what a checkpoint holds, and everything that is wrong with it."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from reference_numpy import parameters
 
 from ..checkpoints import Checkpoint, CheckpointError, canonical, families, pickled
+from .options import wide_console
 
 __all__ = ["inspect"]
 
 _STATISTICS = ("mean", "std", "min", "max")
 LISTED = 1000  # tensors that are shown
+WIDTH = 160  # where there is no terminal
 LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
+@click.option("--tensors", is_flag=True, help="List every tensor too: its axes or dtype, its shape, and statistics of its values.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
-def inspect(context: click.Context, file: Path, key: str | None, as_json: bool) -> None:
-    """Show the config, size, ties and tensors of the checkpoint FILE (a file, an index of shards, or their folder).
+def inspect(context: click.Context, file: Path, key: str | None, tensors: bool, as_json: bool) -> None:
+    """Show what the checkpoint FILE is: its family, sizes, dtypes and ties (a file, an index of shards, or their folder).
 
-    Of a file that is not canonical, its raw tensors. Of a damaged one, all problems.
+    Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems.
     """
     try:
-        description = _describe(file, key)
+        description = _describe(file, key, as_json or tensors)
     except CheckpointError as error:
         if not as_json:
             raise
@@ -41,13 +45,15 @@ def inspect(context: click.Context, file: Path, key: str | None, as_json: bool) 
     if as_json:
         click.echo(json.dumps(description, allow_nan=False))
     else:
-        _print(description)
+        _print(description, tensors)
 
 
-def _describe(file: Path, key: str | None) -> dict[str, Any]:
+def _describe(file: Path, key: str | None, statistics: bool) -> dict[str, Any]:
+    """Everything that is said of a file. statistics: those of its tensors, whose values are read for them, too."""
     source = pickled.read_any(file, key)
     if canonical.is_canonical(source):
-        return _canonical(file, canonical.validate(source, file))
+        checkpoint = canonical.validate(source, file)
+        return {"file": str(file), "format": "canonical"} | _canonical(checkpoint, statistics)
     if source.problems:
         raise CheckpointError(file, source.problems)
     kind = families.describe(source.tensors, file)
@@ -56,28 +62,25 @@ def _describe(file: Path, key: str | None) -> dict[str, Any]:
         "format": None,
         "recognised": kind and kind.what,
         "metadata": source.metadata,
-        "tensors": [_row(*item) for item in source.tensors.items()],
+        "tensors": [_row(name, array, statistics) for name, array in source.tensors.items()],
     }
 
 
-def _canonical(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    axes = parameters.axes(checkpoint.config)
-    arrays = checkpoint.parameters
+def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
+    axes, arrays = parameters.axes(checkpoint.config), checkpoint.parameters
     return {
-        "file": str(file),
-        "format": "canonical",
         "config": checkpoint.config.to_dict(),
         "parameter_count": parameters.count(checkpoint.config),
         "dtype": str(next(iter(arrays.values())).dtype),
         "ties": parameters.ties(checkpoint.config),
-        "tensors": [_row(name, array) | {"axes": axes[name]} for name, array in arrays.items()],
+        "tensors": [_row(name, array, statistics) | {"axes": axes[name]} for name, array in arrays.items()],
     }
 
 
-def _row(name: str, array: np.ndarray) -> dict[str, Any]:
+def _row(name: str, array: np.ndarray, statistics: bool) -> dict[str, Any]:
     """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold, and of a huge tensor."""
     row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
-    if array.size and array.nbytes <= LARGEST and not np.iscomplexobj(array):
+    if statistics and array.size and array.nbytes <= LARGEST and not np.iscomplexobj(array):
         values = array.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
@@ -85,22 +88,29 @@ def _row(name: str, array: np.ndarray) -> dict[str, Any]:
     return row
 
 
-def _print(description: Mapping[str, Any]) -> None:
-    # a pipe has no width: wide enough that no name is cut
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 160
-    if description["format"] is None:
-        what = description["recognised"] or "not a canonical checkpoint"
-        console.print(f"{description['file']}: {what}; its raw tensors, {len(description['tensors'])}")
-        console.print(_pairs("metadata", description["metadata"].items()))
-        console.print(_tensors(description["tensors"], ("name", "dtype", "shape")))
-        return
-    count, dtype = description["parameter_count"], description["dtype"]
-    console.print(f"{description['file']}: canonical, {dtype}, {count:,} parameters in {len(description['tensors'])} tensors")
-    console.print(_pairs("config", description["config"].items()))
-    console.print(_pairs("ties", description["ties"].items()))
-    console.print(_tensors(description["tensors"], ("name", "axes", "shape")))
+def _print(description: Mapping[str, Any], listed: bool) -> None:
+    console = wide_console(WIDTH, markup=False, highlight=False)
+    foreign, tensors = description["format"] is None, description["tensors"]
+    dtypes = Counter(row["dtype"] for row in tensors)
+    summary = {
+        "family": (description["recognised"] or "unknown") if foreign else _family(description["config"]),
+        "format": description["format"] or "not canonical",
+        "dtypes": ", ".join(f"{dtype} ({count})" for dtype, count in dtypes.items()) or "none",
+        "tensors": f"{len(tensors):,}",
+        "parameters": f"{sum(math.prod(row['shape']) for row in tensors):,}",
+    }
+    if not foreign:
+        summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
+    console.print(_pairs(description["file"], (summary | {"problems": "none"}).items()))
+    more = "metadata" if foreign else "config"
+    console.print(_pairs(more, description[more].items()))
+    if listed:
+        console.print(_tensors(tensors, ("name", "dtype" if foreign else "axes", "shape")))
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    layers = {stack: config[f"{stack}_layers"] for stack in ("encoder", "decoder") if config[f"{stack}_layers"]}
+    return f"Transformer, {'-'.join(layers)}, {' + '.join(map(str, layers.values()))} layers"
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> Table:

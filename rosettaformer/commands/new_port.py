@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..checkpoints.replacing import replacing
+from ..atomic import replacing
 from ..cli import MISSING
 from ..conformance import runner
 from ..conformance.cases import all_cases

@@ -1,15 +1,27 @@
-"""What the commands have in common: groups and options that name the nearest word where one is unknown, and lists of values."""
+"""What the commands have in common: options and their groups, words with the nearest one where one is unknown, what is missing."""
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-__all__ = ["Choice", "Group", "listed"]
+from ..extras import install
+from ..pictures import SUFFIXES
+
+__all__ = ["Choice", "Group", "Grouped", "Missing", "exit_code", "listed", "require_picture", "section", "wide_console"]
 
 Names = tuple[str, ...]
+
+
+class Missing(click.ClickException):
+    """A framework or a package that a command needs is not installed."""
+
+    exit_code = 3
 
 
 class Group(click.Group):
@@ -19,6 +31,31 @@ class Group(click.Group):
         if not args[0].startswith("-"):
             _refuse(ctx.fail, "command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+
+class Grouped(click.Command):
+    """A command whose help shows its options under the titles of their sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                rows.setdefault(getattr(parameter, "section", "Other options"), []).append(record)
+        for title, records in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The options, which the help of a Grouped command shows under that title."""
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+            function.__click_params__[-1].section = title
+        return function
+
+    return decorate
 
 
 class Choice(click.Choice):
@@ -44,3 +81,26 @@ def listed(name: str, help_text: str) -> Callable[[Any], Any]:
 
     text = help_text + " Repeat it, or separate by commas."
     return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text)
+
+
+def require_picture(path: Path | None, option: str) -> None:
+    """Raises ValueError where the suffix of the file names no format, and Missing where pictures cannot be drawn."""
+    if path and path.suffix not in SUFFIXES:
+        raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {path}")
+    if path and importlib.util.find_spec("matplotlib") is None:
+        raise Missing(f"{option} needs matplotlib: {install('report')}")
+
+
+def exit_code(statuses: Collection[str], good: str, named: bool) -> int:
+    """1 where one is neither good nor missing; that of Missing where one is missing that was named, or where none is good."""
+    if set(statuses) - {good, "missing"}:
+        return 1
+    return Missing.exit_code if "missing" in statuses and (named or good not in statuses) else 0
+
+
+def wide_console(width: int, **options: Any) -> Console:
+    """Standard output; as wide as that where it is no terminal, so that nothing in a table is cut."""
+    console = Console(**options)
+    if not console.is_terminal:
+        console.width = width
+    return console

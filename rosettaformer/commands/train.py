@@ -1,14 +1,16 @@
 """`rosettaformer train`."""
 
-import sys
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..cli import MISSING
+from ..training import tasks
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
-from .options import Choice
+from ..training.settings import FIXED, FREE
+from .options import Choice, Grouped, Missing, section
 
 __all__ = ["train"]
 
@@ -16,48 +18,98 @@ FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
 TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",
                 "size", "fresh", "held_out")  # fmt: skip
+PACKAGES = {"number-words": ("num2words",), "gettext": ("polib",)}  # what a task needs besides
 
 
-@click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder.")
-@click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was.")
-@click.option("--backend", type=Choice(list(BACKENDS)), help="Who trains. [default: torch]")
-@click.option("--device", help="cpu, or what the backend calls another. [default: cpu]")
-@click.option("--task", help="number-words, copy, reverse, files or gettext.")
-@click.option("--from", "from_language", metavar="LANGUAGE", help="number-words, gettext: of the sources.")
-@click.option("--to", "to_language", metavar="LANGUAGE", help="number-words, gettext: of the targets.")
-@click.option("--limit", type=int, help="number-words: the largest number. [default: 9999]")
-@click.option("--source", type=FILE, metavar="FILE", help="files: a source a line.")
-@click.option("--target", type=FILE, metavar="FILE", help="files: their targets, line by line.")
-@click.option("--tsv", type=FILE, metavar="FILE", help="files: instead of both, lines of a source, a tab and a target.")
-@click.option("--skip-damaged", is_flag=True, default=None, help="files: leave out lines that cannot be used.")
-@click.option("--catalogues", type=FILE, multiple=True, metavar="DIR", help="gettext: look for LANGUAGE/LC_MESSAGES/*.mo here; repeatable.")
-@click.option("--length", type=int, help="copy, reverse: of the longest string.")
-@click.option("--alphabet", help="copy, reverse: the characters.")
-@click.option("--size", type=int, help="copy, reverse: strings an epoch.")
-@click.option("--fresh", is_flag=True, default=None, help="copy, reverse: other strings in every epoch.")
-@click.option("--held-out", type=int, help="Pairs for validation, and as many for test. [default: 500]")
-@click.option("--preset", help="A preset's model instead of the small one: d 128, 4 heads, 2+2 layers, f 512.")
-@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable.")
-@click.option("--vocabulary", type=click.IntRange(min=0), help="The most tokens; 0: bytes alone.")
-@click.option("--max-length", type=COUNT, help="Leave out pairs with more tokens on a side.")
-@click.option("--batch-tokens", type=COUNT, help="About so many tokens of the longer side a batch.")
-@click.option("--buckets", type=COUNT, help="Shapes of batches at most; each is compiled.")
-@click.option("--microbatches", type=COUNT, help="Parts of a batch whose gradients are added up.")
-@click.option("--warmup", type=COUNT, help="Steps until the learning rate is largest.")
-@click.option("--dropout", type=float, help="The dropout rate.")
-@click.option("--smoothing", type=float, help="Of the labels.")
-@click.option("--clip", type=float, metavar="NORM", help="The largest global norm of the gradients.")
-@click.option("--weight-decay", type=float, help="Decoupled, of kernels and tables.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split.")
-@click.option("--steps", type=COUNT, help="Stop after so many, counted from the run's beginning.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after so many, counted from this call.")
-@click.option("--patience", type=COUNT, metavar="N", help="Stop when N validations bring no lower loss.")
-@click.option("--validate-every", type=COUNT, metavar="STEPS", help="Validation loss, and scores of greedy answers to a sample.")
-@click.option("--sample", type=COUNT, metavar="N", help="Validation pairs that are answered.")
-@click.option("--save-every", type=COUNT, metavar="STEPS", help="A checkpoint.")
-@click.option("--keep", type=COUNT, metavar="N", help="The last N checkpoints stay.")
-@click.option("--average", type=COUNT, metavar="N", help="average.safetensors is the mean of the last N.")
+def _default(name: str, none: str) -> str:
+    """What an option is where it is not given: in general, and with the tasks that have another value."""
+    general = (FIXED | FREE).get(name)
+    own: dict[Any, list[str]] = {}
+    for task in tasks.TASKS:
+        kind = tasks.kind(task)
+        has = {field.name: field.default for field in dataclasses.fields(kind)} if name in TASK_OPTIONS else kind.defaults
+        if has.get(name, general) != general:
+            own.setdefault(has[name], []).append(task)
+    if general is None and len(own) == 1 and name in TASK_OPTIONS:
+        general, own = own.popitem()[0], {}
+    shown = none if general is None or general is False or general == () else str(general)
+    return "; ".join([shown] * (not own or name not in TASK_OPTIONS) + [f"{', '.join(names)}: {value}" for value, names in own.items()])
+
+
+def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Callable[[Any], Any]:
+    """An option whose help ends with its default. none: the words for a default of None."""
+    name = names[-1].removeprefix("--").replace("-", "_")
+    return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
+
+
+@click.command(cls=Grouped)
+@section(
+    "Run",
+    click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder."),
+    click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was."),
+    _option("--backend", type=Choice(list(BACKENDS)), help="Backend to train with."),
+    _option("--device", help="cpu, or what the backend calls another."),
+    _option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split."),
+)
+@section(
+    "Task",
+    click.option("--task", help=f"{', '.join(tasks.TASKS)}."),
+    _option("--from", "from_language", metavar="LANGUAGE", help="number-words, gettext: of the sources."),
+    _option("--to", "to_language", metavar="LANGUAGE", help="number-words, gettext: of the targets."),
+    _option("--limit", type=int, help="number-words: the largest number."),
+    _option("--source", type=FILE, metavar="FILE", help="files: a source a line."),
+    _option("--target", type=FILE, metavar="FILE", help="files: their targets, line by line."),
+    _option("--tsv", type=FILE, metavar="FILE", help="files: instead of both, lines of a source, a tab and a target."),
+    _option("--skip-damaged", is_flag=True, default=None, none="off", help="files: leave out lines that cannot be used."),
+    _option(
+        "--catalogues",
+        type=FILE,
+        multiple=True,
+        metavar="DIR",
+        none="the system's folders",
+        help="gettext: look for LANGUAGE/LC_MESSAGES/*.mo here; repeatable.",
+    ),
+    _option("--length", type=int, help="copy, reverse: of the longest string."),
+    _option("--alphabet", help="copy, reverse: the characters."),
+    _option("--size", type=int, help="copy, reverse: strings an epoch."),
+    _option("--fresh", is_flag=True, default=None, none="off", help="copy, reverse: other strings in every epoch."),
+    _option("--held-out", type=int, help="Pairs for validation, and as many for test."),
+)
+@section(
+    "Model",
+    _option("--preset", none="a small model: d 128, 4 heads, 2+2 layers, f 512", help="A preset's model."),
+    _option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable."),
+    _option("--dropout", type=float, none="the preset's", help="The dropout rate."),
+)
+@section(
+    "Data",
+    _option("--vocabulary", type=click.IntRange(min=0), help="The most tokens; 0: bytes alone."),
+    _option("--max-length", type=COUNT, help="Leave out pairs with more tokens on a side."),
+    _option("--batch-tokens", type=COUNT, help="About so many tokens of the longer side a batch."),
+    _option("--buckets", type=COUNT, help="Shapes of batches at most; each is compiled."),
+    _option("--microbatches", type=COUNT, help="Parts of a batch whose gradients are added up."),
+)
+@section(
+    "Recipe",
+    _option("--warmup", type=COUNT, help="Steps until the learning rate is largest."),
+    _option("--smoothing", type=float, help="Of the labels."),
+    _option("--clip", type=float, metavar="NORM", help="The largest global norm of the gradients."),
+    _option("--weight-decay", type=float, help="Decoupled, of kernels and tables."),
+)
+@section(
+    "End of the run",
+    _option("--steps", type=COUNT, help="Stop after so many, counted from the run's beginning."),
+    _option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after so many, counted from this call."),
+    _option("--patience", type=COUNT, metavar="N", help="Stop when N validations bring no lower loss."),
+)
+@section(
+    "Validation and checkpoints",
+    _option("--validate-every", type=COUNT, metavar="STEPS", help="Validation loss, and scores of greedy answers to a sample."),
+    _option("--sample", type=COUNT, metavar="N", help="Validation pairs that are answered."),
+    _option("--save-every", type=COUNT, metavar="STEPS", help="A checkpoint."),
+    _option("--keep", type=COUNT, metavar="N", help="The last N checkpoints stay."),
+    _option("--average", type=COUNT, metavar="N", help="average.safetensors is the mean of the last N."),
+)  # fmt: skip
 def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     """Train a model on a task, in any backend, and keep the run in DIR.
 
@@ -67,11 +119,10 @@ def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value not in (None, ())}
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     try:
-        require("tokenizers", "matplotlib", "sacrebleu", *(["num2words"] if task == "number-words" else []))
+        require("tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
         _train(out, resumed, task, task_options, given)
     except MissingBackend as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(MISSING)
+        raise Missing(str(error)) from None
 
 
 def _train(out: Path, resumed: bool, task: str | None, task_options: dict[str, Any], given: dict[str, Any]) -> None:

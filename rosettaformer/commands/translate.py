@@ -1,7 +1,6 @@
 """`rosettaformer translate`."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..checkpoints.replacing import require as writable
-from ..cli import MISSING
+from ..atomic import require as writable
+from ..pictures import SUFFIXES
+from ..reading import decode, read_lines
 from ..training.backends import BACKENDS, MissingBackend, require, trainer
-from .options import Choice
+from .options import Choice, Missing
 
 __all__ = ["translate"]
 
@@ -22,7 +22,7 @@ CHUNK = 256  # lines that are translated at a time; at a terminal one
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
-@click.option("--backend", type=Choice(list(BACKENDS)), help="Who computes. [default: the run's own]")
+@click.option("--backend", type=Choice(list(BACKENDS)), help="Backend to translate with. [default: the run's own]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another.")
 @click.option(
     "--checkpoint", type=Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."
@@ -45,8 +45,7 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
         session = _open(folder, **options)
         _translate(session, file, show, as_json)
     except MissingBackend as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(MISSING)
+        raise Missing(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _attention(choice: str | None, as_json: bool) -> Path | str | None:
             raise ValueError("--attention text and --json both speak on standard output: choose one")
         return choice
     path = Path(choice)
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    if path.suffix not in SUFFIXES:
         raise ValueError(f"--attention must be text, or a file that ends in .png, .svg or .pdf; got {choice!r}")
     writable(path)
     return path
@@ -102,11 +101,9 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
 
 def _chunks(file: BinaryIO) -> Iterator[list[str]]:
     """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8, or too long."""
-    from ..training.lines import decode, read
-
     size = 1 if file.isatty() else CHUNK
     texts: list[str] = []
-    for number, raw in enumerate(read(file), start=1):
+    for number, raw in enumerate(read_lines(file), start=1):
         text, problem = decode(raw)
         if problem:
             raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")
@@ -123,13 +120,13 @@ def _json(number: int, text: str, found: Any, session: _Session) -> str:
 
 
 def _show(session: _Session, found: Any, show: Path | str) -> None:
-    from ..training import attention
     from ..training.tokens import END, START
+    from ..training.translator import attention_table, attention_weights, draw_attention
 
     for source, answer in zip(found.sources, found.answers, strict=True):
         words = session.tokens.words(source), session.tokens.words([*answer.tokens, END])
-        weights_ts = attention.weights(session.model, source, [START, *answer.tokens])
+        weights_ts = attention_weights(session.model, source, [START, *answer.tokens])
         if isinstance(show, Path):
-            attention.draw(show, weights_ts, *words)
+            draw_attention(show, weights_ts, *words)
         else:
-            click.echo(attention.table(weights_ts, *words) + "\n")
+            click.echo(attention_table(weights_ts, *words) + "\n")

@@ -19,7 +19,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group(cls=Group)
 def vectors() -> None:
-    """Golden vectors: every case with what the truth gives for it, in safetensors files and one JSON manifest.
+    """Golden vectors: every case with what the reference gives for it, in safetensors files and one JSON manifest.
 
     They are read without a framework and without Python. Outputs that another program makes from them are judged by
     `rosettaformer check --results DIR`.

@@ -9,7 +9,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from ..checkpoints.reading import read_toml
+from ..reading import read_toml
 from .case import DTYPES, Case
 from .runner import FAILURES, Result
 

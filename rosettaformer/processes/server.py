@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from . import wire
 from .text import words
 
-__all__ = ["serve"]
+__all__ = ["serve", "serve_methods"]
 
 ALONE = 3.0  # seconds, after which a process ends whose asker is gone, whatever it does
 
@@ -42,6 +42,17 @@ def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
             return
         largest = max(largest, size)
         _send(answers, reply(*question), largest, owner)
+
+
+def serve_methods(make: Callable[[], Any], reply: Callable[[Callable[[], Any]], tuple[str, Any]]) -> None:
+    """Serves an object: a question is the name of a method and its arguments. reply: makes an answer of an action, which may raise."""
+    made: list[Any] = []
+
+    def start() -> tuple[tuple[str, Any], Reply]:
+        greeting = reply(lambda: made.append(make()))
+        return greeting, lambda method, *arguments: reply(lambda: getattr(made[0], method)(*arguments))
+
+    serve(start)
 
 
 def _read(stream: BinaryIO, count: int) -> bytearray:

@@ -8,11 +8,14 @@ MOST = 4000  # characters of a text that are shown
 MESSAGE = 3500  # characters of an error's message, which leave room for what is said around it
 
 
-def printable(text: str, most: int = MOST) -> str:
+def printable(text: str, most: int = MOST, lines: bool = False) -> str:
     """The text on one line, without what a terminal would obey: control characters, lone surrogates, marks of direction and the like are
-    shown as Python escapes them (\\x1b, \\ud800, \\u202e). Of a long text the beginning, and how much is left out."""
-    kept = " ".join(text[:most].split())
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in kept)
+    shown as Python escapes them (\\x1b, \\ud800, \\u202e). Of a long text the beginning, and how much is left out.
+
+    lines: its line feeds and spaces stay as they are.
+    """
+    kept = text[:most] if lines else " ".join(text[:most].split())
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode() for letter in kept)
     return f"{shown} ... ({len(text) - most} more characters)" if len(text) > most else shown
 
 

@@ -1,5 +1,6 @@
-"""Answers of a trained model to many sources at once."""
+"""Answers of a trained model to many sources at once, and how good they are."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,11 +9,11 @@ import numpy as np
 from reference_numpy.strategy import Strategy
 
 from .backends import Trainer
-from .tokens import END, PADDING, START
+from .corpus import Buckets, Example, pad, padded_length
+from .tasks import Pair, Task
+from .tokens import END, PADDING, START, Tokens
 
-__all__ = ["Decoding", "Hypothesis", "answer", "padded_length"]
-
-SHORTEST = 16
+__all__ = ["Decoding", "Hypothesis", "answer", "loss_per_token", "scores"]
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,6 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     score: float
-
-
-def padded_length(length: int) -> int:
-    """The smallest of 16, 32, 64, ... that is not shorter, so that a compiled backend sees few lengths."""
-    return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -86,3 +82,16 @@ def _rows(sources: Sequence[Sequence[int]], count: int, length: int) -> np.ndarr
     for row, ids in zip(result, sources, strict=False):
         row[: len(ids)] = ids
     return result
+
+
+def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Example]) -> float:
+    """The mean of -log p over all target tokens, without smoothing and dropout; NaN where every example is longer than the buckets."""
+    parts = [trainer.loss(*pad(*group)) for group in buckets.groups(examples)]
+    count = sum(count for _, count in parts)
+    return sum(total for total, _ in parts) / count if count else math.nan
+
+
+def scores(trainer: Trainer, task: Task, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
+    """The task's scores of the answers to the sources of the pairs."""
+    found = answer(trainer, tokens.source([source for source, _ in pairs]), decoding)
+    return task.score([tokens.text(hypothesis.tokens) for hypothesis in found], [target for _, target in pairs])

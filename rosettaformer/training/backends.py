@@ -17,12 +17,7 @@ from ..extras import install
 
 __all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]
 
-BACKENDS = {
-    "torch": "impl_torch.training",
-    "tf": "impl_tf.training",
-    "jax": "impl_jax.training",
-    "numpy": "reference_numpy.training",
-}
+BACKENDS = {"torch": "impl_torch.training", "tf": "impl_tf.training", "jax": "impl_jax.training", "numpy": "reference_numpy.training"}
 
 
 class Trainer(Protocol):

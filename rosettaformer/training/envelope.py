@@ -1,4 +1,4 @@
-"""What a training run may lie away from the truth's, step by step: derived from the truth's own runs in other orders of additions."""
+"""How far a training run may lie from the reference's, step by step: derived from the reference's own runs in other summation orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def is_unseen(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The truth's value of the loss or of a parameter after a step, and the largest error that stays together with it."""
+    """The reference's value of the loss or of a parameter after a step, and the largest error that stays together with it."""
 
     reference: np.ndarray
     bound: float
@@ -43,7 +43,7 @@ class Allowed:
 
 
 class Envelope:
-    """The truth's run in float64 from the given parameters, and the same run in their dtype in every summation order.
+    """The reference's run in float64 from the given parameters, and the same run in their dtype in every summation order.
 
     float32: an error may be `MAX_FACTOR max_i max|c_i - r| + ulp` at every step, with r the float64 run and c_i the run in one order, each
     from the beginning: the bound grows as rounding grows. float64: RELATIVE of r's largest value; but a parameter that `is_unseen` as in
@@ -70,19 +70,19 @@ class Envelope:
 
     def _expected(self, batch: Any, reference: Mapping[str, np.ndarray] | None = None) -> dict[str, tolerance.Expectation]:
         """The policy's expectation of what a step gives; where the reference is there already, of the unseen parameters alone."""
-        turn = 0
+        index = 0
 
         def answer(case: Case) -> dict[str, np.ndarray]:
-            nonlocal turn
-            trainer, first = self._run(turn), turn == 0
-            turn += 1
+            nonlocal index
+            trainer, first = self._run(index), index == 0
+            index += 1
             values = reference if reference is not None and first else _advanced(trainer, batch)
             return dict(values) if reference is None else {name: value for name, value in values.items() if is_unseen(name)}
 
         return tolerance.expect(self._case, answer)
 
     def _run(self, index: int) -> Trainer:
-        """The run of that turn: 0 is r; the others, as many as the policy has orders, begin when they are first asked."""
+        """The run of that index: 0 is r; the others, as many as the policy has orders, begin when they are first asked."""
         if index == len(self._runs):
             self._runs.append(Trainer(*self._start))
         return self._runs[index]

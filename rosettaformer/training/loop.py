@@ -1,24 +1,63 @@
-"""The training loop, which any backend plugs into."""
+"""The training loop, which any backend plugs into, and its end between two steps."""
 
+import contextlib
 import math
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from reference_numpy import schedule
 
-from . import evaluate
+from . import answers
 from .answers import Decoding
 from .backends import Trainer
-from .interruption import Interruption
-from .log import Log
-from .progress import Progress
-from .report import Report
+from .manifest import Progress
+from .report import Log, Report
 from .run import Run
 from .store import Store
 from .tokens import PADDING
 
-__all__ = ["Loop"]
+__all__ = ["Interruption", "Loop"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """While it is entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as it would without this."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+            self._before = {number: signal.signal(number, self._ask) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._restore()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block the signals wait: also for a compiler that a backend starts there, which would leave half a file behind."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
 
 
 @dataclass
@@ -86,9 +125,9 @@ class Loop:
 
     def _validate(self) -> float:
         run = self.run
-        loss = evaluate.loss_per_token(self.trainer, run.corpus.buckets, run.corpus.validation)
+        loss = answers.loss_per_token(self.trainer, run.corpus.buckets, run.corpus.validation)
         sample = run.data.validation[: run.manifest.free["sample"]]
-        scores = evaluate.scores(self.trainer, run.task, run.tokens, sample, self.decoding())
+        scores = answers.scores(self.trainer, run.task, run.tokens, sample, self.decoding())
         values = {"loss": loss} | scores
         self._write("validation", values | {"sample": len(sample)})
         self.report.scores(f"step {self.progress.steps}, validation", values)

@@ -1,6 +1,8 @@
-"""`run.json`: what the run in a folder is."""
+"""What the files of a run say: what the run is, in `run.json`; its tokens; how far a checkpoint has come."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,17 +10,61 @@ from typing import Any
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..checkpoints.reading import read_text
-from ..checkpoints.replacing import replacing
+from ..atomic import replacing
+from ..reading import read_text
 from . import schema, settings
-from .answers import padded_length
-from .folder import check, dump, load
+from .corpus import BEGINNING, Position, padded_length
+from .schema import dump, load
 from .tasks import TASKS
 from .tokens import Tokens, digest
 
-__all__ = ["Manifest", "read_tokens", "write_tokens"]
+__all__ = ["PROGRESS", "Manifest", "Progress", "check", "read_tokens", "write_tokens"]
+
+PROGRESS: schema.Table = {
+    "seed": schema.integer(), "steps": schema.integer(1), "position": schema.OBJECT, "best": schema.optional(schema.number()),
+    "stale": schema.integer(), "seconds": schema.number(),
+}  # fmt: skip
+_POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """steps: done so far; with the seed of the run they are the whole random state. position: of the next batch.
+
+    best: the lowest validation loss so far; stale: validations since. seconds: of training so far, over all calls.
+    """
+
+    seed: int
+    steps: int = 0
+    position: Position = BEGINNING
+    best: float | None = None
+    stale: int = 0
+    seconds: float = 0.0
+
+    def replace(self, **changes: Any) -> "Progress":
+        return dataclasses.replace(self, **changes)
+
+    def validated(self, loss: float) -> "Progress":
+        """After a validation with that loss."""
+        better = loss < (math.inf if self.best is None else self.best)
+        return self.replace(best=loss if better else self.best, stale=0 if better else self.stale + 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Progress":
+        """The progress of `to_dict`'s mapping; raises ValueError listing every field that is missing, unknown or out of range."""
+        problems = schema.problems(fields, PROGRESS) or schema.problems(fields["position"], _POSITION, "position")
+        if problems:
+            raise ValueError("\n  ".join(problems))
+        return cls(**{**fields, "position": Position(**fields["position"])})
+
 
 FORMAT, VERSION = "rosettaformer-run", 2
+FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
+FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
 _FIELDS: schema.Table = {
     "format": schema.choice(FORMAT), "version": schema.choice(VERSION), "tokens": schema.text(), "data": schema.text(),
@@ -102,3 +148,19 @@ def read_tokens(folder: Path, manifest: Manifest) -> Tokens:
     if (found := digest(text)) != manifest.tokens:
         raise ValueError(f"{path} is damaged or another run's: its fingerprint must be {manifest.tokens}; got {found}")
     return Tokens(text)
+
+
+def check(folder: Path) -> None:
+    """Raises ValueError where something that a run reads, writes or removes in its folder is a link, or no file or folder as it should be.
+
+    The folder itself may be a link.
+    """
+    folders = [path for pattern in FOLDERS for path in folder.glob(pattern)]
+    files = [folder / name for name in FILES] + [*folder.glob("checkpoints/step-*/*")]
+    problems = [*_other(folders, Path.is_dir, "a folder"), *_other(files, Path.is_file, "a file")]
+    if problems:
+        raise ValueError("a run follows no link out of its folder:\n  " + "\n  ".join(problems[:20]))
+
+
+def _other(paths: Iterable[Path], is_one: Any, wanted: str) -> list[str]:
+    return [f"{path} must be {wanted} of its own" for path in paths if path.is_symlink() or (path.exists() and not is_one(path))]

@@ -16,7 +16,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..processes import Answer, Child, message, serve, words
+from ..processes import Answer, Child, message, serve_methods, words
 from . import backends
 
 __all__ = ["Remote"]
@@ -77,9 +77,8 @@ class _Server:
     def __init__(self, backend: str) -> None:
         self._make = _load(backend)
 
-    def build(self, config: Mapping[str, Any], recipe: Mapping[str, Any], *others: Any) -> Answer:
+    def build(self, config: Mapping[str, Any], recipe: Mapping[str, Any], *others: Any) -> None:
         self._trainer = self._make(TransformerConfig.from_dict(config), Recipe(**recipe), *others)
-        return "ready", None
 
     def step(self, *arguments: Any) -> Answer:
         loss = float(self._trainer.train_step(*arguments))
@@ -88,25 +87,14 @@ class _Server:
         return "step", (loss, {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)})
 
 
-def _reply(action: Callable[[], Answer]) -> Answer:
+def _reply(action: Callable[[], Answer | None]) -> Answer:
     try:
-        return action()
+        return action() or ("ready", None)
     except backends.MissingBackend as error:
         return "missing", message(error)
     except BaseException as error:  # SystemExit and what foreign code derives besides
         return "error", words(error)
 
 
-def _start(backend: str) -> tuple[Answer, Callable[..., Answer]]:
-    """Loads the backend: the greeting, and what answers the questions."""
-    servers: list[_Server] = []
-
-    def load() -> Answer:
-        servers.append(_Server(backend))
-        return "ready", None
-
-    return _reply(load), lambda method, *arguments: _reply(lambda: getattr(servers[0], method)(*arguments))
-
-
 if __name__ == "__main__":
-    serve(lambda: _start(sys.argv[1]))
+    serve_methods(lambda: _Server(sys.argv[1]), _reply)

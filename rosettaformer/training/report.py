@@ -1,19 +1,134 @@
-"""What a run shows while it goes on: a line for every event, and on a terminal a bar with loss, speed and time left."""
+"""What a run says of itself: its log, the curves of the log, and what it shows while it goes on."""
 
+import errno
+import json
+import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Report"]
+from reference_numpy.fields import is_number
 
+from .. import pictures
+from ..atomic import replacing
+from ..reading import parse_json
+from . import schema
+
+__all__ = ["Log", "Report", "draw_curves", "read_log"]
+
+LONGEST = 10_000  # bytes of an entry
+SMOOTHED = 50  # the curve of the training loss is the mean of at most as many parts
 RECENT = 0.95  # weight of the past in the running means
+_TEXTS: schema.Table = {
+    "event": schema.choice("start", "step", "validation", "test"), "backend": schema.text(100), "checkpoint": schema.text(100),
+}  # fmt: skip
+_NUMBER: schema.Check = (lambda value: is_number(value) or isinstance(value, float), "a number")  # a loss may be NaN
+
+
+class Log:
+    """Appends to the log in a file, a JSON object a line for every step and every validation.
+
+    It begins after a step: what the file holds of later steps, which will be done again, is cut off first.
+    """
+
+    def __init__(self, path: Path, steps: int) -> None:
+        if path.exists():
+            with replacing(path) as temporary:
+                temporary.write_bytes(b"".join(line for line, entry in _lines(path) if entry["step"] <= steps))
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Adds an entry, which names its step. Raises OSError where the disk takes only a part of it."""
+        line = json.dumps(dict(entry)).encode() + b"\n"
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
+
+    def sync(self) -> None:
+        """Puts the entries on the disk, so that no checkpoint outlives the log of its steps."""
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._file.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The entries of a log; a last line without an end, as a kill or a full disk may leave it, is passed over.
+
+    Raises ValueError naming any other line that is none.
+    """
+    return [entry for _, entry in _lines(path)]
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), start=1):
+            if len(line) <= LONGEST and not line.endswith(b"\n"):
+                return
+            try:
+                yield line, _entry(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error} (the line may be removed)") from None
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    if len(line) > LONGEST:
+        raise ValueError(f"an entry must have at most {LONGEST} bytes; it has more")
+    entry = parse_json(line)
+    numbers = {name: _NUMBER for name in entry if name not in _TEXTS} if isinstance(entry, dict) else {}
+    texts = {name: check for name, check in _TEXTS.items() if name == "event" or (isinstance(entry, dict) and name in entry)}
+    if problems := schema.problems(entry, {**numbers, **texts, "step": schema.integer()}):
+        raise ValueError("; ".join(problems[:3]))
+    return entry
+
+
+def draw_curves(entries: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
+    """Draws the log's training loss, validation loss and scores into files, whose suffixes name the format (.png, .svg)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    steps = [entry for entry in entries if entry.get("event") == "step"]
+    validations = [entry for entry in entries if entry.get("event") == "validation"]
+    if steps:
+        axes.plot(*_column(steps, "loss"), color="C0", alpha=0.25, linewidth=0.8)
+        axes.plot(*_means(*_column(steps, "loss")), color="C0", label="training loss (with smoothing)")
+    if validations:
+        axes.plot(*_column(validations, "loss"), color="C1", marker=".", label="validation loss")
+        _scores(axes.twinx(), validations)
+    axes.set(xlabel="step", ylabel="loss per token", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    for path in paths:
+        pictures.save(figure, path)
+
+
+def _scores(axes: Any, validations: Sequence[Mapping[str, Any]]) -> None:
+    axes.set(ylim=(0, 100), ylabel="score")
+    for index, name in enumerate(name for name in ("exact_match", "bleu") if name in validations[-1]):
+        axes.plot(*_column(validations, name), color=f"C{index + 2}", linestyle="--", marker=".", label=name.replace("_", " "))
+
+
+def _column(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    present = [entry for entry in entries if name in entry]
+    return [entry["step"] for entry in present], [entry[name] for entry in present]
+
+
+def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    parts = min(SMOOTHED, len(steps))
+    return tuple([float(part.mean()) for part in np.array_split(np.array(column), parts)] for column in (steps, values))  # type: ignore[return-value]
 
 
 class Report:
-    """Prints to standard error."""
+    """Prints to standard error: a line for every event, and on a terminal a bar with loss, speed and time left."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.choices import parse_settings
+from ..reading import parse_settings
 from . import schema, settings, tasks
 from .corpus import Corpus, answer_limits
-from .folder import check
-from .manifest import Manifest, read_tokens, write_tokens
+from .manifest import Manifest, check, read_tokens, write_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
 

@@ -1,16 +1,25 @@
-"""What the fields of a run's files and options must be: tables of checks, each with the words that its message says."""
+"""JSON objects: what their fields must be, in tables of checks, and files of them that a fingerprint binds."""
 
-from collections.abc import Callable, Collection, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from reference_numpy.fields import Fields, is_integer, is_number
 from reference_numpy.suggestions import LONGEST_NAME
 
-__all__ = ["BOOLEAN", "LARGEST", "OBJECT", "Check", "Table", "choice", "integer", "number", "optional", "problems", "several", "text"]
+from ..reading import read_json
+
+__all__ = [
+    "BOOLEAN", "FINGERPRINT", "LARGEST", "OBJECT", "Check", "Table", "choice", "dump", "fingerprint", "integer", "load", "number",
+    "optional", "problems", "several", "text",
+]  # fmt: skip
 
 LARGEST = Fields.LARGEST
 Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
 Table = Mapping[str, Check]
+FINGERPRINT = "fingerprint"
 
 BOOLEAN: Check = (lambda value: isinstance(value, bool), "true or false")
 OBJECT: Check = (lambda value: isinstance(value, dict), "an object")
@@ -46,12 +55,33 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
         return [f"{where or 'it'} must be an object; got {fields!r:.{LONGEST_NAME}}"]
     prefix = f"{where}." if where else ""
     found = [f"{prefix}{name} is missing" for name in table if name not in fields]
-    found += [f"{prefix}{name:.{LONGEST_NAME}} is unknown" for name in list(_unknown(fields, table))[:3]]
+    found += [f"{prefix}{name:.{LONGEST_NAME}} is unknown" for name in [name for name in fields if name not in table][:3]]
     for name, (good, wanted) in table.items():
         if name in fields and not good(fields[name]):
             found.append(f"{prefix}{name} must be {wanted}; got {fields[name]!r:.{LONGEST_NAME}}")
     return found
 
 
-def _unknown(fields: Collection[str], table: Table) -> Collection[str]:
-    return [name for name in fields if name not in table]
+def dump(fields: Mapping[str, Any]) -> str:
+    """The JSON of a file, with the fingerprint of its fields."""
+    plain = json.loads(json.dumps(fields, allow_nan=False))
+    return json.dumps(plain | {FINGERPRINT: fingerprint(plain)}, indent=2) + "\n"
+
+
+def load(path: Path, table: Table) -> dict[str, Any]:
+    """The fields of a file of `dump`.
+
+    Raises ValueError where it is none, where the fields are not as the table says, and where one of them is not what was written.
+    """
+    fields = read_json(path)
+    wrong = problems(fields, {**table, FINGERPRINT: text()})
+    if not wrong and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
+        wrong = [f"its fields have been changed: their fingerprint is {found}"]
+    if wrong:
+        raise ValueError("\n  ".join(wrong))
+    return fields
+
+
+def fingerprint(fields: Mapping[str, Any]) -> str:
+    """Of an object's fields, whatever their order."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

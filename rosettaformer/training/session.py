@@ -1,26 +1,22 @@
 """One call of `train`: a trainer for the run, the loop, and what follows when it ends."""
 
-import contextlib
-import fcntl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from reference_numpy import parameters
 
 from ..checkpoints import canonical
-from . import curve, evaluate
-from . import log as logs
-from .average import average
+from . import answers
 from .backends import Trainer
-from .interruption import Interruption
-from .log import Log
-from .loop import Loop
-from .progress import Progress
-from .report import Report
+from .loop import Interruption, Loop
+from .manifest import Progress
+from .report import Log, Report, draw_curves, read_log
 from .run import Run
-from .store import Store
+from .store import Store, average
 
 __all__ = ["train"]
 
@@ -72,7 +68,7 @@ def _finish(loop: Loop, reason: str) -> None:
     paths = store.models()[-run.manifest.free["average"] :]
     mean = average(paths)
     canonical.save(store.average, mean.config, mean.parameters)
-    curve.draw(logs.read(run.folder / LOG), [run.folder / name for name in CURVES])
+    draw_curves(read_log(run.folder / LOG), [run.folder / name for name in CURVES])
     report.say(
         f"step {loop.progress.steps}: {reason}; the checkpoints are in {run.folder}, average.safetensors is the mean of {len(paths)}"
     )
@@ -85,20 +81,17 @@ def _test(loop: Loop, averaged: Mapping[str, np.ndarray]) -> None:
     run, state = loop.run, loop.trainer.state()
     for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
         loop.trainer.load_state(state | values, loop.progress.steps)
-        scores = evaluate.scores(loop.trainer, run.task, run.tokens, run.data.test, loop.decoding())
+        scores = answers.scores(loop.trainer, run.task, run.tokens, run.data.test, loop.decoding())
         loop.log.write({"event": "test", "step": loop.progress.steps, "checkpoint": name, "pairs": len(run.data.test)} | scores)
         loop.report.scores(f"test, {name} ({len(run.data.test)} pairs)", scores)
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path) -> AbstractContextManager[object]:
     """Refuses a second call on the same run. The system ends the lock with the process, however that ends."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process trains the run in {folder}") from None
-        yield
+    try:
+        return FileLock(folder / "lock", blocking=False).acquire()
+    except Timeout:
+        raise ValueError(f"another process trains the run in {folder}") from None
 
 
 def _failure(loop: Loop, error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.recipe import PAPER, Recipe
 
-from ..checkpoints.choices import parse_settings
+from ..reading import parse_settings
 from .backends import BACKENDS
 from .schema import Table, choice, integer, number, optional, several, text
 

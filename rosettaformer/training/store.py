@@ -17,20 +17,19 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ..checkpoints import CheckpointError, canonical, container, strict
-from ..checkpoints.replacing import replacing
+from ..atomic import replacing
+from ..checkpoints import Checkpoint, CheckpointError, canonical, container, strict
 from . import schema
-from .folder import dump, load
-from .progress import FIELDS, Progress
+from .manifest import PROGRESS, Progress
 
-__all__ = ["Store"]
+__all__ = ["Store", "average", "digest"]
 
 _STEP = re.compile(r"step-(\d{8,})")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _MODEL, _OPTIMIZER, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
 _MOMENTS = ("first_moment", "second_moment")
 _DIGESTS = (lambda value: isinstance(value, dict) and {*value} == {_MODEL, _OPTIMIZER}, f"an object of {_MODEL} and {_OPTIMIZER}")
-_FIELDS: schema.Table = {**FIELDS, "sha256": _DIGESTS}
+_FIELDS: schema.Table = {**PROGRESS, "sha256": _DIGESTS}
 State = dict[str, np.ndarray]  # as Trainer.state gives it
 Take = Callable[[State, Progress], None]
 Newest = tuple[tuple[State, Progress] | None, list[str]]
@@ -66,8 +65,8 @@ class Store:
             canonical.save(temporary / _MODEL, config, _part(state, "parameters"))
             moments = {name: value for name, value in state.items() if not name.startswith("parameters.")}
             container.write(temporary / _OPTIMIZER, moments, {})
-            digests = {name: _digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
-            (temporary / _PROGRESS).write_text(dump(progress.to_dict() | {"sha256": digests}), encoding="utf-8")
+            digests = {name: digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
+            (temporary / _PROGRESS).write_text(schema.dump(progress.to_dict() | {"sha256": digests}), encoding="utf-8")
         for path in self.paths()[: -self.keep]:
             self._remove(path)
 
@@ -108,6 +107,26 @@ class Store:
             shutil.rmtree(temporary)
 
 
+def average(paths: Sequence[Path]) -> Checkpoint:
+    """The mean over canonical checkpoints of one config, added up in float64: the paper translates with that of the last ones.
+
+    Vaswani et al. 2017, section 6.1.
+
+    Raises ValueError where there is none, and where the configs differ.
+    """
+    if not paths:
+        raise ValueError("an average needs at least one checkpoint")
+    first = canonical.load(paths[0])
+    sums = {name: value.astype(np.float64) for name, value in first.parameters.items()}
+    for path in paths[1:]:
+        checkpoint = canonical.load(path)
+        if checkpoint.config != first.config:
+            raise ValueError(f"checkpoints of one config are averaged; {path} has another than {paths[0]}")
+        for name, value in checkpoint.parameters.items():
+            sums[name] += value
+    return Checkpoint(first.config, {name: (value / len(paths)).astype(first.parameters[name].dtype) for name, value in sums.items()})
+
+
 def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     model = canonical.load(path / _MODEL)
     if model.config != config:
@@ -117,8 +136,8 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     shapes = {f"{part}.{name}": value.shape for part in _MOMENTS for name, value in model.parameters.items()}
     if problems := optimizer.problems or strict.problems(optimizer.tensors, shapes):
         raise CheckpointError(path / _OPTIMIZER, problems)
-    said = load(path / _PROGRESS, _FIELDS)
-    if others := [name for name, wanted in said.pop("sha256").items() if wanted != _digest(path / name)]:
+    said = schema.load(path / _PROGRESS, _FIELDS)
+    if others := [name for name, wanted in said.pop("sha256").items() if wanted != digest(path / name)]:
         raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
     progress = Progress.from_dict(said)
     if progress.steps != _steps(path):
@@ -127,7 +146,8 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     return parameters | {name: np.array(value) for name, value in optimizer.tensors.items()}, progress
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

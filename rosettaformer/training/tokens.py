@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from .tasks.task import Pair
+from .tasks import Pair
 
 __all__ = ["END", "PADDING", "START", "Tokens", "digest"]
 

@@ -1,19 +1,27 @@
-"""Translating texts with a run's model."""
+"""Translating texts with a run's model, and what a translation attended to."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from reference_numpy import attention, parameters
+
+from .. import pictures
 from ..checkpoints import Checkpoint, canonical
+from ..conformance.case import Case
+from ..conformance.reference import trace
 from .answers import Decoding, Hypothesis, answer
 from .backends import Trainer
 from .manifest import Manifest
 from .store import Store
 from .tokens import Tokens
 
-__all__ = ["CHECKPOINTS", "Translation", "load_model", "translate"]
+__all__ = ["CHECKPOINTS", "Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
 
 CHECKPOINTS = ("last", "average", "best")
+SHADES = " .:-=+*#%@"
 
 
 @dataclass(frozen=True)
@@ -78,3 +86,46 @@ def _words(tokens: Tokens, text: str) -> list[list[int]]:
     """The ids of every word without its END; all but the first begin with their space."""
     first, *rest = text.split()
     return [ids[:-1] for ids in tokens.source([first, *(f" {word}" for word in rest)])]
+
+
+def attention_weights(model: Checkpoint, source: Sequence[int], target: Sequence[int]) -> np.ndarray:
+    """The weights `t s` of the last layer's cross-attention, mean over heads, as the reference computes them; each row adds up to 1.
+
+    target: ids from START on; row t belongs to the token after target t.
+    """
+    inputs = {"source": np.array([source]), "target": np.array([target])}
+    path = f"decoder.layers.{model.config.decoder_layers - 1}.cross_attention"
+    call = trace.record(Case("translation", "transformer", model.config, inputs, model.parameters).at("float64"))[path]
+    _, weights_bhts = attention.multi_head_attention(parameters.nest(call.parameters), **call.inputs, return_weights=True)
+    return weights_bhts[0].mean(axis=0)
+
+
+def attention_table(weights_ts: np.ndarray, source: Sequence[str], target: Sequence[str]) -> str:
+    """The weights as text: a line a target word, a column a source word, the darker the larger."""
+    width = max(map(len, target))
+    head = [f"{'':{width}}  {index:>2} {word}" for index, word in enumerate(source)]
+    numbers = f"{'':{width}}  " + " ".join(f"{index:>2}" for index in range(len(source)))
+    lines = [
+        f"{word:>{width}}  " + " ".join(2 * SHADES[min(int(weight * len(SHADES)), len(SHADES) - 1)] for weight in row)
+        for word, row in zip(target, weights_ts, strict=True)
+    ]
+    return "\n".join([*head, numbers, *lines])
+
+
+def draw_attention(path: Path, weights_ts: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
+    """The weights as a picture, in the format of the path's suffix."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2 + 0.35 * len(source), 1.5 + 0.3 * len(target)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(weights_ts, vmin=0, vmax=1, cmap="Greys", aspect="auto")
+    axes.set_xticks(range(len(source)), [_plain(word) for word in source], rotation=60, ha="right")
+    axes.set_yticks(range(len(target)), [_plain(word) for word in target])
+    axes.set(xlabel="source", ylabel="answer")
+    figure.colorbar(image, label="attention weight")
+    pictures.save(figure, path)
+
+
+def _plain(word: str) -> str:
+    """The word without what matplotlib takes for mathematics."""
+    return word.replace("$", r"\$")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from impl_jax.devices import settings
+from impl_jax.framework import settings
 from impl_jax.schedule import noam
 
 from ..problem import Problem

@@ -48,11 +48,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
         return Row("torch", name, start, _read, peer=True, comparable=comparable)
 
-    return [
-        row("transformers Marian", marian, True),
-        row("transformers BART", _bart, False),
-        row("transformers T5", _t5, False),
-    ]
+    return [row("transformers Marian", marian, True), row("transformers BART", _bart, False), row("transformers T5", _t5, False)]
 
 
 def marian(problem: Problem) -> nn.Module:

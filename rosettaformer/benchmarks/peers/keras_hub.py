@@ -21,7 +21,7 @@ def rows(problem: Problem) -> list[Row]:
 
 
 def _start(problem: Problem, jit_compile: bool) -> Call:
-    from impl_tf.backend import keras  # chooses the backend before KerasHub does
+    from impl_tf.framework import keras  # chooses the backend before KerasHub does
 
     del keras
     import keras_hub

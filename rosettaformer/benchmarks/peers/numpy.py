@@ -1,7 +1,7 @@
-"""The NumPy truth, timed as one more implementation."""
+"""The NumPy reference, timed as one more implementation."""
 
 from reference_numpy import parameters
-from reference_numpy import transformer as truth
+from reference_numpy import transformer as reference
 
 from ..problem import Problem
 from ..rows import Row
@@ -24,7 +24,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
     def call() -> object:
         if problem.task.kind == "encoder":
-            return truth.encode(nested, config, problem.source)
-        return truth.transformer(nested, config, problem.source, problem.target)
+            return reference.encode(nested, config, problem.source)
+        return reference.transformer(nested, config, problem.source, problem.target)
 
     return [Row("numpy", "reference_numpy", lambda: call)]

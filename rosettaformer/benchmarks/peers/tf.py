@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from impl_tf import weights
-from impl_tf.compiled import compiled
+from impl_tf.fast.compiled import compiled
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 

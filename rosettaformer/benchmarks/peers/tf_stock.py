@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from impl_tf import weights
-from impl_tf.backend import keras
+from impl_tf.framework import keras
 from impl_tf.schedule import Noam
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding

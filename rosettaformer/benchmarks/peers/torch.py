@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from impl_torch import weights
-from impl_torch.compiled import compiled
+from impl_torch.fast.compiled import compiled
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 

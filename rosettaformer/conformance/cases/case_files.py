@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints import container
-from ...checkpoints.reading import read_bytes, read_json
 from ...processes import Answer, printable
+from ...reading import read_bytes, read_json
 from ..case import SUITE_VERSION, Case
 
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]

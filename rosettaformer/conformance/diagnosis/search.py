@@ -22,7 +22,7 @@ from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 
-__all__ = ["Answers", "Search"]
+__all__ = ["Answers", "Search", "ordered_pairs"]
 
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
@@ -81,7 +81,7 @@ class Search:
         progress is called with the share that is done.
         """
         settings = self.hypotheses.settings
-        pairs = list(_pairs([*self.hypotheses.defects, *settings]))
+        pairs = list(ordered_pairs([*self.hypotheses.defects, *settings]))
         found = []
         for count, pair in enumerate(pairs):
             if count % 100 == 0:
@@ -195,7 +195,7 @@ class Search:
         return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
 
 
-def _pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
+def ordered_pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
     """Every two candidates; in both orders where they alter the same function, since one may not call what the other left there."""
     for first, second in itertools.combinations(candidates, 2):
         yield first, second

@@ -15,9 +15,9 @@ import numpy as np
 
 from reference_numpy.suggestions import known
 
-from ...checkpoints.reading import parse_json
 from ...processes import Answer, Program, limited_threads, printable
 from ...processes.wire import answer_limit
+from ...reading import parse_json
 from ..case import DTYPES, Case
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
@@ -26,7 +26,7 @@ from ..result import NOT_STARTED
 from .process import RESTARTS
 from .server import UNEQUAL, equal
 
-__all__ = ["PREFIX", "Command"]
+__all__ = ["PREFIX", "Command", "batches"]
 
 PREFIX = "command:"  # of the names of such ports
 BATCH_BYTES = 1 << 28  # the cases of one call of the command take at most about so much of the disk
@@ -70,7 +70,7 @@ class Command:
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         """The answers to many cases, in their order. limit: seconds in which another answer must appear."""
-        for batch in _batches(cases):
+        for batch in batches(cases):
             yield from self._batch(batch, limit)
 
     def _batch(self, batch: list[Case], limit: float) -> Iterator[Answer]:
@@ -157,14 +157,14 @@ def _paths(case: Case) -> list[str]:
     return [path, f"again/{path}"] if case.twice else [path]
 
 
-def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
-    """Cases whose files do not take too much of the disk at a time, and whose paths are all different."""
+def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Case]]:
+    """Cases whose files take about so many bytes of the disk at a time, and whose paths are all different."""
     batch: list[Case] = []
     paths: set[str] = set()
     size = 0
     for case in cases:
         weight = _weight(case)
-        if batch and (size + weight > BATCH_BYTES or paths & {*_paths(case)}):
+        if batch and (size + weight > most or paths & {*_paths(case)}):
             yield batch
             batch, paths, size = [], set(), 0
         batch.append(case)

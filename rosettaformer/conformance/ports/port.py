@@ -14,9 +14,9 @@ from typing import Any
 from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
-from ...checkpoints.reading import read_bytes
 from ...extras import install
 from ...processes import printable, words
+from ...reading import read_bytes
 from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
 

@@ -23,7 +23,7 @@ from .questions import asked
 from .side_effects import Watch
 from .signature import hint
 
-__all__ = ["UNEQUAL", "equal"]
+__all__ = ["UNEQUAL", "equal", "reply"]
 
 UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
 
@@ -32,7 +32,7 @@ class _Wrong(Exception):
     """The port returned no arrays; the message says what is required and what came."""
 
 
-def _reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
+def reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
     """The port's answer, or why there is none."""
     arguments: list[Any] = []
     try:
@@ -101,7 +101,7 @@ def _start(name: str) -> tuple[Answer, Reply | None]:
     try:
         port = Port(name)
         watch = Watch()
-        return ("ready", port.describe()), lambda *question: _reply(port, watch, *question)
+        return ("ready", port.describe()), lambda *question: reply(port, watch, *question)
     except MissingBackend as error:
         return ("missing", message(error)), None
     except BaseException as error:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints import replacing
+from ... import atomic
 from ..diagnosis import Diagnosis
 from ..runner import describe_ports
 from . import junit
@@ -20,7 +20,7 @@ def require(paths: Iterable[Path]) -> None:
     """Raises ValueError, before a long run, where a report could not be written after it."""
     for path in paths:
         if str(path) != STDOUT:
-            replacing.require(path)
+            atomic.require(path)
 
 
 def write(
@@ -50,5 +50,5 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    with replacing.replacing(path) as temporary:
+    with atomic.replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

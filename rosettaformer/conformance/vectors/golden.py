@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...atomic import replacing
 from ...checkpoints import container
 from ..case import DTYPES, SUITE_VERSION, Case
 from ..cases import all_cases
@@ -51,19 +52,8 @@ def export(directory: Path, cases: Sequence[Case]) -> None:
         names = {MANIFEST, *(row["file"] for row in seal.read(directory)["cases"])}
         if others := sorted({path.name for path in target.iterdir()} - names):
             raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
-    if not target.parent.is_dir():
-        raise ValueError(f"the folder {target.parent} does not exist")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as aside:
-        new, old = Path(aside, "new"), Path(aside, "old")
-        generate(new, [case.id for case in cases])
-        if target.is_dir():
-            target.rename(old)
-        try:
-            new.rename(target)
-        except OSError:
-            if old.is_dir():
-                old.rename(target)
-            raise
+    with replacing(target, folder=True) as temporary:
+        generate(temporary, [case.id for case in cases])
 
 
 def verify(directory: Path) -> list[Finding]:

@@ -22,7 +22,7 @@ from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
 from ..reference import tolerance
 from .seal import digest, sealed
 
-__all__ = ["generate", "made_with"]
+__all__ = ["environment", "generate", "made_with"]
 
 # OpenBLAS takes another kernel, which adds up in another order, on every generation of processors; these run on all of them.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
@@ -32,13 +32,13 @@ def generate(directory: Path, ids: Sequence[str]) -> None:
     """Writes the vectors of these cases into a new folder. Raises RuntimeError where the process fails."""
     directory.mkdir()
     process = subprocess.run(
-        [sys.executable, "-m", __name__, str(directory)], input=json.dumps(list(ids)), text=True, capture_output=True, env=_environment()
+        [sys.executable, "-m", __name__, str(directory)], input=json.dumps(list(ids)), text=True, capture_output=True, env=environment()
     )
     if process.returncode:
         raise RuntimeError(f"the vectors could not be made:\n{process.stderr}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of arithmetic that does not depend on the processor.
 
     Three libraries choose code by the processor: OpenBLAS for products; NumPy for exp, tanh, sin and others, by its dispatched

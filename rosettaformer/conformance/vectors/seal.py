@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints.reading import read_json
+from ...reading import read_json
 from ..cases.case_files import MANIFEST
 
 __all__ = ["SEAL", "digest", "problems", "read", "sealed"]

@@ -1,24 +1,91 @@
-"""Tasks: pairs of texts to learn from, and held-out ones to be judged on. One file each."""
+"""Tasks: pairs of texts to learn from, and held-out ones to be judged on."""
 
+import abc
 import dataclasses
+import hashlib
 import importlib
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
 
 from reference_numpy.suggestions import known
 
-from .task import Data, Pair, Task
+from .. import schema
 
-__all__ = ["TASKS", "Data", "Pair", "Task", "create", "kind", "options"]
+__all__ = ["TASKS", "Data", "Pair", "Task", "bleu", "create", "exact_match", "kind", "options", "split"]
 
 # name -> (module, class), imported when it is asked for
 TASKS = {
-    "number-words": ("number_words", "NumberWords"),
-    "copy": ("strings", "Copy"),
-    "reverse": ("strings", "Reverse"),
+    "number-words": ("generated", "NumberWords"),
+    "copy": ("generated", "Copy"),
+    "reverse": ("generated", "Reverse"),
     "files": ("files", "Files"),
     "gettext": ("catalogues", "Catalogues"),
 }
+
+
+# the type of an option -> what its value must be
+_FIELDS: Mapping[Any, schema.Check] = {
+    int: schema.integer(-schema.LARGEST), bool: schema.BOOLEAN, str: schema.text(), str | None: schema.optional(schema.text(10_000)),
+    tuple[str, ...]: schema.several(schema.text(10_000)),
+}  # fmt: skip
+
+Pair = tuple[str, str]  # a source text and its target text
+
+
+@dataclass(frozen=True)
+class Data:
+    """The pairs of a task.
+
+    epoch: number -> the training pairs of that epoch, a function of the task's options alone. validation, test: held out of every epoch.
+    notes: what a user should know of how they were made.
+    """
+
+    epoch: Callable[[int], Sequence[Pair]]
+    validation: Sequence[Pair]
+    test: Sequence[Pair]
+    notes: Sequence[str] = ()
+
+    def digest(self) -> str:
+        """A fingerprint of the pairs: two runs with the same one learn from the same data."""
+        pairs = [list(self.epoch(0)), list(self.validation), list(self.test)]
+        return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """The options that every task takes; a task is a subclass with its own, a name and `data`.
+
+    held_out: how many pairs validate, and how many others test. seed: of everything random.
+    Raises ValueError on options out of range.
+    """
+
+    name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that suit the task better than the general ones
+    held_out: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        table = {field.name: _FIELDS[field.type] for field in dataclasses.fields(self)}
+        if found := schema.problems({name: getattr(self, name) for name in table}, table, "task"):
+            raise ValueError("\n  ".join(found))
+        if self.held_out < 1:
+            raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
+
+    @abc.abstractmethod
+    def data(self) -> Data:
+        """The pairs; raises ValueError where there are none, or too few."""
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """How good answers are, by the name of the measure; each lies between 0 and 100."""
+        return {"exact_match": exact_match(answers, references), "bleu": bleu(answers, references)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the options, as JSON can hold them."""
+        return {"name": self.name} | dataclasses.asdict(self)
 
 
 def create(name: str, given: Mapping[str, Any]) -> Task:
@@ -47,3 +114,35 @@ def _flags(name: str) -> str:
 
 def _flag(option: str) -> str:
     return "--" + option.removesuffix("_language").replace("_", "-")
+
+
+def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = (), *, key: Callable[[str], str] = str) -> Data:
+    """Pairs in random order, split so that sources with the same key stay on one side.
+
+    Raises ValueError where nothing would be left to train on, or to validate on.
+    """
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(key(pair[0]), []).append(pair)
+    if len(groups) < 2 * held_out + 1:
+        raise ValueError(
+            f"the validation set would be empty, or nothing left to train on: {held_out} pairs for validation and {held_out} for test "
+            f"need more than {2 * held_out} different sources; got {len(groups)} (a smaller --held-out?)"
+        )
+    order = np.random.default_rng(seed).permutation(len(groups))
+    shuffled = [list(groups.values())[index] for index in order]
+    validation, test = ([group[0] for group in shuffled[start : start + held_out]] for start in (0, held_out))
+    train = [pair for group in shuffled[2 * held_out :] for pair in group]
+    return Data(lambda _: train, validation, test, notes)
+
+
+def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
+    """The percentage of answers that equal their reference."""
+    return 100 * sum(map(str.__eq__, answers, references)) / len(references)
+
+
+def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
+    """Corpus BLEU with sacrebleu's defaults (13a tokens, mixed case, exponential smoothing), from 0 to 100 (Post 2018)."""
+    import sacrebleu
+
+    return sacrebleu.corpus_bleu(list(answers), [list(references)]).score

@@ -1,21 +1,32 @@
-"""Translations that are on the machine already: the message catalogues (.mo) of its programs."""
+"""Translations that are on the machine already: the message catalogues (.mo) of its programs, and which messages are sentences."""
 
-import gettext
-import io
+import re
 import struct
 import sys
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...checkpoints.reading import read_bytes
-from . import messages
-from .task import Data, Pair, Task, split
+from ...reading import read_bytes
+from . import Data, Pair, Task, split
 
-__all__ = ["Catalogues"]
+__all__ = ["Catalogues", "clean", "key", "usable"]
 
-_CONTEXT = "\x04"  # stands between a message's context and the message
+LONGEST = 200  # characters
+LETTERS = 0.6  # of what is not space
+RATIO = 2.0  # of the lengths, each with SLACK added, since short words differ more
+SLACK = 8
+
+_PLACEHOLDER = re.compile(
+    r"%(?:\d+\$)?[-+ #0']*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGaAcspn%]"  # C
+    r"|%\(\w+\)[-#0 +]*\d*\.?\d*[a-z]|\$\{\w+\}|\$\w+|\{[^{}]*\}|%\d"  # Python, shell, braces, Qt
+)
+_MARKUP = re.compile(r"</?[a-zA-Z!?][^>]*>|&#?\w+;|\\[a-zA-Z]|https?://|www\.|--?\w+=|(?:^|\s)--?\w|\s{3}")
+_ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
+_APPENDED = re.compile(r"\s*\([_&]\w\)")  # as languages without these letters write it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +56,7 @@ class Catalogues(Task):
         folders = [Path(folder) for folder in self.catalogues] or _system_folders()
         files = sorted(file for folder in folders for file in folder.glob(f"{language}/LC_MESSAGES/*.mo") if not _is_list_of_names(file))
         read = [pair for file in files for pair in _read(file)]
-        pairs = _distinct([pair for pair in map(messages.clean, read) if messages.usable(pair)])
+        pairs = _distinct([pair for pair in map(clean, read) if usable(pair)])
         if not pairs:
             raise ValueError(_nothing(language, folders, len(files)))
         notes = [f"{len(pairs)} pairs of {len(read)} messages in {len(files)} catalogues ({language})"]
@@ -65,19 +76,16 @@ def _is_list_of_names(file: Path) -> bool:
 
 def _read(file: Path) -> Iterator[Pair]:
     """Every message and its translation; of plural forms the singular, where the language tells them apart. A damaged file has none."""
+    import polib
+
     try:
-        # the standard library parses a catalogue and offers no way to list it
-        catalogue = vars(gettext.GNUTranslations(io.BytesIO(_sound(read_bytes(file)))))["_catalog"]
-    except (OSError, ValueError, LookupError, struct.error, TypeError):
+        catalogue = polib.mofile(_sound(read_bytes(file)))
+    except (OSError, ValueError, LookupError, struct.error):
         return
-    for message, translation in catalogue.items():
-        if isinstance(message, tuple):
-            text, form = message
-            if form or (text, 1) not in catalogue:
-                continue
-            message = text
-        if message and translation:  # the empty message is the header
-            yield message.rpartition(_CONTEXT)[2], translation
+    for entry in catalogue:
+        translation = entry.msgstr_plural[0] if 1 in entry.msgstr_plural else entry.msgstr
+        if entry.msgid and translation:
+            yield entry.msgid, translation
 
 
 def _sound(content: bytes) -> bytes:
@@ -95,11 +103,11 @@ def _distinct(pairs: list[Pair]) -> list[Pair]:
     seen: tuple[set[str], set[str]] = set(), set()
     kept = []
     for pair in pairs:
-        keys = [messages.key(text) for text in pair]
-        if not any(key in known for key, known in zip(keys, seen, strict=True)):
+        keys = [key(text) for text in pair]
+        if keys[0] not in seen[0] and keys[1] not in seen[1]:
             kept.append(pair)
-        for key, known in zip(keys, seen, strict=True):
-            known.add(key)
+        for side in (0, 1):
+            seen[side].add(keys[side])
     return kept
 
 
@@ -111,3 +119,43 @@ def _nothing(language: str, folders: list[Path], files: int) -> str:
         f"translations lack them: install a language pack (Debian, Ubuntu: apt install language-pack-{language} or any translated "
         "program, outside a container that excludes /usr/share/locale), or name a folder with --catalogues"
     )
+
+
+def clean(pair: Pair) -> Pair:
+    """The pair without outer space and without accelerators, the marks of a menu's keyboard letters, which only pairs have."""
+    texts = [_APPENDED.sub("", text.strip()) for text in pair]
+    for mark in "_&":
+        if all(text.count(mark) <= 1 for text in texts) and mark in texts[0]:
+            texts = [_ACCELERATOR.sub("", text) if mark in text else text for text in texts]
+    return texts[0], texts[1]
+
+
+def usable(pair: Pair) -> bool:
+    """Whether both sides are one short line of words without markup, with the same placeholders, and not the same."""
+    source, target = pair
+    shares = [_share_of_letters(_PLACEHOLDER.sub("", text)) for text in pair]
+    lengths = sorted((len(source) + SLACK, len(target) + SLACK))
+    return (
+        all(0 < len(text) <= LONGEST and text.isprintable() and not _MARKUP.search(text) for text in pair)
+        and min(shares) >= LETTERS
+        and lengths[1] <= RATIO * lengths[0]
+        and _placeholders(source) == _placeholders(target)
+        and key(source) != key(target)
+    )
+
+
+def key(text: str) -> str:
+    """What near-duplicates share: the text without case, accents of compatibility, punctuation and accelerators, its digits as 0."""
+    plain = unicodedata.normalize("NFKC", _APPENDED.sub("", text)).casefold()
+    words = re.sub(r"[_&]", "", plain)
+    return " ".join(re.sub(r"[^\w\s]", " ", re.sub(r"\d+", "0", words)).split())
+
+
+def _placeholders(text: str) -> Counter[str]:
+    """How often each placeholder stands in a text; their order may differ where they are numbered."""
+    return Counter(re.sub(r"\d+\$", "", found) for found in _PLACEHOLDER.findall(text))
+
+
+def _share_of_letters(text: str) -> float:
+    marks = [character for character in text if not character.isspace()]
+    return sum(unicodedata.category(character)[0] in "LM" for character in marks) / max(len(marks), 1)

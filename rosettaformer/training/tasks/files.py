@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..lines import damage, decode, read
-from .task import Data, Pair, Task, split
+from ...reading import damage, decode, read_lines
+from . import Data, Pair, Task, split
 
 __all__ = ["Files"]
 
@@ -83,7 +83,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     with path.open("rb") as file:
-        yield from read(file)
+        yield from read_lines(file)
 
 
 def _message(shown: list[Problem], count: int) -> str:

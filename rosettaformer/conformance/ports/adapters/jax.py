@@ -13,8 +13,8 @@ import jaxlib
 import numpy as np
 from flax import nnx
 
-from impl_jax import devices, weights
-from impl_jax.compiled import compiled
+from impl_jax import framework, weights
+from impl_jax.fast.compiled import compiled
 from reference_numpy import parameters as canonical
 
 from ...case import Case
@@ -51,8 +51,8 @@ class Adapter:
         mode = case.mode or self.modes[0]
         if mode not in self.modes:
             raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
-        device = devices.device(case.device)
-        with devices.settings(case.device, case.dtype), _unsupported():
+        device = framework.device(case.device)
+        with framework.settings(case.device, case.dtype), _unsupported():
             if forward := forward_of(case.component):
                 return self._gradients(dataclasses.replace(case, component=forward), device, mode == "compiled")
             function, inputs = self._built(case, device)
@@ -67,8 +67,8 @@ class Adapter:
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
         """
-        device = devices.device(case.device)
-        with devices.settings(case.device, case.dtype), _unsupported(), _eagerly():
+        device = framework.device(case.device)
+        with framework.settings(case.device, case.dtype), _unsupported(), _eagerly():
             function, inputs = self._built(case, device)
             modules = matching.submodules(function, case, self.renamed, nnx.Module)
             results = []

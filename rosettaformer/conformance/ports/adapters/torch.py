@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from impl_torch import weights
-from impl_torch.compiled import compiled
+from impl_torch.fast.compiled import compiled
 from reference_numpy import layout, parameters
 
 from ...case import Case

@@ -1,0 +1,70 @@
+"""Attention of many queries, in chunks, so that memory grows with s, not with t s; and of few, to keys that lie by head."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..mask import combine_masks
+from ..precision import upcast_dtype
+from ..softmax import softmax
+
+__all__ = ["attend_by_head", "chunk_length", "in_chunks"]
+
+
+def chunk_length(batch: int, heads: int, target: int, source: int) -> int:
+    """The number of queries whose weights are computed together; 0 where all of them are, or a size is symbolic.
+
+    A chunk has at most 2^22 weights on a CPU, about what its cache holds, and 2^28 elsewhere.
+    """
+    if not all(isinstance(size, int) for size in (batch, heads, target, source)):
+        return 0
+    length = max(1, (1 << 22 if jax.default_backend() == "cpu" else 1 << 28) // max(1, batch * heads * source))
+    return length if length < target else 0
+
+
+def in_chunks(
+    attention: Callable[..., Any],
+    length: int,
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: jax.Array | None = None,
+    bias_bhts: jax.Array | None = None,
+    causal: bool = False,
+) -> jax.Array:
+    """`attention(query, key, value, mask, bias)` of `length` queries at a time; the backward pass computes their weights again."""
+    target, source = query_bthk.shape[1], key_bsgk.shape[1]
+
+    def rows(x_bhts: jax.Array | None, start: Any, count: int) -> jax.Array | None:
+        return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)
+
+    @functools.partial(jax.checkpoint, static_argnums=1)
+    def attend(start: Any, count: int) -> Any:
+        mask_bhcs = rows(mask_bhts, start, count)
+        if causal:
+            last_c = start + jnp.arange(count) + source - target
+            mask_bhcs = combine_masks(mask_bhcs, (jnp.arange(source) <= last_c[:, None])[None, None])
+        query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
+        return attention(query_bchk, key_bsgk, value_bsge, mask_bhcs, rows(bias_bhts, start, count))
+
+    whole = target - target % length
+    output_nbche = jax.lax.map(lambda start: attend(start, length), jnp.arange(0, whole, length))
+    output_bthe = jax.lax.collapse(jnp.moveaxis(output_nbche, 0, 1), 1, 3)
+    return output_bthe if whole == target else jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+
+
+def attend_by_head(query_bthk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
+    """`scaled_dot_product_attention`, `b t h e`, of few queries: the heads that share a key head are rows of one product.
+
+    Keys and values have the heads before the positions, so that each head reads its own without a jump.
+    """
+    (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
+    query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
+    dtype = upcast_dtype(query_bthk.dtype)
+    logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype) * size**-0.5
+    weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(query_bthk.dtype)
+    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
+    return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

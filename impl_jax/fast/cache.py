@@ -1,0 +1,101 @@
+"""A cache of fixed length, which programs write in place, and the decoder's step on it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..framework import is_traced
+from ..layers import DecoderLayer
+from ..mask import padding_mask
+from ..positional_encoding import positional_encoding, token_positions
+from ..transformer import Transformer
+from .attention import attend_by_head
+
+__all__ = ["Cache", "empty", "forward_step", "next_tokens"]
+
+# source_mask_bs; target_mask_bt, False where nothing has been read; layers: the keys and values of each, of self_attention and
+# cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` lie as `attend_by_head` reads them.
+Cache = Mapping[str, Any]
+Pair = tuple[jax.Array, jax.Array]
+
+
+def empty(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
+    """`start_cache` on what has been checked."""
+    batch, sizes = len(memory_bsd), model.config.sizes
+    nothing = tuple(jnp.zeros((batch, sizes["g"], length, sizes[size]), memory_bsd.dtype) for size in "ke")
+    return {
+        "read": jnp.zeros((), jnp.int32),
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bt": jnp.zeros((batch, length), bool),
+        "layers": [
+            {"self_attention": nothing, "cross_attention": _by_head(layer.cross_attention.keys_and_values(memory_bsd))}
+            for layer in model.decoder.layers
+        ],
+    }
+
+
+def next_tokens(cache: Cache, target_mask_bt: jax.Array) -> tuple[Cache, jax.Array, jax.Array]:
+    """The next tokens of a target, of which the mask says which are real: the cache with this mask in it, and what `forward_step` takes."""
+    place, length, room = cache["read"], target_mask_bt.shape[1], cache["target_mask_bt"].shape[1]
+    read_bt = jax.lax.dynamic_update_slice_in_dim(cache["target_mask_bt"], jnp.asarray(target_mask_bt), place, axis=1)
+    position_bt = jax.lax.dynamic_slice_in_dim(token_positions(read_bt), place, length, axis=1)
+    causal_mask_bhts = (jnp.arange(room) <= place + jnp.arange(length)[:, None])[None, None]
+    return {**cache, "target_mask_bt": read_bt}, position_bt, padding_mask(read_bt) & causal_mask_bhts
+
+
+def forward_step(
+    model: Transformer, target: jax.Array, cache: Cache, position_bt: jax.Array, self_mask_bhts: jax.Array
+) -> tuple[jax.Array, Cache]:
+    """The decoder's vectors `b t d` of more tokens, and the cache after them.
+
+    The tokens have any positions and may attend to what the mask says: the next ones of a target (`next_tokens`), or those of many beams.
+    """
+    place, room = cache["read"], cache["target_mask_bt"].shape[1]
+    if not is_traced(place) and int(place) + target.shape[1] > room:
+        raise ValueError(f"the cache must have room for {int(place) + target.shape[1]} tokens; got length={room}")
+    x_btd = model.decoder_embedding(target)
+    table_td = positional_encoding(np.arange(room), model.config.model_width, x_btd.dtype)
+    x_btd = x_btd + table_td[position_bt]
+    cross_mask_bhts = None if cache["source_mask_bs"] is None else padding_mask(cache["source_mask_bs"])
+    layers = []
+    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
+        x_btd, layer_cache = _layer_step(layer, x_btd, layer_cache, place, self_mask_bhts, cross_mask_bhts)
+        layers.append(layer_cache)
+    x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
+    return x_btd, {**cache, "read": place + target.shape[1], "layers": layers}
+
+
+def _layer_step(
+    layer: DecoderLayer, x_btd: jax.Array, cache: Mapping[str, Pair], place: jax.Array, self_mask_bhts: jax.Array, cross_mask_bhts: Any
+) -> tuple[jax.Array, dict[str, Pair]]:
+    """The layer on more tokens, whose keys and values are written at `place` and following.
+
+    XLA writes in place where nothing else reads the old cache.
+    """
+    new_cache = dict(cache)
+
+    def self_attention(x_btd: jax.Array) -> Any:
+        query_bthk, *new = layer.self_attention.project(x_btd)
+        key_bgsk, value_bgse = (
+            jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
+            for held, part in zip(cache["self_attention"], _by_head(new), strict=True)
+        )
+        new_cache["self_attention"] = key_bgsk, value_bgse
+        return layer.self_attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
+
+    def cross_attention(x_btd: jax.Array) -> Any:
+        query_bthk = layer.cross_attention.queries(x_btd)
+        return layer.cross_attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
+
+    x_btd = layer.residual("self_attention", x_btd, self_attention, {})
+    x_btd = layer.residual("cross_attention", x_btd, cross_attention, {})
+    return layer.residual("feed_forward", x_btd, layer.feed_forward, {}), new_cache
+
+
+def _by_head(pair: Any) -> Pair:
+    """Keys and values with their heads before their positions."""
+    key_bsgk, value_bsge = pair
+    return key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2)

@@ -1,0 +1,68 @@
+"""Compiled calls: one XLA program for each set of shapes."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+__all__ = ["compiled", "graphs"]
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, compiled: a module, a module's method such as `model.encode`, or a function.
+
+    Arrays are arguments of the program; plain values such as `causal=True` are part of it. The module is split here, once, so that a call
+    need not walk its graph as `nnx.jit` does: its structure and mode (train or eval) are those of this moment, but its variables are
+    read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
+    before the program, which cannot raise.
+    """
+    owner = function if isinstance(function, nnx.Module) else getattr(function, "__self__", None)
+    module = owner if isinstance(owner, nnx.Module) else None
+    name = "__call__" if function is module else getattr(function, "__name__", "")
+    signature = inspect.signature(function)
+    graph, state = nnx.split(module)
+    variables, structure = _variables(state), jax.tree.structure(state)
+    check_ids = getattr(function, "check_ids", None)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def program(before: list[Any], arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:
+        merged = nnx.merge(graph, jax.tree.unflatten(structure, before))
+        output = (function if module is None else getattr(merged, name))(**arrays, **dict(plain))
+        after = [variable.get_raw_value() for variable in _variables(nnx.state(merged))]
+        return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = {**signature.bind_partial(*args).arguments, **kwargs}
+        if check_ids is not None:
+            check_ids(**arguments)
+        arrays = {name: value for name, value in arguments.items() if _holds_arrays(value)}
+        plain = tuple((name, value) for name, value in arguments.items() if name not in arrays)
+        # A list of arrays: jit would walk the modules' state in Python at every call.
+        output, changes = program([variable.get_raw_value() for variable in variables], arrays, plain)
+        for variable, value in zip(variables, changes, strict=True):
+            if value is not None:
+                variable.set_raw_value(value)
+        return output
+
+    return call
+
+
+def graphs(*functions: Any) -> int:
+    """How many XLA programs these functions of `jax.jit` have: one for each set of shapes, dtypes and plain values.
+
+    JAX counts them under a private name alone.
+    """
+    return sum(function._cache_size() for function in functions)
+
+
+def _variables(state: Any) -> list[nnx.Variable[Any]]:
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    return [leaf for leaf in leaves if isinstance(leaf, nnx.Variable)]
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, Mapping) or any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))

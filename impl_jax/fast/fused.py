@@ -1,0 +1,74 @@
+"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from flax.typing import Dtype
+
+from ..attention import MultiHeadAttention
+from ..framework import has_explicit_axes
+from ..transformer import Transformer
+from .projection import SMALL, FusedProjection
+
+__all__ = ["FusedAttention", "fused"]
+
+
+class FusedAttention(MultiHeadAttention):
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+
+    query: Any
+    output: Any
+
+    def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
+        if of_itself:
+            self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
+        else:
+            self.query, self.key_value = FusedProjection(attention.query), FusedProjection(attention.key, attention.value)
+        self.output, self.weights_dropout = FusedProjection(attention.output, inputs=2), attention.weights_dropout
+
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        return self.query.separate(query_btd)[0]
+
+    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return key_bsgk, value_bsge
+
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+        return query_bthk, key_btgk, value_btge
+
+
+def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
+    """A copy of the model in evaluation mode, for steps and searches; a copy that this has made already is returned as it is.
+
+    dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own.
+    Raises ValueError where there is no decoder, and on a mesh of explicit axes.
+    """
+    model.config.need_decoder()
+    if has_explicit_axes(model.source_embedding.table[...]):
+        raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
+    if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
+        return model
+    copy: Any = nnx.clone(model)
+    copy.eval()
+    if dtype is not None:
+        _round(copy, dtype)
+    for layer in copy.decoder.layers:
+        layer.self_attention = FusedAttention(layer.self_attention, of_itself=True)
+        layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
+        layer.feed_forward.hidden = FusedProjection(layer.feed_forward.hidden)
+    table_vd = copy.decoder_embedding.table[...]
+    if model.config.tie_logits and table_vd.nbytes <= SMALL:
+        copy.logits.kernel = nnx.Param(table_vd.T)
+    if hasattr(copy.logits, "kernel"):
+        copy.logits = FusedProjection(copy.logits)
+    return copy
+
+
+def _round(model: Transformer, dtype: Dtype) -> None:
+    for _, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Param):
+            node.set_value(node.get_value().astype(dtype))
+        elif isinstance(node, nnx.Module) and hasattr(node, "dtype"):
+            node.dtype = dtype

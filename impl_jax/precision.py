@@ -1,0 +1,17 @@
+"""Dtypes: where half-precision dtypes (float16, bfloat16) compute in float32."""
+
+import jax
+import jax.numpy as jnp
+from flax.typing import Dtype
+
+__all__ = ["upcast_dtype", "upcast_half"]
+
+
+def upcast_dtype(dtype: Dtype) -> jnp.dtype:
+    """float32 for half-precision dtypes, otherwise the dtype itself."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def upcast_half(x: jax.Array) -> jax.Array:
+    """float32 for half-precision dtypes, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+    return x.astype(upcast_dtype(x.dtype))

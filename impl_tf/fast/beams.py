@@ -1,0 +1,77 @@
+"""The beams of all rows at once: which live on, which are finished, and which rows are done (BEAM)."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+__all__ = ["Beams", "best", "choose", "keep", "start", "stops"]
+
+
+class Beams(NamedTuple):
+    """Hypotheses of every row, the best first: their tokens, and their log p or score, which is -inf where there is none."""
+
+    score_bw: tf.Tensor
+    token_bwn: tf.Tensor
+
+
+def start(batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType) -> tuple[Beams, Beams]:
+    """The live beams, of which one is empty and the others are none; and no finished hypothesis."""
+    token_bwn, nothing_bw = tf.fill([batch, size, length], pad_id), tf.fill([batch, size], tf.constant(float("-inf"), dtype))
+    return Beams(tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1), token_bwn), Beams(nothing_bw, token_bwn)
+
+
+def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
+    """The continuations of the largest log p, largest first; of equals the lower token, then the better beam.
+
+    Also the last token of each beam, and the beam that it continues.
+    """
+    # The likeliest of all are among the likeliest of every beam.
+    size = live.score_bw.shape[1]
+    score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # of equal values the lower index first
+    beam_bwc = tf.broadcast_to(tf.range(size)[:, tf.newaxis], tf.shape(token_bwc))
+    score_bc, token_bc, beam_bc = (tf.reshape(x, [-1, size * size]) for x in (score_bwc, token_bwc, beam_bwc))
+    order_bc = tf.argsort(token_bc * size + beam_bc, axis=1, stable=True)
+    score_bw, chosen_bw = tf.math.top_k(tf.gather(score_bc, order_bc, batch_dims=1), size)
+    chosen_bw = tf.gather(order_bc, chosen_bw, batch_dims=1)
+    token_bw, parent_bw = (tf.gather(x, chosen_bw, batch_dims=1) for x in (token_bc, beam_bc))
+    return Beams(score_bw, _with(tf.gather(live.token_bwn, parent_bw, batch_dims=1), token_bw, place)), token_bw, parent_bw
+
+
+def keep(kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor) -> Beams:
+    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
+    size = ended_bw.shape[1]
+    ended_bw = tf.where(tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype))
+    score_bc = tf.concat([kept.score_bw, ended_bw], axis=1)
+    token_bcn = tf.concat([kept.token_bwn, _with(live.token_bwn, tf.fill(tf.shape(ended_bw), end_id), place)], axis=1)
+    rank_bc = tf.math.count_nonzero(_before(score_bc, token_bcn), axis=1)
+    order_bw = tf.argsort(rank_bc, axis=1)[:, :size]
+    return Beams(tf.gather(score_bc, order_bw, batch_dims=1), tf.gather(token_bcn, order_bw, batch_dims=1))
+
+
+def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
+    """Whether the first comes before the second of each pair: its score is higher, or equal and its tokens lower, or all is equal."""
+    one_bc1n, other_b1cn, length = token_bcn[:, :, tf.newaxis], token_bcn[:, tf.newaxis], token_bcn.shape[2]
+    lower_bcc, higher_bcc = (
+        tf.reduce_min(tf.where(there_bccn, tf.range(length), length), axis=-1)  # the first place where it is
+        for there_bccn in (one_bc1n < other_b1cn, one_bc1n > other_b1cn)
+    )
+    index_c = tf.range(token_bcn.shape[1])
+    first_bcc = (lower_bcc < higher_bcc) | ((lower_bcc == higher_bcc) & (index_c[:, tf.newaxis] < index_c))
+    one_bc1, other_b1c = score_bc[:, :, tf.newaxis], score_bc[:, tf.newaxis]
+    return (one_bc1 > other_b1c) | ((one_bc1 == other_b1c) & first_bcc)
+
+
+def choose(old_b: tf.Tensor, old: Beams, new: Beams) -> Beams:
+    """The old ones in the rows where that is said, otherwise the new ones."""
+    score_bw = tf.where(old_b[:, tf.newaxis], old.score_bw, new.score_bw)
+    return Beams(score_bw, tf.where(old_b[:, tf.newaxis, tf.newaxis], old.token_bwn, new.token_bwn))
+
+
+def stops(live: Beams, kept: Beams, longest: tf.Tensor, early_stop: tf.Tensor) -> tf.Tensor:
+    """Whether no live beam of a row can beat its worst hypothesis; longest: the length penalty of the longest answer."""
+    full_b = kept.score_bw[:, -1] > float("-inf")
+    return full_b & (early_stop | (live.score_bw[:, 0] / longest <= kept.score_bw[:, -1]))
+
+
+def _with(token_bwn: tf.Tensor, token_bw: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.range(token_bwn.shape[2]) == place, token_bw[..., tf.newaxis], token_bwn)

@@ -1,0 +1,78 @@
+"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig
+
+from .. import weights
+from ..attention import MultiHeadAttention
+from ..framework import register
+from ..transformer import Transformer
+from .projection import FusedProjection
+
+__all__ = ["FusedAttention", "fused", "refresh"]
+
+
+@register
+class FusedAttention(MultiHeadAttention):
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+
+    def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.of_itself = of_itself
+        width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
+        query, key, value = (projection.outputs for projection in (self.query, self.key, self.value))
+        if of_itself:
+            self.query_key_value = FusedProjection(width, (query, key, value), bias, dtype=dtype, name="query_key_value")
+            del self.query
+        else:
+            self.key_value = FusedProjection(width, (key, value), bias, dtype=dtype, name="key_value")
+        del self.key, self.value
+
+    def build(self, input_shape: Any = None) -> None:
+        for projection in (self.query_key_value,) if self.of_itself else (self.query, self.key_value):
+            projection.build()
+        self.output_projection.build()
+
+    def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
+        return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
+
+    def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        key_bsgk, value_bsge = self.project(memory_bsd)[1:] if self.of_itself else self.key_value(memory_bsd)
+        return key_bsgk, value_bsge
+
+    def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        query_bthk, key_btgk, value_btge = self.query_key_value(x_btd)
+        return query_bthk, key_btgk, value_btge
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "of_itself": self.of_itself}
+
+
+def fused(model: Transformer, dtype: str | None = None) -> Transformer:
+    """A copy of the model, for steps and searches.
+
+    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in.
+    Raises ValueError where there is no decoder.
+    """
+    model.config.need_decoder()
+    copy = Transformer(model.config, dtype=dtype or model.compute_dtype)
+    for layer in copy.decoder.layers:
+        layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")
+        layer.cross_attention = FusedAttention(model.config, False, dtype=copy.dtype_policy, name="cross_attention")
+    copy.build()
+    refresh(copy, model)
+    return copy
+
+
+def refresh(copy: Transformer, model: Transformer) -> None:
+    """The weights that the model has now, in a copy that `fused` made of it."""
+    for name, variable in weights.variables(model, model.config).items():
+        if (own := weights.at(copy, name)) is not None:
+            own.assign(tf.cast(variable, own.dtype))
+    for layer, given in zip(copy.decoder.layers, model.decoder.layers, strict=True):
+        of_itself, of_memory = given.self_attention, given.cross_attention
+        layer.self_attention.query_key_value.copy((of_itself.query, of_itself.key, of_itself.value))
+        layer.cross_attention.key_value.copy((of_memory.key, of_memory.value))

@@ -1,0 +1,79 @@
+"""The stacks of encoder and decoder layers."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig
+
+from .dropout import Dropout
+from .framework import Configured, SameShape, keras, register
+from .layers import DecoderLayer, EncoderLayer, Keep
+from .normalization import LayerNorm
+
+__all__ = ["Decoder", "Encoder"]
+
+
+class _Stack(Configured, SameShape, keras.layers.Layer):
+    """The layers are attributes too, `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras."""
+
+    def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
+        self.layers = [layer(config, dtype=self.dtype_policy, name=f"layers_{index}") for index in range(count)]
+        for each in self.layers:
+            setattr(self, each.name, each)
+        if config.final_norm:
+            self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
+
+    def build(self, input_shape: Any = None) -> None:
+        for layer in self.layers:
+            layer.build()
+        if self.config.final_norm:
+            self.final_norm.build()
+
+    def normalise(self, x_btd: tf.Tensor) -> tf.Tensor:
+        """The final norm, where the config has one."""
+        return self.final_norm(x_btd) if self.config.final_norm else x_btd
+
+
+@register
+class Encoder(_Stack):
+    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors in, vectors out, `b s d`.
+
+    `embedding_dropout` is applied by `Transformer.encode`.
+    """
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
+
+    def call(self, x_bsd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
+        return self.normalise(x_bsd)
+
+
+@register
+class Decoder(_Stack):
+    """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors in, vectors out, `b t d`.
+
+    `embedding_dropout` is applied by `Transformer.decode`.
+    """
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)
+
+    def call(
+        self,
+        x_btd: tf.Tensor,
+        memory_bsd: tf.Tensor,
+        self_mask_bhts: tf.Tensor | None = None,
+        cross_mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
+    ) -> tf.Tensor:
+        layer_keep = (keep or {}).get("layers", {})
+        for index, layer in enumerate(self.layers):
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
+        return self.normalise(x_btd)

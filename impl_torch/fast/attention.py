@@ -1,0 +1,69 @@
+"""Attention by torch's fused kernels, which never hold the weights."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import framework, mask, precision
+
+__all__ = ["sdpa"]
+
+
+def sdpa(
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    value_bsge: Tensor,
+    mask_bhts: Tensor | None,
+    bias_bhts: Tensor | None,
+    causal: bool,
+    dropout_rate: float,
+) -> Tensor:
+    """`softmax(query key^T / sqrt(k) + bias) value` by `F.scaled_dot_product_attention`, `b t h e`.
+
+    An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
+    """
+    target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the last one, sees every key.
+    triangle = causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
+    if causal and not triangle and target > 1:
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source, query_bthk.device))
+    if bias_bhts is not None:
+        bias_bhts = bias_bhts.to(query_bthk.dtype)  # cuDNN reads another dtype's bits as its own
+        mask_bhts = bias_bhts if mask_bhts is None else torch.where(mask_bhts, bias_bhts, -torch.inf)
+    present_bht1 = None
+    if mask_bhts is not None and not _zeroes_empty_rows(query_bthk):
+        mask_bhts, present_bht1 = _fill_empty_rows(mask_bhts)
+    output_bhte = F.scaled_dot_product_attention(
+        query_bthk.transpose(1, 2),
+        key_bsgk.transpose(1, 2),
+        value_bsge.transpose(1, 2),
+        attn_mask=mask_bhts,
+        dropout_p=dropout_rate,
+        is_causal=triangle,
+        enable_gqa=not framework.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
+    )
+    if present_bht1 is not None:
+        output_bhte = output_bhte.masked_fill(~present_bht1, 0)
+    return output_bhte.transpose(1, 2)
+
+
+def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
+    """Whether every kernel that may serve gives 0 for a row without keys, and no NaN backward.
+
+    Those of the CPU do, and on CUDA math and memory-efficient attention. cuDNN, which serves half-precision dtypes, does so forward; its
+    gradient is NaN at some lengths where the row's log-sum-exp is below -88. An exported graph may be run by any kernel.
+    """
+    if framework.exporting():
+        return False
+    if query_bthk.is_cuda and torch.is_grad_enabled():
+        return query_bthk.dtype.itemsize > 2 and not precision.autocasts(query_bthk)
+    return query_bthk.is_cpu or query_bthk.is_cuda
+
+
+def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
+    """A mask or bias that lets a row without keys attend to all of them, finite forward and backward, and which rows have a key."""
+    if mask_bhts.dtype == torch.bool:
+        present_bht1 = mask_bhts.any(dim=-1, keepdim=True)
+        return mask_bhts | ~present_bht1, present_bht1
+    present_bht1 = (mask_bhts > -torch.inf).any(dim=-1, keepdim=True)
+    return mask_bhts.masked_fill(~present_bht1, 0), present_bht1

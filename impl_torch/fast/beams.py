@@ -1,0 +1,95 @@
+"""The beams of all rows at once: which live on, which are finished, and when no live one can win (BEAM)."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reference_numpy.strategy import Strategy
+
+__all__ = ["Beams", "best", "hypotheses"]
+
+
+class Beams:
+    """What a step chose stays on the device; only at the end does the host follow the parents back and write down the answers.
+
+    live_bw: log p of the live beams, best first; kept_bw: scores of the best hypotheses, best first; both -inf where there are fewer.
+    """
+
+    def __init__(self, strategy: Strategy, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.strategy = strategy
+        self.live_bw = torch.full((rows, strategy.beam_size), -torch.inf, dtype=dtype, device=device)
+        self.kept_bw = self.live_bw.clone()
+        self.live_bw[:, 0] = 0
+        self.done_b = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._first_b1 = strategy.beam_size * torch.arange(rows, device=device)[:, None]
+        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []  # of each: tokens and parents of the live beams, scores of the ended ones
+
+    def advance(self, scores_bwv: Tensor) -> tuple[Tensor, Tensor]:
+        """One token more for every beam: the tokens `b w` in one axis and then 1, and the row of the model that each continues."""
+        strategy, length = self.strategy, len(self._steps) + 1
+        total_bwv = scores_bwv + self.live_bw[:, :, None]
+        ended_bw = total_bwv[:, :, strategy.end_id] / _length_penalty(length, strategy.alpha)
+        ended_bw = ended_bw.masked_fill(self.done_b[:, None], -torch.inf)
+        total_bwv[:, :, strategy.end_id] = -torch.inf
+        self.live_bw, token_bw, parent_bw = best(total_bwv, strategy.beam_size)
+        self.kept_bw = torch.cat([self.kept_bw, ended_bw], dim=1).topk(strategy.beam_size, dim=1).values
+        self.done_b = self.done_b | (self.live_bw[:, 0] == -torch.inf) | self._stops()
+        self._steps.append((token_bw, parent_bw, ended_bw))
+        return token_bw.reshape(-1, 1), (parent_bw + self._first_b1).reshape(-1)
+
+    def _stops(self) -> Tensor:
+        """Whether no live beam can beat the worst hypothesis: log p only falls, and no penalty is larger than the longest answer's."""
+        worst_b = self.kept_bw[:, -1]
+        if self.strategy.early_stop:
+            return worst_b > -torch.inf
+        highest_b = self.live_bw[:, 0] / _length_penalty(self.strategy.max_new_tokens, self.strategy.alpha)
+        return (worst_b > -torch.inf) & (highest_b <= worst_b)
+
+    def n_best(self, pad_id: int) -> dict[str, Tensor]:
+        """The hypotheses of the highest score, of equals the lower tokens first."""
+        steps = [np.stack(parts) for parts in zip(*([part.cpu().numpy() for part in step] for step in self._steps), strict=True)]
+        token_tbw, parent_tbw, score_tbw = steps
+        count, device = self.strategy.n_best, self.live_bw.device
+        token_bwn = np.full((score_tbw.shape[1], count, self.strategy.max_new_tokens), pad_id)
+        score_bw = np.full(token_bwn.shape[:2], -np.inf, score_tbw.dtype)
+        for row in range(len(token_bwn)):
+            kept = hypotheses(token_tbw[:, row], parent_tbw[:, row], score_tbw[:, row], count)
+            for place, (score, tokens) in enumerate(kept):
+                token_bwn[row, place, : len(tokens) + 1] = *tokens, self.strategy.end_id
+                score_bw[row, place] = score
+        return {"token_bwn": torch.from_numpy(token_bwn).to(device), "score_bw": torch.from_numpy(score_bw).to(device)}
+
+
+def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest log p, largest first, and their tokens and beams; of equals the lower token, then the better beam.
+
+    `topk` may take any of equal ones, whereas `max` takes the first.
+    """
+    beams = total_bwv.shape[1]
+    flat_bn = total_bwv.transpose(1, 2).flatten(1)  # by token, then by beam
+    found: list[Any] = []
+    for _ in range(count):
+        found.append(flat_bn.max(dim=1, keepdim=True))
+        flat_bn.scatter_(1, found[-1].indices, -torch.inf)
+    index_bw = torch.cat([one.indices for one in found], dim=1)
+    return torch.cat([one.values for one in found], dim=1), index_bw // beams, index_bw % beams
+
+
+def hypotheses(token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int) -> list[tuple[Any, list[int]]]:
+    """The best hypotheses of one row, scores and tokens before the end. A beam that ends at step t is one that lived on at step t - 1."""
+    finite = np.sort(score_tw[np.isfinite(score_tw)])
+    lowest = finite[-count:].min(initial=np.inf)
+    found = []
+    for step, beam in np.argwhere(np.isfinite(score_tw) & (score_tw >= lowest)).tolist():
+        tokens, place = [], beam
+        for earlier in reversed(range(step)):
+            tokens.append(int(token_tw[earlier, place]))
+            place = parent_tw[earlier, place]
+        found.append((score_tw[step, beam], tokens[::-1]))
+    return sorted(found, key=lambda one: (-one[0], one[1]))[:count]
+
+
+def _length_penalty(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha

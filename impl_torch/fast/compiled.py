@@ -1,0 +1,74 @@
+"""One compiled graph of a module or function."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx.experimental import _config
+
+__all__ = ["compiled", "compiled_step", "graphs"]
+
+GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
+
+
+def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the same errors.
+
+    Token ids are checked before the graph runs, where the module has `check_ids`: inside it there are no values to look at. Of the methods
+    of a module, `training_loss` takes the arguments of that check.
+    The first call compiles, and so does the first that differs in a length; from then on one graph serves every length.
+    torch keeps `torch._dynamo.config.recompile_limit` graphs for all modules of a class together, and raises when there are more.
+    """
+    graph = torch.compile(module, fullgraph=True)
+    checked = getattr(module, "__self__", None) if getattr(module, "__name__", "") == "training_loss" else module
+    check_ids = getattr(checked, "check_ids", None)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if check_ids is not None:
+            check_ids(*args, **kwargs)
+        try:
+            return graph(*args, **kwargs)
+        except torch._dynamo.exc.Unsupported:
+            # The tracer replaces every exception by its own; the module itself raises the one that says what is wrong.
+            module(*args, **kwargs)
+            raise
+
+    return run
+
+
+def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of decoding, `step(model, target, cache, ...)`, as one graph where it reads a single token; to be run in `graphs()`.
+
+    Lengths are variables of the graph, and the number of rows is not. Numbers that are 0 or 1 never are, so the first two tokens of a
+    target are read without it, and so are several at once. One graph serves all models of a structure; where kernels are packed each
+    has its own, whose constants they are.
+    """
+    from torch._inductor import config as inductor  # takes a second, as does whatever compiles
+
+    graph = torch.compile(step, fullgraph=True, dynamic=True)
+    frozen = torch.compile(step, fullgraph=True, dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
+
+    def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if target.shape[1] > 1 or cache["read"] < 2:
+            return step(model, target, cache, *args, **kwargs)
+        for rows in (target, cache["leading_b"]):  # kernels are packed for a number of rows
+            torch._dynamo.mark_static(rows, 0)
+        if not cache["packed"]:
+            return graph(model, target, cache, *args, **kwargs)
+        with inductor.patch(freezing=True):
+            return frozen(model, target, cache, *args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def graphs() -> Iterator[None]:
+    """What compiled steps and losses run in: room for the graphs of many shapes and models; lengths that are equal by chance may part.
+
+    torch has no public setting for either.
+    """
+    shapes: Any = _config
+    room = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
+    with room, shapes.patch(use_duck_shape=False):
+        yield

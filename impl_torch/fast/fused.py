@@ -1,0 +1,105 @@
+"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel.
+
+What stands in for a projection, such as an adapter, is called as it is.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import MultiHeadAttention
+from ..embedding import Logits, TiedLogits
+from ..feed_forward import FeedForward
+from ..projection import Projection
+from ..transformer import Transformer
+from .projection import FusedProjection
+
+__all__ = ["FusedAttention", "fused", "is_changed", "pack"]
+
+CONSTANTS_FROM = 8 << 20  # bytes of kernels whose reading is most of a step's time
+
+
+class FusedAttention(MultiHeadAttention):
+    """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
+
+    query_key_value: FusedProjection
+    key_value: FusedProjection
+
+    def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
+        nn.Module.__init__(self)
+        self.heads, self.key_value_heads, self.weights_dropout = attention.heads, attention.key_value_heads, attention.weights_dropout
+        key_value = (attention.key, attention.value)
+        kernels: dict[str, Any] = {"output": FusedProjection(attention.output)}
+        if of_itself:
+            kernels["query_key_value"] = FusedProjection(attention.query, *key_value)
+        else:
+            kernels |= {"query": FusedProjection(attention.query), "key_value": FusedProjection(*key_value)}
+        for name, kernel in kernels.items():
+            setattr(self, name, kernel)
+
+    def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
+        key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
+        return self._split(key), self._split(value)
+
+    def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.query_key_value(x_btd).split(self.query_key_value.sizes, dim=-1)
+        return query.unflatten(-1, (self.heads, -1)), self._split(key), self._split(value)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.key_value_heads, -1))
+
+
+@torch.no_grad()
+def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
+    """A copy of the model in evaluation, for steps and searches; raises ValueError where there is no decoder.
+
+    dtype: every weight is rounded to it; by default it is the model's.
+    """
+    model.config.need_decoder()
+    result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
+    for layer in result.decoder.layers:
+        for name in ("self_attention", "cross_attention"):
+            attention = getattr(layer, name)
+            if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
+                setattr(layer, name, FusedAttention(attention, name == "self_attention"))
+        if type(layer.feed_forward) is FeedForward:
+            for name in ("hidden", "output"):
+                _fuse(layer.feed_forward, name)
+    _fuse(result, "logits")
+    return result
+
+
+def _fusible(attention: MultiHeadAttention) -> bool:
+    parts: list[Any] = [attention.query, attention.key, attention.value, attention.output]
+    return all(map(_is_affine, parts)) and len({part.bias is None for part in parts[:3]}) == 1
+
+
+def _fuse(module: nn.Module, name: str) -> None:
+    if _is_affine(part := getattr(module, name)):
+        setattr(module, name, FusedProjection(part))
+
+
+def _is_affine(module: nn.Module) -> bool:
+    """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another."""
+    return type(module) in (nn.Linear, Projection, Logits, TiedLogits) and not is_changed(module)
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own.
+
+    torch has no public name for the hooks of a module.
+    """
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def pack(model: Transformer, rows: int) -> bool:
+    """Lays the kernels of a fused model out for steps of so many rows.
+
+    Returns whether a graph is to have them as constants and lay them out itself: where reading them is most of a step's time.
+    """
+    modules = [module for name, module in model.named_modules() if not name.endswith("cross_attention.key_value")]
+    kernels = [module for module in modules if isinstance(module, FusedProjection)]
+    packed = [kernel.pack(rows) for kernel in kernels]
+    return rows >= 4 and any(packed) and sum(kernel.weight.nbytes for kernel in kernels) >= CONSTANTS_FROM

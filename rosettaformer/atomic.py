@@ -1,0 +1,116 @@
+"""Writing that succeeds whole or leaves everything as it was."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["replacing", "require"]
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
+
+
+def require(path: Path, folder: bool = False) -> None:
+    """Raises ValueError, before any work, where nothing could be written to `path`: its folder must exist, and it may be no block device,
+    no socket, and a folder itself only where one is to be written.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if (found := _KINDS.get(kind)) and not (folder and kind == stat.S_IFDIR):
+            raise ValueError(f"{path} must be a file; it is {found}")
+    for parent in (path.parent, _target(path).parent):
+        if not parent.is_dir():
+            raise ValueError(f"the folder {parent} does not exist")
+
+
+@contextlib.contextmanager
+def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
+    """Yields a free path, for a file or a new folder, that takes the place of `path` when the block ends well.
+
+    folder: `path` may be a folder, which is replaced with all that it holds.
+
+    When the block, the disk or the renaming fails, the old file stands untouched and nothing new is left behind. A link stays one, and a
+    file keeps its permissions. A character device, a named pipe and what is the standard output or error of this process are not
+    replaced: what the block wrote is written into them. Raises ValueError as `require`.
+    """
+    require(path, folder)
+    if (stream := _stream(path)) is None:
+        with _renamed(_target(path)) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory() as aside:
+        yield Path(aside, "content")
+        with Path(aside, "content").open("rb") as content, open(stream, "wb") as into:
+            shutil.copyfileobj(content, into)
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _stream(path: Path) -> Path | int | None:
+    """What is written into instead of being replaced: a descriptor or a path; None for a regular file and for one that is yet to be."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    for standard, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        with contextlib.suppress(OSError):  # closed
+            if os.path.samestat(status, os.fstat(descriptor)):
+                standard.flush()
+                return os.dup(descriptor)
+    return None if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else path
+
+
+@contextlib.contextmanager
+def _renamed(target: Path) -> Iterator[Path]:
+    temporary = _hidden(target)
+    try:
+        yield temporary
+        for file in temporary.iterdir() if temporary.is_dir() else (temporary,):
+            with file.open("rb+") as written:  # on the disk before it is named
+                os.fsync(written.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        with _aside(target):
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _aside(target: Path) -> Iterator[None]:
+    """Makes room where the target is a folder: it is gone after the block, and back where that fails."""
+    if not target.is_dir():
+        yield
+        return
+    old = _hidden(target)
+    target.rename(old)
+    try:
+        yield
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{secrets.token_hex(8)}.tmp")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Puts the names in a folder on the disk, where the system can."""
+    with contextlib.suppress(OSError):  # some file systems, and Windows, have no such thing
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,91 @@
+"""The processes of the rows: which there are, and how one is asked."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..processes import Child
+from .rows import Result
+from .workloads import Task
+
+__all__ = ["PROCESSES", "PeerProcess", "Settings", "failure", "modules", "started"]
+
+# framework -> the processes of its rows, each a module of `peers`
+PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
+LIMIT = 3600.0  # seconds, in which a process must answer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are run. only: those whose name has one of these in it, where it is not empty."""
+
+    frameworks: tuple[str, ...]
+    rounds: int = 9
+    threads: int = 1
+    device: str = "cpu"
+    only: tuple[str, ...] = ()
+    progress: Callable[[str], None] = lambda text: None
+
+
+class PeerProcess:
+    """The process of one module of `peers`."""
+
+    def __init__(self, framework: str, module: str, settings: Settings) -> None:
+        self.framework, self.module = framework, module
+        self._child = Child(f"{__package__}.worker", module, settings.threads, f"the {module} rows'")
+        kind, answer = self._child.answer(LIMIT)
+        self.failed = None if kind == "answer" else failure(Result(framework), kind, answer)
+        self.described = ""
+        if not self.failed:
+            kind, self.described = self.ask("describe", settings.device)
+            if kind != "answer":
+                self.close()
+                raise ValueError(self.described)
+
+    def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
+        self._child.ask(method, *arguments, limit=LIMIT)
+        return self._child.answer(LIMIT)
+
+    def answer(self, method: str, *arguments: Any) -> Any:
+        """None where there is none."""
+        kind, answer = self.ask(method, *arguments)
+        return answer if kind == "answer" else None
+
+    def close(self) -> None:
+        self._child.close()
+
+    @property
+    def second(self) -> bool:
+        """Whether the framework has another process, which says what is missing."""
+        return self.module != PROCESSES[self.framework][0]
+
+
+def modules(framework: str, task: Task) -> tuple[str, ...]:
+    """The processes that have rows of the task."""
+    if framework == "numpy":
+        return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
+    return PROCESSES[framework] if task.decodes and task.peers else PROCESSES[framework][:1]
+
+
+def failure(result: Result, kind: str, answer: Any) -> Result:
+    """The result of a row, or of a whole process, that could not be run."""
+    if kind == "missing":
+        result.status, (package, install) = "missing", answer
+        result.message = f"needs {package}: {install}" if result.name else install
+    else:
+        result.status, result.message = "error", str(answer)
+    return result
+
+
+@contextlib.contextmanager
+def started(settings: Settings, which: Sequence[tuple[str, str]]) -> Iterator[list[PeerProcess]]:
+    processes: list[PeerProcess] = []
+    try:
+        for framework, module in which:
+            settings.progress(f"starting {module}")
+            processes.append(PeerProcess(framework, module, settings))
+        yield processes
+    finally:
+        for process in processes:
+            process.close()

@@ -1,0 +1,151 @@
+"""Reading text that anyone may have written: regular files of a bounded size, in UTF-8; JSON and TOML of a bounded depth; lines of a
+bounded length, ended by a line feed; settings FIELD=VALUE."""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from reference_numpy import TransformerConfig
+from reference_numpy.recipe import Recipe
+from reference_numpy.suggestions import nearest
+
+__all__ = ["damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_toml"]
+
+LARGEST = 1 << 24  # bytes of a file that is read whole
+DIGITS = 400  # of an integer; float64 has no room for more
+LONGEST_LINE, ENDLESS = 100_000, 1 << 26  # bytes of a line; no sentence is longer than the first, no text has lines like the second
+_CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\ufffd]")
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """What a file holds. Raises ValueError where it is no regular file or larger, and OSError where the disk fails."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    with path.open("rb") as file:
+        content = file.read(most + 1) if path.stat().st_size <= most else None
+    if content is None or len(content) > most:
+        raise ValueError(f"{path} must be at most {most} bytes long; it is longer")
+    return content
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """The text of a file. Raises ValueError as `read_bytes`, and where it is not UTF-8."""
+    content = read_bytes(path, most)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8; got the byte 0x{content[error.start]:02x} at place {error.start + 1}") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError where it is none, nested too deeply, or names a field of an object twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
+    except RecursionError:
+        raise ValueError("JSON must not be nested so deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file. Raises ValueError as `read_text` and `parse_json`, naming the file."""
+    text = read_text(path)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON: {error}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises ValueError as `read_text`, and where it is none or nested too deeply, naming the file."""
+    text = read_text(path, LARGEST >> 4)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"a field must be named once; got {twice!r:.100} twice")
+    return fields
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS + 2:
+        raise ValueError(f"an integer must have at most {DIGITS} digits; got {len(digits)}")
+    return int(digits)
+
+
+def parse_settings(settings: Iterable[str], kind: type[TransformerConfig] | type[Recipe] = TransformerConfig) -> dict[str, Any]:
+    """The mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, or names. kind: the class that has the fields.
+
+    Raises ValueError listing every text without a field, unknown field and field set twice.
+    """
+    fields = [field.name for field in dataclasses.fields(kind)]
+    result: dict[str, Any] = {}
+    what, problems = "recipe" if kind is Recipe else "config", []
+    for text in settings:
+        field, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            problems.append(f"a setting must be FIELD=VALUE; got {text!r}")
+        elif field not in fields:
+            problems.append(f"unknown {what} field {field!r}{nearest(field, fields)}")
+        elif field in result:
+            problems.append(f"{field} is set twice")
+        else:
+            result[field] = _value(value)
+    if problems:
+        raise ValueError("; ".join(problems))
+    return result
+
+
+def _value(text: str) -> Any:
+    word = {"true": "true", "false": "false", "none": "null", "null": "null"}.get(text.lower(), text)
+    try:
+        value = parse_json(word)
+    except ValueError:
+        return text
+    return value if value is None or isinstance(value, (bool, int, float)) else text
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines, each with its end; of one that is too long the beginning, which `decode` refuses.
+
+    Raises ValueError where a line does not end at all.
+    """
+    while line := file.readline(LONGEST_LINE + 1):
+        yield line
+        passed = 0
+        while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_LINE + 1)
+            if (passed := passed + len(line)) > ENDLESS:
+                raise ValueError(f"{file.name} must be lines of text; got one of more than {ENDLESS} bytes")
+
+
+def decode(raw: bytes) -> tuple[str, str]:
+    """The text of a line without its end and without a byte order mark; and what is wrong with it as a line, or nothing."""
+    if len(raw) > LONGEST_LINE:
+        return "", f"must be at most {LONGEST_LINE} bytes long; it is longer"
+    try:
+        return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig"), ""
+    except UnicodeDecodeError as error:
+        byte, place = raw[error.start], error.start + 1
+        return "", f"must be UTF-8; got the byte 0x{byte:02x} at place {place}{_guess(raw)}"
+
+
+def damage(text: str) -> str:
+    """Why a text is no line of a corpus, or nothing."""
+    if not text.strip():
+        return "must not be empty"
+    found = _CONTROL.search(text)
+    return f"must be text; got the character U+{ord(found[0]):04X}" if found else ""
+
+
+def _guess(raw: bytes) -> str:
+    return " (UTF-16?)" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ""

@@ -1,0 +1,139 @@
+"""Tasks that make their own pairs: numbers in words, and random strings to be copied or reversed."""
+
+import abc
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from reference_numpy.suggestions import known
+
+from . import Data, Pair, Task, split
+
+__all__ = ["Copy", "NumberWords", "Reverse"]
+
+MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
+MOST_LETTERS = 20_000_000  # of an epoch, which are drawn at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberWords(Task):
+    """The numbers 0 .. limit, spelled by num2words; held-out numbers never appear in training."""
+
+    name: ClassVar[str] = "number-words"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "vocabulary": 400, "batch_tokens": 2048, "buckets": 1, "warmup": 1000, "steps": 800, "validate_every": 200, "save_every": 50,
+    }  # fmt: skip
+    from_language: str = "es"
+    to_language: str = "en"
+    limit: int = 9_999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit < 0:
+            raise ValueError(f"--limit must be at least 0; got {self.limit}")
+        if self.limit > MOST_NUMBERS:
+            raise ValueError(f"--limit must be at most {MOST_NUMBERS}; got {self.limit}")
+
+    def data(self) -> Data:
+        spelled = (_spell(language, self.limit) for language in (self.from_language, self.to_language))
+        return split(list(zip(*spelled, strict=True)), self.held_out, self.seed)
+
+
+def _spell(language: str, limit: int) -> list[str]:
+    from num2words import CONVERTER_CLASSES, num2words
+
+    known("a language", [language], sorted(CONVERTER_CLASSES))
+    try:
+        return [num2words(number, lang=language) for number in range(limit + 1)]
+    except (NotImplementedError, OverflowError, IndexError, KeyError) as error:
+        raise ValueError(f"num2words cannot spell every number up to {limit} in {language!r}: {error!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strings(Task):
+    """Strings of 1 .. length characters; every length is as likely. fresh: other strings in every epoch.
+
+    Held-out strings appear in no epoch.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "vocabulary": 0, "warmup": 2000, "batch_tokens": 1024, "steps": 3000, "dropout": 0.0, "smoothing": 0.0, "clip": 1.0,
+    }  # fmt: skip
+    length: int = 10
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789"
+    size: int = 10_000
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, value in (("length", self.length), ("size", self.size)):
+            if value < 1:
+                raise ValueError(f"--{option} must be at least 1; got {value}")
+        if (letters := self.length * (2 * self.held_out + self.size)) > MOST_LETTERS:
+            raise ValueError(
+                f"--length times the strings of --size and twice --held-out must be at most {MOST_LETTERS} letters; got {letters}"
+            )
+        if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
+            raise ValueError(f"--alphabet must be different printable characters; got {self.alphabet!r}")
+        needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new ones
+        if len(self.alphabet) ** self.length < needed:
+            raise ValueError(
+                f"--alphabet and --length must allow {needed} strings for --size and --held-out; "
+                f"got {len(self.alphabet)} characters and length {self.length}"
+            )
+
+    @abc.abstractmethod
+    def answer(self, text: str) -> str:
+        """What the string becomes."""
+
+    def data(self) -> Data:
+        pool = self._draw(0, 2 * self.held_out + self.size, ())
+        # in random order, since the few short strings are drawn first, and those held out shall be like those that are not
+        pool = [pool[index] for index in np.random.default_rng((self.seed, 1)).permutation(len(pool))]
+        validation, test, train = np.split(np.array(pool), [self.held_out, 2 * self.held_out])
+        hidden, fixed = {*validation.tolist(), *test.tolist()}, self._pairs(train.tolist())
+
+        def epoch(number: int) -> Sequence[Pair]:
+            return self._pairs(self._draw(2 + number, self.size, hidden)) if self.fresh else fixed
+
+        return Data(epoch, self._pairs(validation.tolist()), self._pairs(test.tolist()))
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Exact match alone: BLEU looks at words, and these have none."""
+        scores = super().score(answers, references)
+        return {"exact_match": scores["exact_match"]}
+
+    def _pairs(self, texts: Sequence[str]) -> list[Pair]:
+        return [(text, self.answer(text)) for text in texts]
+
+    def _draw(self, stream: int, count: int, hidden: Container[str]) -> list[str]:
+        """That many different strings of which none is hidden, from a random stream of its own."""
+        rng = np.random.default_rng((self.seed, stream))
+        letters = np.array(list(self.alphabet))
+        found: dict[str, None] = {}
+        while len(found) < count:
+            lengths = rng.integers(1, self.length + 1, count)
+            texts = map("".join, letters[rng.integers(0, len(letters), (count, self.length))])
+            drawn = (text[:size] for text, size in zip(texts, lengths, strict=True))
+            found |= dict.fromkeys(text for text in drawn if text not in hidden)
+        return list(found)[:count]
+
+
+class Copy(Strings):
+    """The answer is the string itself."""
+
+    name: ClassVar[str] = "copy"
+
+    def answer(self, text: str) -> str:
+        return text
+
+
+class Reverse(Strings):
+    """The answer is the string backwards."""
+
+    name: ClassVar[str] = "reverse"
+
+    def answer(self, text: str) -> str:
+        return text[::-1]

@@ -1,0 +1,84 @@
+"""What the reference expects of a case, computed once for all tests, for every process of a run and for the next run.
+
+What is kept has the digest of what it depends on as its name: the code of the reference and of the judge, NumPy, and the case as it is run.
+Without pytest's cache folder it is kept in this process alone. A test of the expectation itself computes it anew.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.case_files import arrays_of, row_of
+from rosettaformer.conformance.reference import tolerance
+from rosettaformer.conformance.reference.tolerance import Expectation
+
+__all__ = ["FOLDER", "all_by_id", "digest", "expect"]
+
+FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
+HOUSE = Path(__file__).parent.parent
+
+
+@functools.cache
+def all_by_id() -> dict[str, Case]:
+    """Every case by its id, gradients among them."""
+    return {case.id: case for case in all_cases(grad=True)}
+
+
+def expect(case: Case) -> dict[str, Expectation]:
+    """`tolerance.expect` of a case that has been cast to its dtype."""
+    return _store().expect(case)
+
+
+def digest(case: Case) -> str:
+    """A digest of what a case asks: its settings, inputs and parameters."""
+    state = hashlib.sha256(json.dumps(row_of(case), sort_keys=True).encode())
+    for name, value in sorted(arrays_of(case).items()):
+        state.update(f"{name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    return state.hexdigest()
+
+
+class _Store:
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self._kept = folder, dict[str, dict[str, Expectation]]()
+
+    def expect(self, case: Case) -> dict[str, Expectation]:
+        name = f"{digest(case)[:40]}-{case.device}"
+        if name not in self._kept:
+            self._kept[name] = self._on_disk(name, case) if self.folder else tolerance.expect(case)
+        return self._kept[name]
+
+    def _on_disk(self, name: str, case: Case) -> dict[str, Expectation]:
+        path = Path(self.folder or "", name)
+        if path.exists():
+            return pickle.loads(path.read_bytes())
+        found = tolerance.expect(case)
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            pickle.dump(found, file)
+        os.replace(file.name, path)
+        return found
+
+
+@functools.cache
+def _store() -> _Store:
+    """The store of what this code expects; what other code expected is removed."""
+    if not (parent := os.environ.get(FOLDER)):
+        return _Store(None)
+    state = hashlib.sha256(np.__version__.encode())
+    for package in ("reference_numpy", "rosettaformer/conformance"):
+        for path in sorted((HOUSE / package).rglob("*.py")):
+            state.update(path.read_bytes())
+    own = Path(parent, state.hexdigest()[:16])
+    for other in Path(parent).iterdir():
+        if other != own:
+            shutil.rmtree(other, ignore_errors=True)
+    own.mkdir(exist_ok=True)
+    return _Store(own)

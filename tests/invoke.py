@@ -1,0 +1,51 @@
+"""The command in this process: what it prints, and how it ends."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rosettaformer.cli import main
+
+__all__ = ["Outcome", "invoke", "refused"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it wrote to standard output and to standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:
+    """`rosettaformer ARGUMENTS`, in the folder."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
+    with contextlib.chdir(folder or Path.cwd()), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _standard_input(given):
+        try:
+            main([os.fspath(word) if isinstance(word, Path) else str(word) for word in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"") -> str:
+    """The one message of a command that ends with that code."""
+    found = invoke(*arguments, folder=folder, stdin=stdin)
+    assert (found.code, found.err.count("Error: ")) == (code, 1), found
+    assert "Traceback" not in found.err
+    return found.err
+
+
+@contextlib.contextmanager
+def _standard_input(stream: io.TextIOWrapper) -> Iterator[None]:
+    before, sys.stdin = sys.stdin, stream
+    try:
+        yield
+    finally:
+        sys.stdin = before
