@@ -38,7 +38,8 @@ def test_core_cases_conform_in_every_other_dtype(port: str) -> None:
 
 
 @pytest.mark.slow
-def test_core_cases_conform_as_xla_compiles_them_for_everyone() -> None:
+def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"])
 
 

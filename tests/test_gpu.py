@@ -1,6 +1,6 @@
 """On a CUDA device: the matrix in float32 without and with TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
 
-Five steps of each Trainer beside the truth's are in `test_training_*.py`.
+Steps of each Trainer beside those of the reference are in `test_training.py`.
 """
 
 import json

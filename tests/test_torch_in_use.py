@@ -301,7 +301,7 @@ def test_the_training_loss_is_that_of_a_call_with_hooks_and_reads_the_ids_once(m
     assert calls == ["read", "forward"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
