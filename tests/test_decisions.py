@@ -1,4 +1,4 @@
-"""One test per decision (docs/decisions.md), by its id, on the truth: hand-worked numbers and closed forms."""
+"""One test per decision (docs/decisions.md), by its id, on the reference: hand-worked numbers and closed forms."""
 
 import math
 from typing import Any

@@ -80,7 +80,9 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     text = explanation.explained(
         [(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()], "torch"
     )
-    assert "So does the truth with\n  ATT12 (the finite fill is not below every logit); softmax/large_masked would tell them apart" in text
+    assert (
+        "So does the reference with\n  ATT12 (the finite fill is not below every logit); softmax/large_masked would tell them apart" in text
+    )
     text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], "all 17 cases", [softmax], "torch")
     assert "no case of the suite tells them apart" in text
 

@@ -161,7 +161,7 @@ def flat(rows: Rows) -> list[Any]:
 
 
 def prove(actual: np.ndarray, oracle: Callable[..., Rows], *inputs: Any, between: float = 0.0) -> None:
-    """Asserts that the truth's result differs from oracle(*inputs) by at most the bound of the module's docstring.
+    """Asserts that the reference's result differs from oracle(*inputs) by at most the bound of the module's docstring.
 
     between: the largest number that is rounded on the way, where it is not of the size of the result and no input moves it.
     """

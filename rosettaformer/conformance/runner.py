@@ -1,6 +1,6 @@
 """Runs ports against cases: every port in its own process, so that a crash, a hang or a wrong dtype is a row and not the end.
 
-The truth's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
+The reference's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ def run(
     threads = max(1, cores() // max(1, len(ports)))
     observer = _Observer(progress, begin, last)
     stopped = threading.Event()
-    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, truth, pool):
-        plan = _Plan(cases, dtypes, devices, modes, truth, store or Store())
+    with ThreadPoolExecutor(1) as reference, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, reference, pool):
+        plan = _Plan(cases, dtypes, devices, modes, reference, store or Store())
         jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped, quick_compile) for port in ports]
         results = [result for job in jobs for result in job.result()]
-        truth.shutdown(cancel_futures=True)  # what a stopped run no longer needs
+        reference.shutdown(cancel_futures=True)  # what a stopped run no longer needs
         return results
 
 
@@ -111,7 +111,7 @@ class _Question:
 
 
 class _Plan:
-    """What a run asks: each port the cases with the config that it fixes; and what the truth answers, computed once for all of them."""
+    """What a run asks: each port the cases with the config that it fixes; and what the reference answers, computed once for all of them."""
 
     def __init__(
         self,
@@ -119,10 +119,17 @@ class _Plan:
         dtypes: Sequence[str],
         devices: Sequence[str],
         modes: Sequence[str],
-        truth: ThreadPoolExecutor,
+        reference: ThreadPoolExecutor,
         store: Store,
     ) -> None:
-        self._cases, self._dtypes, self._devices, self._modes, self._truth, self._store = cases, dtypes, devices, modes, truth, store
+        self._cases, self._dtypes, self._devices, self._modes, self._reference, self._store = (
+            cases,
+            dtypes,
+            devices,
+            modes,
+            reference,
+            store,
+        )
         self._lock = threading.Lock()
         self._fitted: dict[str, list[Case]] = {}
         self._hidden: dict[int, Hidden] = {}  # by a case as a port is asked it
@@ -141,12 +148,12 @@ class _Plan:
         ]
 
     def expected(self, question: _Question) -> Future[Expected]:
-        """The truth's answer, which is being computed from now on at the latest."""
+        """The reference's answer, which is being computed from now on at the latest."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
                 case, hidden = question.case, self._hidden[id(question.case)]
-                self._expected[key] = self._truth.submit(
+                self._expected[key] = self._reference.submit(
                     lambda: marked(self._store.expect(case.at(question.dtype, question.device)), hidden.reason(case))
                 )
             return self._expected[key]
@@ -156,7 +163,7 @@ class _Plan:
         if question.case.component not in SEARCHES:
             return expected
         case, hidden = question.case.at(question.dtype, question.device), next(iter(expected.values())).hidden
-        return self._truth.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
+        return self._reference.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
 
     def _fit(self, config: dict[str, Any]) -> list[Case]:
         """The cases for that config: the same objects for equal configs."""

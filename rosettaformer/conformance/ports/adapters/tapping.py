@@ -20,7 +20,7 @@ __all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "inter
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the truth's input."""
+    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the reference's input."""
 
     module: Any
     args: tuple[Any, ...]
@@ -138,7 +138,7 @@ class Recorder:
         chosen = matching.assign([array for _, array in own], force.inputs)
         if chosen is None:
             wanted, given = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
-            refused = f"cannot be forced: the truth's inputs have shapes {wanted}; the module's {given or 'none'}"
+            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {given or 'none'}"
             self.taps[force.path] = {"inputs": [array for _, array in own], "refused": refused}
             raise _Enough
         leaves: dict[int, Any] = {}
