@@ -188,7 +188,7 @@ EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.e
 
 @pytest.mark.parametrize("case", EVERY)
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
-    """Batches of no rows are empty. Parts of gradients in half types may show nothing; no output of a forward component does."""
+    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing; no output of a forward component does."""
     for dtype in case.dtypes:
         expected = expect(case.at(dtype))
         zeros = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()}
@@ -200,7 +200,7 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
 
 @pytest.mark.parametrize("case", [each for each in EVERY if each.values[0].component not in statistics.RANDOM])
 def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
-    """In half types contractions are also rounded at random, up or down, which may cost more."""
+    """In half-precision dtypes contractions are also rounded at random, up or down, which may cost more."""
     for dtype, seed in itertools.product(case.dtypes, (1001, 1002)):
         cast = case.at(dtype)
         with tolerance.order(shuffled(seed)):

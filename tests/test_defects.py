@@ -25,8 +25,8 @@ REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
     "PE13 GEN1 GEN2 GEN3 GEN4 GEN5 GEN6 GEN7"
 ).split()
 RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
-# what no run of a whole model can show: a mean far from 0, roundings that half types make anyway, a constant row within it, the update of
-# its parameters, and what is drawn at random
+# what no run of a whole model can show: a mean far from 0, roundings that half-precision dtypes make anyway, a constant row within it, the
+# update of # its parameters, and what is drawn at random
 NOT_IN_A_MODEL = ("NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "DRP5", "INI1", "INI2")
 MODELS = ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp", "decode_in_steps", *components.SEARCHES)
 DEFECTS, CASES = all_defects(), all_by_id()

@@ -81,7 +81,7 @@ def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
     assert parameters.shapes(tap.config, "embedding") == {"table": tap.parameters["table"].shape}
 
 
-def test_half_types_are_recorded_in_the_dtype_in_which_the_reference_computes() -> None:
+def test_half_precision_are_recorded_in_the_dtype_in_which_the_reference_computes() -> None:
     record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"
     assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"

@@ -255,7 +255,7 @@ def test_activation(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
-def test_activation_of_half_types_is_the_float32_one_rounded_once(name: str, dtype: Any) -> None:
+def test_activation_of_half_precision_is_the_float32_one_rounded_once(name: str, dtype: Any) -> None:
     x = np.linspace(-4, 4, 500).astype(dtype)
     y = feed_forward.activation(x, name)
     assert y.dtype == dtype

@@ -187,7 +187,7 @@ class Search:
     def _near(self, combination: Combination, index: int) -> bool:
         """False where the float64 answer of the altered reference alone rules the combination out."""
         probe, answer = self.hypotheses.probes[index], self.answers[index]
-        # A half type's search may lie near many ties, at which float64 chooses otherwise.
+        # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
         predicted = self.hypotheses.answer(combination, index)
