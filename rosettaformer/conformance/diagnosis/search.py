@@ -61,8 +61,8 @@ class Search:
         return []
 
     def imprecise(self) -> list[Combination]:
-        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the order of
-        additions, so that equality can not be asked."""
+        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
+        order, so that equality can not be asked."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
         if len(low) == len(self.answers) and all(map(altered.equal, map(tolerance.expect, low), self.answers)):
             return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
