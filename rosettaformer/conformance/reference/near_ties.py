@@ -15,7 +15,7 @@ import numpy as np
 from ..case import Case
 from . import components
 from .choices import Key
-from .replay import ANY, BeamGuide, Bounds, Hypothesis, TokenGuide
+from .replay import ANY, BeamReplay, Bounds, Hypothesis, TokenReplay
 from .tolerance import Answer, Expectation, expect, expectation, searched
 
 __all__ = ["expected", "followed"]
@@ -41,7 +41,7 @@ def followed(
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
-        guide = BeamGuide(case, answer, bounds, rejected) if case.component == "beam_search" else TokenGuide(case, answer, bounds)
+        guide = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
         found, scores = searched(case, guide, ask, rounded)
         tokens = next(iter(found))
         others = guide.others(found[tokens].reference)

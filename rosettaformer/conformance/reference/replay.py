@@ -14,7 +14,7 @@ from reference_numpy.beams import Beam
 from ..case import Case
 from .choices import Chooser, Key
 
-__all__ = ["ANY", "BeamGuide", "Bounds", "Hypothesis", "TokenGuide", "could_choose"]
+__all__ = ["ANY", "BeamReplay", "Bounds", "Hypothesis", "TokenReplay", "could_choose"]
 
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
@@ -22,7 +22,7 @@ ANY = 1e6  # an error that explains any choice of a token that may be chosen at 
 SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token that is unlikely
 
 
-class TokenGuide(Chooser):
+class TokenReplay(Chooser):
     """Takes a port's tokens where the reference could draw them, until a row's is another one."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
@@ -91,7 +91,7 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
     return high
 
 
-class BeamGuide(Chooser):
+class BeamReplay(Chooser):
     """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the reference could.
 
     rejected: hypotheses that the port has not, although the reference found them: what leads to them is kept where nothing else could be.
