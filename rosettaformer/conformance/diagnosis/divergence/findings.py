@@ -9,7 +9,7 @@ import numpy as np
 
 from ...case import Case
 from ...compare import Comparison, compare, heat_map, relative_error
-from ...ports.adapters.matching import turned
+from ...ports.adapters.matching import transposed
 from .teacher import Teacher
 
 __all__ = ["Divergence", "Failure", "Findings", "Row", "Taps"]
@@ -125,7 +125,7 @@ class Findings:
             self.forced[path] = _failed(tap.get("error", "gave no output"))
         else:
             expectation = self.teacher.forced(path)
-            output = turned(tap["output"], expectation.reference.shape) if path else tap["output"]
+            output = transposed(tap["output"], expectation.reference.shape) if path else tap["output"]
             self.forced[path] = compare(expectation, output)
             if self.forced[path].excess > 1 and isinstance(output, np.ndarray):
                 self.failures[path] = Failure(path, self.teacher.question(path), output)
@@ -183,7 +183,7 @@ class Findings:
         free = None
         if "output" in tap:
             expectation = self.teacher.free(path)
-            free = compare(expectation, turned(tap["output"], expectation.reference.shape))
+            free = compare(expectation, transposed(tap["output"], expectation.reference.shape))
         return Row(
             path=path,
             component=self.teacher.taps[path].component,

@@ -16,7 +16,7 @@ from reference_numpy import parameters
 from ... import compare
 from ...case import Case
 from ...cases.gradients import with_cotangent
-from ...ports.adapters.matching import turned
+from ...ports.adapters.matching import transposed
 from ...ports.adapters.tapping import Force
 from ...reference import components, tolerance, trace
 
@@ -97,7 +97,7 @@ class Probe:
         got = {}
         for name, index in self._first.items():
             if self._names[index] == name and index in gradients["inputs"]:
-                got[name] = turned(gradients["inputs"][index], self._arrays[index].shape)
+                got[name] = transposed(gradients["inputs"][index], self._arrays[index].shape)
         ties = parameters.ties(self._config)
         for own in self._tap.parameters:
             full = self._full(own)

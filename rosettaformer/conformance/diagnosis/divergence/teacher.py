@@ -6,7 +6,7 @@ import numpy as np
 
 from ...case import Case
 from ...compare import compare
-from ...ports.adapters.matching import assign, turned
+from ...ports.adapters.matching import assign, transposed
 from ...reference import tolerance, trace
 
 __all__ = ["Teacher"]
@@ -66,7 +66,7 @@ class Teacher:
         expectations = [tolerance.expectation(array, [run[index] for run in runs]) for index, array in enumerate(wanted)]
         meant = set(range(len(wanted))) if among is None else among
         pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None and index in meant]
-        return all(compare(expectation, turned(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
+        return all(compare(expectation, transposed(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
 
     def parent(self, path: str, among: Collection[str]) -> str | None:
         """The nearest component around it that is one of those."""

@@ -24,7 +24,7 @@ __all__ = [
     "owner",
     "refuse_keep",
     "submodules",
-    "turned",
+    "transposed",
     "walk",
     "whole",
 ]
@@ -63,7 +63,7 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
     return None if lost or not placed else chosen
 
 
-def turned(array: Any, shape: tuple[int, ...]) -> Any:
+def transposed(array: Any, shape: tuple[int, ...]) -> Any:
     """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
         return array
