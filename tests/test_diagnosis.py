@@ -243,7 +243,7 @@ config = {"encoder_layers": 2}
     assert findings[0].paths == ("layers.1.feed_forward",)
 
 
-def test_three_defects_in_a_torch_model_are_found_through_its_taps() -> None:
+def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
     whole = findings[-1]
     assert (whole.component, whole.verdict) == ("transformer", "explained")

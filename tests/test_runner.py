@@ -247,5 +247,8 @@ def test_a_worker_answers_again_after_a_crash_and_calls_other_methods() -> None:
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"
-        assert worker.call("taps", good, None) == ("not covered", "the port gives functions, and only modules of a framework can be tapped")
+        assert worker.call("trace", good, None) == (
+            "not covered",
+            "the port gives functions, and only modules of a framework can be traced",
+        )
         assert worker.call("describe")[1]["dtypes"] == DTYPES

@@ -17,8 +17,8 @@ def render_tree(console: Console, divergence: Divergence) -> None:
     """Prints the tree, what the port shows nothing of, and the sentence."""
     if divergence.rows:
         console.print(_table(divergence))
-    if divergence.untapped:
-        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untapped)}", highlight=False, soft_wrap=True)
+    if divergence.untraced:
+        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untraced)}", highlight=False, soft_wrap=True)
     if divergence.problem:
         console.print(f"[red]{escape(divergence.problem)}[/]", highlight=False, soft_wrap=True)
     colour = "green" if divergence.rows and divergence.first is None else "red"

@@ -12,16 +12,16 @@ from ...compare import Comparison, compare, heat_map, relative_error
 from ...ports.adapters.matching import transposed
 from .teacher import Teacher
 
-__all__ = ["Divergence", "Failure", "Findings", "Row", "Taps"]
+__all__ = ["Activations", "Divergence", "Failure", "Findings", "Row"]
 
-Taps = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
+Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
 
 
 @dataclass(frozen=True)
 class Row:
     """One component of the tree that the port shows.
 
-    depth: how many tapped components it is within. free: its output in the free run, allowed for what plain arithmetic costs up to it.
+    depth: how many traced components it is within. free: its output in the free run, allowed for what plain arithmetic costs up to it.
     forced: its output on the reference's inputs, allowed for what plain arithmetic costs within it; None where it could not be forced.
     inputs_agree: whether its inputs in the free run are the reference's; None where they have no counterpart. first: the first divergence.
     """
@@ -61,7 +61,7 @@ class Divergence:
 
     rows: the tree, every component before its parts and in the order of execution. sentence: what it comes to. heat: |error| / allowed
     of the first diverging output, positions x features. failures: every component that fails on the reference's inputs and gave an output,
-    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untapped: the components with
+    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untraced: the components with
     parameters that the port has no module for. problem: why the rows are missing or are not all there.
     """
 
@@ -72,7 +72,7 @@ class Divergence:
     rows: tuple[Row, ...] = ()
     heat: list[list[float]] | None = None
     failures: tuple[Failure, ...] = ()
-    untapped: tuple[str, ...] = ()
+    untraced: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -86,11 +86,11 @@ class Findings:
     """What the runs have shown so far."""
 
     teacher: Teacher
-    free: Taps
+    free: Activations
     forced: dict[str, Comparison] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
-    within: dict[str, Taps] = field(default_factory=dict)  # the taps of the run in which the component was forced
+    within: dict[str, Activations] = field(default_factory=dict)  # the calls of the run in which the component was forced
     undone: set[str] = field(default_factory=set)  # what fails, and is right again in what takes its output
     deaths: int = 0
     problem: str = ""
@@ -99,14 +99,14 @@ class Findings:
         self._judge("", self.free)  # the whole is given the reference's inputs by the case
 
     @property
-    def tapped(self) -> list[str]:
+    def traced(self) -> list[str]:
         """The paths that the port shows, in the order in which the reference finishes them."""
-        return [path for path in self.teacher.taps if path in self.free]
+        return [path for path in self.teacher.calls if path in self.free]
 
     @property
     def paths(self) -> list[str]:
         """The paths that are to be forced."""
-        return [path for path in self.tapped if path]
+        return [path for path in self.traced if path]
 
     def add(self, path: str, kind: str, answer: Any) -> None:
         """The answer to the run in which the component was forced."""
@@ -116,16 +116,16 @@ class Findings:
         self.deaths += kind in ("crash", "hang")
         self.messages[path] = f"{kind}: {answer}" if kind != "outputs" else "was not reached when it was to be forced"
 
-    def _judge(self, path: str, run: Taps) -> None:
-        tap = run[path]
-        if "refused" in tap:
-            self.messages[path] = tap["refused"]
+    def _judge(self, path: str, run: Activations) -> None:
+        call = run[path]
+        if "refused" in call:
+            self.messages[path] = call["refused"]
             return
-        if "output" not in tap:
-            self.forced[path] = _failed(tap.get("error", "gave no output"))
+        if "output" not in call:
+            self.forced[path] = _failed(call.get("error", "gave no output"))
         else:
             expectation = self.teacher.forced(path)
-            output = transposed(tap["output"], expectation.reference.shape) if path else tap["output"]
+            output = transposed(call["output"], expectation.reference.shape) if path else call["output"]
             self.forced[path] = compare(expectation, output)
             if self.forced[path].excess > 1 and isinstance(output, np.ndarray):
                 self.failures[path] = Failure(path, self.teacher.question(path), output)
@@ -135,7 +135,7 @@ class Findings:
     def _guilty(self) -> set[str]:
         """Those that fail, and all around them that was forced too, and that nothing undoes."""
         guilty: set[str] = set()
-        for path in reversed(self.tapped):
+        for path in reversed(self.traced):
             above = self.teacher.parent(path, self.forced)
             if self._fails(path) and (above is None or above in guilty):
                 (self.undone if above is not None and self._is_undone(path, self.within.get(above, {})) else guilty).add(path)
@@ -144,7 +144,7 @@ class Findings:
     def _fails(self, path: str) -> bool:
         return path in self.forced and self.forced[path].excess > 1
 
-    def _is_undone(self, path: str, run: Taps) -> bool:
+    def _is_undone(self, path: str, run: Activations) -> bool:
         """Whether in this run, of what is around it on the reference's inputs, the component is given the reference's inputs, and so is the
         first component that takes its output: the port does after it what the reference does in it."""
         if path not in run or not self.teacher.inputs_agree(path, run[path]["inputs"]):
@@ -155,9 +155,9 @@ class Findings:
     def result(self, port: str, case: str, dtype: str) -> Divergence:
         """Everything, put together."""
         guilty = self._guilty()
-        first = next((path for path in self.tapped if path in guilty), None)  # a part finishes before what it is part of
+        first = next((path for path in self.traced if path in guilty), None)  # a part finishes before what it is part of
         rows = (self._row(path, depth) for path, depth in self._tree("", 0))
-        known = [name for name, tap in self.teacher.taps.items() if tap.parameters]
+        known = [name for name, call in self.teacher.calls.items() if call.parameters]
         return Divergence(
             port=port,
             case=case,
@@ -165,8 +165,8 @@ class Findings:
             sentence=self._sentence(first),
             rows=tuple(replace(row, first=row.path == first, message=_explained(row, guilty, self.undone)) for row in rows),
             heat=self._heat(first),
-            failures=tuple(self.failures[path] for path in self.tapped if path in self.failures and path in guilty),
-            untapped=tuple(path for path in known if path not in self.free),
+            failures=tuple(self.failures[path] for path in self.traced if path in self.failures and path in guilty),
+            untraced=tuple(path for path in known if path not in self.free),
             problem=self.problem,
         )
 
@@ -179,18 +179,18 @@ class Findings:
         return [child for child in self.paths if self.teacher.parent(child, self.free) == path]
 
     def _row(self, path: str, depth: int) -> Row:
-        tap = self.free[path]
+        call = self.free[path]
         free = None
-        if "output" in tap:
+        if "output" in call:
             expectation = self.teacher.free(path)
-            free = compare(expectation, transposed(tap["output"], expectation.reference.shape))
+            free = compare(expectation, transposed(call["output"], expectation.reference.shape))
         return Row(
             path=path,
-            component=self.teacher.taps[path].component,
+            component=self.teacher.calls[path].component,
             depth=depth,
             free=free,
             forced=self.forced.get(path),
-            inputs_agree=self.teacher.inputs_agree(path, tap["inputs"]),
+            inputs_agree=self.teacher.inputs_agree(path, call["inputs"]),
             message=self.messages.get(path, ""),
         )
 
@@ -206,12 +206,12 @@ class Findings:
     def _sentence(self, path: str | None) -> str:
         if path is None:
             return (
-                f"no divergence: {self.teacher.taps[''].component} agrees, and with it {len(self.paths)} components inside it were tapped"
+                f"no divergence: {self.teacher.calls[''].component} agrees, and with it {len(self.paths)} components inside it were traced"
             )
         comparison = self.forced[path]
         error = f"error {comparison.excess:.3g} x allowed" if math.isfinite(comparison.excess) else comparison.message
         subject = "fails, as the whole" if not path and not self.paths else "the first component that fails although its inputs agree"
-        return f"{self.teacher.taps[path].name}: {subject} ({error}){self._wiring(path)}"
+        return f"{self.teacher.calls[path].name}: {subject} ({error}){self._wiring(path)}"
 
     def _wiring(self, path: str) -> str:
         """Of a component whose parts are right: where within it something goes wrong."""

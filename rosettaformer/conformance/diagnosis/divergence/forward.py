@@ -10,9 +10,9 @@ from typing import Any
 
 from ....processes import Answer
 from ...case import Case
-from ...ports.adapters.tapping import Force
+from ...ports.adapters.tracing import Force
 from ...ports.process import RESTARTS, Worker
-from .findings import Divergence, Failure, Findings, Row, Taps
+from .findings import Activations, Divergence, Failure, Findings, Row
 from .teacher import Teacher
 
 __all__ = ["Divergence", "Failure", "Row", "chunks", "divergence", "run_forced"]
@@ -36,12 +36,12 @@ def divergence(
     done.
     """
     teacher = Teacher(case.at(dtype, device))
-    kind, answer = worker.call("taps", teacher.case, [None], limit=limit)
-    if kind in ("crash", "hang") and worker.call("taps", teacher.case, [], limit=limit)[0] == "outputs":  # it can be built
+    kind, answer = worker.call("trace", teacher.case, [None], limit=limit)
+    if kind in ("crash", "hang") and worker.call("trace", teacher.case, [], limit=limit)[0] == "outputs":  # it can be built
         return _until_death(worker, teacher, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
     if kind != "outputs":
         problem = f"{kind}: {answer}"
-        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be tapped: {problem}", problem=problem)
+        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
     findings = Findings(teacher, answer[0])
     for done, paths in enumerate(chunks(findings.paths)):
         progress(done * CHUNK / len(findings.paths))
@@ -58,10 +58,10 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
 
     The first component to finish whose run ends the process is the one that does so, or something between it and the one before.
     """
-    runs: dict[str, Taps] = {}
+    runs: dict[str, Activations] = {}
     dead = ""
-    for path in filter(None, teacher.taps):
-        kind, answer = worker.call("taps", teacher.case, [Force(path, teacher.arrays(path))], limit=limit)
+    for path in filter(None, teacher.calls):
+        kind, answer = worker.call("trace", teacher.case, [Force(path, teacher.arrays(path))], limit=limit)
         if kind != "outputs":
             dead = path
             break
@@ -69,7 +69,7 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
             runs[path] = answer[0]
     free: dict[str, Mapping[str, Any]] = {path: {"inputs": []} for path in runs}
     for path, run in runs.items():
-        free |= {name: tap for name, tap in run.items() if name and not f"{name}.".startswith(f"{path}.")}
+        free |= {name: call for name, call in run.items() if name and not f"{name}.".startswith(f"{path}.")}
     free |= {name: {"inputs": [], "error": problem} for name in ("", dead)}
     findings = Findings(teacher, free, problem=problem)
     for path in (*runs, dead):
@@ -85,7 +85,7 @@ def chunks(paths: list[str]) -> Iterator[list[str]]:
 
 def run_forced(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
     """The port's answer for each forced component: from one question, or one by one where that one has no answer."""
-    kind, answers = worker.call("taps", case, forces, limit=limit)
+    kind, answers = worker.call("trace", case, forces, limit=limit)
     if kind == "outputs":
         yield from ((force.path, (kind, answer)) for force, answer in zip(forces, answers, strict=True))
     elif len(forces) == 1:

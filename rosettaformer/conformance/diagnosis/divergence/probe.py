@@ -17,7 +17,7 @@ from ... import compare
 from ...case import Case
 from ...cases.gradients import with_cotangent
 from ...ports.adapters.matching import transposed
-from ...ports.adapters.tapping import Force
+from ...ports.adapters.tracing import Force
 from ...reference import components, tolerance, trace
 
 __all__ = ["Gradient", "Probe", "within"]
@@ -47,10 +47,10 @@ class Probe:
     Inputs that are equal are one, the first of them, whose gradient is the sum: a module may take them as one.
     """
 
-    def __init__(self, tap: trace.Tap, case: Case) -> None:
-        self._tap, self._config = tap, case.config
-        cotangent = np.random.default_rng(zlib.crc32(f"{case.id} {tap.path}".encode())).standard_normal(tap.output.shape)
-        self._question = with_cotangent(tap.case(), np.asarray(cotangent)).at(case.dtype)
+    def __init__(self, call: trace.TracedCall, case: Case) -> None:
+        self._call, self._config = call, case.config
+        cotangent = np.random.default_rng(zlib.crc32(f"{case.id} {call.path}".encode())).standard_normal(call.output.shape)
+        self._question = with_cotangent(call.case(), np.asarray(cotangent)).at(case.dtype)
         inputs = {name: value for name, value in self._question.inputs.items() if name != "cotangent"}
         self._arrays = trace.arrays(inputs)
         names = [next(name for name, value in inputs.items() if value is array) for array in self._arrays]
@@ -62,7 +62,7 @@ class Probe:
     @property
     def force(self) -> Force:
         """What the port is asked."""
-        return Force(self._tap.path, self._arrays, self._question.inputs["cotangent"])
+        return Force(self._call.path, self._arrays, self._question.inputs["cotangent"])
 
     def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> tuple[Gradient, ...]:
         """The port's gradients beside the reference's; what has none in the port has one of zero."""
@@ -86,12 +86,12 @@ class Probe:
         return merged
 
     def _tied(self, name: str) -> bool:
-        return bool(self._tap.path) and self._tap.component == "logits" and self._full(name) in parameters.ties(self._config)
+        return bool(self._call.path) and self._call.component == "logits" and self._full(name) in parameters.ties(self._config)
 
     def _full(self, name: str) -> str:
         """The name of a parameter in the whole model."""
         own = name.removeprefix("parameters.")
-        return f"{self._tap.path}.{own}" if self._tap.path else own
+        return f"{self._call.path}.{own}" if self._call.path else own
 
     def _received(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, np.ndarray]:
         got = {}
@@ -99,7 +99,7 @@ class Probe:
             if self._names[index] == name and index in gradients["inputs"]:
                 got[name] = transposed(gradients["inputs"][index], self._arrays[index].shape)
         ties = parameters.ties(self._config)
-        for own in self._tap.parameters:
+        for own in self._call.parameters:
             full = self._full(own)
             if (stored := ties.get(full, full)) in gradients["parameters"]:
                 got[f"parameters.{own}"] = gradients["parameters"][stored]
