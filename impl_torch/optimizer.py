@@ -8,6 +8,7 @@ import torch
 from reference_numpy.parameters import flatten, nest
 
 from . import precision
+from .fast.compiled import scaled
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -52,7 +53,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
     flat = flatten(gradients)
     norm = torch.nn.utils.get_total_norm([precision.upcast_half(gradient) for gradient in flat.values()])
     factor = (limit / norm).clamp(max=1)
-    return nest({name: gradient * factor for name, gradient in flat.items()})
+    return nest(dict(zip(flat, scaled(flat.values(), factor), strict=True)))
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: i
 
 
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
-    """What gives the answers to a case by name: the truth, `numpy`, or a port."""
+    """What gives the answers to a case by name: the reference, `numpy`, or a port."""
     if name == "numpy":
         return components.answer
     adapter = Backend(name).adapter

@@ -144,7 +144,7 @@ def test_ratios_are_to_the_best_peer_and_shares_to_the_products(measured: Any) -
     assert ours.ratio == 6  # where there is no other peer
 
 
-def test_the_truths_own_answers_are_right(measured: Any) -> None:
+def test_the_references_own_answers_are_right(measured: Any) -> None:
     for task in (GREEDY, BEAM):
         reference, found = _searched(task)
         [result] = measured(task, _row(found, read=lambda output: output), reference=reference, rounds=1)
@@ -200,7 +200,7 @@ def test_a_worse_hypothesis_and_a_wrong_score_are_wrong() -> None:
     assert reference.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
 
 
-def test_a_row_that_ends_otherwise_is_held_to_the_truths_beams() -> None:
+def test_a_row_that_ends_otherwise_is_held_to_the_references_beams() -> None:
     reference, found = _searched(BEAM)
     token_bn = found["token_bn"].copy()
     token_bn[:, -1] = 50
@@ -235,7 +235,7 @@ def test_the_training_problem_is_the_forward_one_with_labels() -> None:
 
 
 @pytest.mark.parametrize(("warmup", "status"), [(40, "timed"), (80, "wrong")])
-def test_the_truths_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
+def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
     made, built = problem.make(TRAINING), []
 
     def start(given: problem.Problem) -> rows.Step:
@@ -320,7 +320,7 @@ def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["W1", "W4", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("W2", "W3", "W6", "W7"))])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_our_rows_and_the_stock_layers_give_the_truths_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
+def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
     for task in (dataclasses.replace(tiny(task), memory="") for task in WORKLOADS[name]):
         made = problem.make(task)
         given = [row for row in peers(framework).rows(made, "cpu") if _quick(row, task)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
-from reference_numpy import decoding as truth
+from reference_numpy import decoding as reference
 
 torch = pytest.importorskip("torch")
 
@@ -179,7 +179,7 @@ def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
     for length, count in ((5, 6), (4, 9)):
         for arrays, searcher, plain in zip(trees, searchers, eager, strict=True):
             options = OPTIONS | {"max_new_tokens": count, "min_new_tokens": count - 1}
-            expected = truth.greedy_search(parameters.nest(arrays), config, source[:, :length], options)
+            expected = reference.greedy_search(parameters.nest(arrays), config, source[:, :length], options)
             found, near = (each.greedy_search(torch.from_numpy(source[:, :length]), options) for each in (searcher, plain))
             np.testing.assert_array_equal(found["token_bn"].numpy(), expected["token_bn"])
             error, noise = (np.abs(one["log_p_bn"].numpy() - expected["log_p_bn"]).max() for one in (found, near))

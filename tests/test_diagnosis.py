@@ -27,7 +27,7 @@ def test_a_wrong_formula_is_named_with_its_fix() -> None:
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
         ("layer_norm", "explained", (("NRM1",),))
     ]
-    assert "layer_norm: your output equals the truth with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
+    assert "layer_norm: your output equals the reference with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
     assert "torch: " in findings[0].text
 
 
@@ -67,7 +67,7 @@ def layer_norm(case):
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
 """),
-    "a defect on one path is partly there": ("partly", (("NRM2",),), ["on layer_norm/one_position it equals the truth with NRM2"], [], """
+    "a defect on one path is partly there": ("partly", (("NRM2",),), ["on layer_norm/one_position it equals the reference with NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
@@ -220,7 +220,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
     (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
     assert finding.verdict == "partly"
     assert {"scale=float32", "CAU3", "ATT13"} in [set(ids) for ids in finding.explanations]
-    assert "on multi_head_attention/left_padding it equals the truth with" in finding.text
+    assert "on multi_head_attention/left_padding it equals the reference with" in finding.text
 
 
 def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pyte
     port, file = str(TESTS / "wrong_port.py"), tmp_path / "findings.json"
     code, text = _run(capsys, port, "--json", str(file))
     assert code == 1, text
-    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in text
+    assert "explained layer_norm: your output equals the reference with epsilon=outside the root" in text
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0

@@ -97,15 +97,15 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
             "torch",
             "cross query",
             "decoder.layers.0",
-            "; its parts are right, but decoder.layers.0.cross_attention is given something else than the truth gives it, "
+            "; its parts are right, but decoder.layers.0.cross_attention is given something else than the reference gives it, "
             "after decoder.layers.0.self_attention_norm",
         ),
-        ("torch", "position", "", "; its parts are right, but encoder is given something else than the truth gives it, after source_emb"),
+        ("torch", "position", "", "; its parts are right, but encoder is given something else than the reference gives it, after source_emb"),
         ("torch", "raises", "decoder.layers.0.feed_forward", "(RuntimeError: no such thing)"),
         exhaustive("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
-        ("keras", "residual", "layers.1", "but layers.1.feed_forward_norm is given something else than the truth gives it, after layers."),
+        ("keras", "residual", "layers.1", "but layers.1.feed_forward_norm is given something else than the reference gives it, after layers."),
         exhaustive("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
-        ("nnx", "residual", "layers.1", "; its parts are right, but layers.1.feed_forward is given something else than the truth gives it"),
+        ("nnx", "residual", "layers.1", "; its parts are right, but layers.1.feed_forward is given something else than the reference gives it"),
     ],
 )  # fmt: skip
 def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake: str, path: str, words: str) -> None:
@@ -117,7 +117,7 @@ def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake
     assert not any(row.fails for row in found.rows if row.path.startswith(("encoder.layers.0", "layers.0")))
 
 
-def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_truths_inputs(written: Write) -> None:
+def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_references_inputs(written: Write) -> None:
     found = rows(diverged(written("torch", "unscaled"), WHOLE, "float64"))
     wrong, after = found["encoder.layers.1.self_attention"], found["encoder.layers.1.self_attention_norm"]
     assert wrong.inputs_agree
@@ -188,7 +188,7 @@ def test_a_component_whose_inputs_have_other_shapes_cannot_be_forced_and_is_not_
     found = diverged(written("torch", "flattened"), WHOLE, "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
-    assert row.message == "cannot be forced: the truth's inputs have shapes (3, 5, 13); the module's (15, 13)"
+    assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 13); the module's (15, 13)"
 
 
 def test_of_the_calls_of_a_module_the_first_is_its_components(written: Write) -> None:

@@ -30,8 +30,8 @@ from impl_jax.positional_encoding import positional_encoding  # noqa: E402
 from impl_jax.softmax import softmax  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402
-from reference_numpy import positional_encoding as truth_positions  # noqa: E402
-from reference_numpy import transformer as truth  # noqa: E402
+from reference_numpy import positional_encoding as reference_positions  # noqa: E402
+from reference_numpy import transformer as reference  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
 from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 
@@ -53,7 +53,7 @@ def loaded(config: TransformerConfig) -> tuple[Transformer, dict[str, np.ndarray
 SOURCE, TARGET = np.array([[0, 3, 4, 5, 6], [1, 2, 0, 0, 0]]), np.array([[7, 8, 9], [0, 0, 0]])
 
 
-def test_a_compiled_model_equals_the_truth_and_is_traced_once():
+def test_a_compiled_model_equals_the_reference_and_is_traced_once():
     config, traces = small(), []
 
     class Traced(Transformer):
@@ -67,7 +67,7 @@ def test_a_compiled_model_equals_the_truth_and_is_traced_once():
     call = compiled(model)
     y = call(SOURCE, TARGET)
     call(source=jnp.asarray(SOURCE), target=TARGET + 1)
-    np.testing.assert_allclose(y, truth.transformer(parameters.nest(arrays), config, SOURCE, TARGET), atol=1e-5)
+    np.testing.assert_allclose(y, reference.transformer(parameters.nest(arrays), config, SOURCE, TARGET), atol=1e-5)
     assert len(traces) == 1
 
 
@@ -84,7 +84,7 @@ def test_compiled_methods_and_functions():
     config = small()
     model, arrays = loaded(config)
     memory = compiled(model.encode)(SOURCE)
-    np.testing.assert_allclose(memory, truth.encode(parameters.nest(arrays), config, SOURCE), atol=1e-5)
+    np.testing.assert_allclose(memory, reference.encode(parameters.nest(arrays), config, SOURCE), atol=1e-5)
     query = np.ones((1, 2, 2, 3), np.float32)
     output, attention = compiled(scaled_dot_product_attention)(query, query, query, causal=True, return_weights=True)
     np.testing.assert_allclose(attention[0, 0], [[1, 0], [0.5, 0.5]], atol=1e-7)
@@ -134,7 +134,7 @@ def test_far_positions_are_right_without_x64(traced: bool):
     for dtype in (jnp.float32, jnp.bfloat16):
         got = encode(position, 7, dtype)
         assert got.dtype == dtype
-        np.testing.assert_array_equal(got, truth_positions.positional_encoding(position, 7, dtype))
+        np.testing.assert_array_equal(got, reference_positions.positional_encoding(position, 7, dtype))
     assert not jax.config.jax_enable_x64
 
 

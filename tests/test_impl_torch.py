@@ -158,7 +158,7 @@ def attention_case(**inputs: Any) -> Case:
     return dataclasses.replace(case, inputs=dict(case.inputs) | inputs)
 
 
-def test_gradients_of_views_of_a_frozen_parameter_are_those_of_the_truth() -> None:
+def test_gradients_of_views_of_a_frozen_parameter_are_those_of_the_reference() -> None:
     case = attention_case()
     found, expected = Adapter(VIEWS).run(case), tolerance.expect(case)
     assert sorted(found) == sorted(expected)

@@ -85,7 +85,7 @@ def _own_logits(model: Any, dtype: Any) -> np.ndarray:
         return model.to(dtype)(source, target).numpy()
 
 
-def test_the_truth_gives_the_modules_own_logits(model: Any, file: Path) -> None:
+def test_the_reference_gives_the_modules_own_logits(model: Any, file: Path) -> None:
     case, wanted = _case(file, "float64"), _own_logits(model, torch.float64)
     got = transformer(parameters.nest(case.parameters), case.config, case.inputs["source"], case.inputs["target"])
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())

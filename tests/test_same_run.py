@@ -39,8 +39,8 @@ def assert_together(runs: list[Run], steps: int) -> None:
     assert all([step.number for step in run.steps] == list(range(1, steps + 1)) for run in runs)
 
 
-# The mistakes stand in files that a backend may be; every one is the truth's Trainer with one thing done otherwise.
-TRUTH = "import numpy as np\nfrom reference_numpy import loss, mask, optimizer, parameters, schedule, training, transformer\n"
+# The mistakes stand in files that a backend may be; every one is the reference's Trainer with one thing done otherwise.
+REFERENCE = "import numpy as np\nfrom reference_numpy import loss, mask, optimizer, parameters, schedule, training, transformer\n"
 HONEST = {
     "accurate": """
 from reference_numpy import arithmetic
@@ -133,7 +133,7 @@ FAILURES = {
 
 
 def write(folder: Path, name: str, code: str) -> str:
-    (folder / f"{name}.py").write_text(TRUTH + code)
+    (folder / f"{name}.py").write_text(REFERENCE + code)
     return str(folder / f"{name}.py")
 
 
@@ -247,7 +247,7 @@ def test_the_loss_does_not_see_the_biases_of_keys_and_sees_those_of_queries() ->
         assert (abs(loss - expected.reference) > expected.bound) == seen
 
 
-def test_what_is_allowed_is_the_policy_of_the_truths_own_runs() -> None:
+def test_what_is_allowed_is_the_policy_of_the_references_own_runs() -> None:
     which = experiment("float32", steps=3)
     envelope = Envelope(which.config, which.recipe, which.values)
     wide = Envelope(which.config, which.recipe, {name: value.astype(np.float64) for name, value in which.values.items()})

@@ -1,4 +1,4 @@
-"""The truth's taps: every call of a component, under its path, as a case that gives the same output."""
+"""The reference's taps: every call of a component, under its path, as a case that gives the same output."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 
-import reference_numpy as truth_package
+import reference_numpy as reference_package
 from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.defects import all_defects, injected
@@ -17,7 +17,7 @@ WHOLE = [case.id for case in CASES.values() if case.component in ("encoder_layer
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_tap_is_a_case_that_the_truth_answers_with_the_same_output(name: str) -> None:
+def test_every_tap_is_a_case_that_the_reference_answers_with_the_same_output(name: str) -> None:
     for path, tap in trace.record(CASES[name]).items():
         np.testing.assert_allclose(components.answer(tap.case())["output"], tap.output, rtol=1e-12, atol=1e-13, err_msg=path)
 
@@ -81,20 +81,20 @@ def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
     assert parameters.shapes(tap.config, "embedding") == {"table": tap.parameters["table"].shape}
 
 
-def test_half_types_are_recorded_in_the_dtype_in_which_the_truth_computes() -> None:
+def test_half_precision_are_recorded_in_the_dtype_in_which_the_reference_computes() -> None:
     record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"
     assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"
 
 
-def test_the_truth_is_left_as_it_was_also_when_it_fails() -> None:
-    before = truth_package.attention.multi_head_attention
+def test_the_reference_is_left_as_it_was_also_when_it_fails() -> None:
+    before = reference_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
         trace.record(_with_width(CASES["encoder_layer/post"], 3))
-    assert truth_package.attention.multi_head_attention is before
+    assert reference_package.attention.multi_head_attention is before
 
 
-def test_a_defective_truth_is_recorded_as_it_is() -> None:
+def test_a_defective_reference_is_recorded_as_it_is() -> None:
     case = CASES["decoder_layer/post"]
     clean = trace.record(case)
     with injected(all_defects()["MHA11"]):

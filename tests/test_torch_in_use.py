@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, preset
-from reference_numpy import transformer as truth
+from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
 torch = pytest.importorskip("torch")
@@ -98,7 +98,7 @@ def test_an_exported_graph_needs_no_kernel_that_zeroes_empty_rows(kernel: Callab
     source[1], target[0, :2] = 0, 0
     graph = torch.export.export(model, (source, target)).module(check_guards=False)
     assert any(node.target is torch.ops.aten.scaled_dot_product_attention.default for node in graph.graph.nodes)
-    expected = truth.transformer(nest(weights.export(model, CONFIG)), CONFIG, source.numpy(), target.numpy())
+    expected = reference.transformer(nest(weights.export(model, CONFIG)), CONFIG, source.numpy(), target.numpy())
     with torch.no_grad():
         close(Elsewhere(graph).run(source, target), torch.from_numpy(expected))
 

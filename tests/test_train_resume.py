@@ -17,7 +17,7 @@ from rosettaformer.checkpoints import canonical
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.store import Store
 
-KILLS = 10  # of the truth's run in the exhaustive tier; of a framework's, as many as --kills says
+KILLS = 10  # of the reference's run in the exhaustive tier; of a framework's, as many as --kills says
 STEPS = 60
 EVERY = ("--steps", STEPS, "--save-every", 4, "--validate-every", 15, "--sample", 4)
 NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "jax"}

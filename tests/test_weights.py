@@ -1,4 +1,4 @@
-"""Weight transfer: the truth to each port and back, and from port to port, bit for bit; strict in both directions."""
+"""Weight transfer: the reference to each port and back, and from port to port, bit for bit; strict in both directions."""
 
 import contextlib
 import re

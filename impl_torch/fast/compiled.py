@@ -1,13 +1,13 @@
-"""One compiled graph of a module or function."""
+"""One compiled graph of a module or function, and one kernel for many tensors."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.fx.experimental import _config
 
-__all__ = ["compiled", "compiled_step", "graphs"]
+__all__ = ["compiled", "compiled_step", "graphs", "scaled"]
 
 GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
 
@@ -72,3 +72,8 @@ def graphs() -> Iterator[None]:
     room = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
     with room, shapes.patch(use_duck_shape=False):
         yield
+
+
+def scaled(tensors: Iterable[torch.Tensor], factor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Every tensor times the factor. On a GPU a kernel for each of a model's parameters would take longer to launch than to run."""
+    return torch._foreach_mul(list(tensors), factor)

@@ -131,9 +131,9 @@ DEFECTS = (
     ),
     _defect(
         "NRM7",
-        "cast to the half type before scale and offset",
-        "The normalised value is rounded to the half type, then multiplied and shifted in it: three roundings for one.",
-        "Where the offset nearly cancels the scaled value, half types lose digits. Large scales with opposite offsets show it.",
+        "cast to the half-precision dtype before scale and offset",
+        "The normalised value is rounded to the half-precision dtype, then multiplied and shifted in it: three roundings for one.",
+        "Where the offset nearly cancels the scaled value, half-precision dtypes lose digits. Large scales with opposite offsets show it.",
         "TransformerEngine#1132",
         {
             "torch": "y = (normalised.float() * scale.float() + offset.float()).to(x.dtype)",

@@ -1,6 +1,6 @@
 """Settings on which ports differ without being wrong: what a port may do although its config says otherwise.
 
-Each is an alteration of the truth like those of the catalogue. Diagnosis tries them where no defect explains an output.
+Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
 """
 
 from collections.abc import Callable, Iterator, Mapping

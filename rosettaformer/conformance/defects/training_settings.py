@@ -17,7 +17,7 @@ Tree = Mapping[str, Any]
 
 
 def training_settings() -> Iterator[Defect]:
-    """Each as an alteration of the truth, as in `settings`."""
+    """Each as an alteration of the reference, as in `settings`."""
     yield _of("smoothing=mass lost", "cross_entropy", "the smoothed label is 1 - smoothing, without its share of smoothing / V",
               "let the label keep smoothing / V of its own", both(lost_mass))  # fmt: skip
     yield _of("loss=over all positions", "cross_entropy", "padding adds no loss and counts in the mean",

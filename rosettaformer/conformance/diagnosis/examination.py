@@ -1,8 +1,8 @@
 """The examination of a port: what is wrong with it, by name.
 
-For every component that fails, the smallest first, the defects and settings are searched whose altered truth equals the port's answers to
-all of the component's cases. What is found in a part is tried first on what contains it. Where one name does not explain a model, and its
-modules can be tapped, the parts that fail on the truth's inputs are searched one by one; then two names together.
+For every component that fails, the smallest first, the defects and settings are searched whose altered reference equals the port's answers
+to all of the component's cases. What is found in a part is tried first on what contains it. Where one name does not explain a model, and
+its modules can be tapped, the parts that fail on the reference's inputs are searched one by one; then two names together.
 """
 
 import contextlib
@@ -205,7 +205,7 @@ class _Examiner:
         return self.findings[-1]
 
     def _tap(self, dtype: str, search: Search, count: int, progress: Progress) -> list[Failure]:
-        """The parts that fail on the truth's inputs, in the count-th case that fails; none where the port shows no parts."""
+        """The parts that fail on the reference's inputs, in the count-th case that fails; none where the port shows no parts."""
         if len(search.failing) < count:
             return []
         case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
@@ -221,7 +221,7 @@ class _Examiner:
         return list(_parts(found.failures))
 
     def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
-        """Adds the findings on the parts of a model that fail on the truth's inputs."""
+        """Adds the findings on the parts of a model that fail on the reference's inputs."""
         parts: dict[str, list[Failure]] = {}
         for failure in failures:
             parts.setdefault(failure.case.component, []).append(failure)

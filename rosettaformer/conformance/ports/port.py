@@ -89,7 +89,7 @@ class Port:
     def answer(self, case: Case) -> Any:
         """The port's outputs for the case; raises NotCovered where it does not define the component.
 
-        A function is given a case whose inputs are nested where their names have dots, as arguments of the truth's function are.
+        A function is given a case whose inputs are nested where their names have dots, as arguments of the reference's function are.
         """
         if case.component not in self.components:
             raise NotCovered(f"the port does not define {case.component}")

@@ -1,4 +1,4 @@
-"""The truth's taps: every component call of one run of the truth, by canonical path.
+"""The reference's taps: every component call of one run of the reference, by canonical path.
 
 The functions of `reference_numpy` call their siblings through modules, so that all of them can be watched from outside. A component with
 parameters is known by the identity of its subtree of the nested parameters, one without by the call that it stands in.
@@ -28,10 +28,10 @@ _SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 @dataclass(frozen=True)
 class Tap:
-    """One call of a component within a run of the truth.
+    """One call of a component within a run of the reference.
 
     path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the component of the case itself. parent: the path of
-    the component whose call this one stands in. inputs: by the truth's argument names, without what comes from the config and without
+    the component whose call this one stands in. inputs: by the reference's argument names, without what comes from the config and without
     arguments that have their default. parameters: by canonical name, relative to the component. output: of a pair the first.
     """
 
@@ -70,7 +70,7 @@ class _Frame:
 
 
 def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None) -> dict[str, Tap]:
-    """The taps of the truth's run on the case, in the case's dtype, by path in the order in which the components finish.
+    """The taps of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
 
     changed: functions by path; what the component gives is changed by its function before anything takes it.
     """
@@ -93,7 +93,7 @@ class _Recorder:
         self._taken: set[str] = set()
 
     def watch(self, stack: contextlib.ExitStack, module_name: str, name: str, around: Callable) -> None:
-        """Replaces a function of the truth until the stack is closed."""
+        """Replaces a function of the reference until the stack is closed."""
         module = importlib.import_module(f"reference_numpy.{module_name}")
         function = getattr(module, name)
         signature = inspect.signature(function)
@@ -159,7 +159,7 @@ class _Recorder:
         return _join(frame.path, component)
 
     def _site(self, frame: _Frame) -> str:
-        """The canonical name of the dropout that the truth applies in this call."""
+        """The canonical name of the dropout that the reference applies in this call."""
         if frame.component == "scaled_dot_product_attention":
             return _join(frame.path.rpartition(".")[0], "weights_dropout")
         if frame.component in _SCOPES:
@@ -204,7 +204,7 @@ def _empty(value: Any) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """A copy that is laid out in its own order: the truth hands on views, such as the table of tied logits, transposed."""
+    """A copy that is laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
     return np.array(value, order="C") if isinstance(value, np.ndarray) else value
 
 

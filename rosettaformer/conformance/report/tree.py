@@ -48,7 +48,7 @@ def _table(divergence: Divergence) -> Table:
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("component", no_wrap=True)
     table.add_column("free run", justify="right")
-    table.add_column("on the truth's inputs", justify="right")
+    table.add_column("on the reference's inputs", justify="right")
     table.add_column("")
     parents: list[str] = []
     for row in divergence.rows:

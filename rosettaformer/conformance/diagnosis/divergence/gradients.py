@@ -1,7 +1,8 @@
 """The first divergence of the gradients: in backward order, the first component whose gradient is wrong although all that it is given is
-the truth's.
+the reference's.
 
-Every component that agrees forward is given the truth's inputs and a random cotangent, so that what goes wrong behind it cannot reach it.
+Every component that agrees forward is given the reference's inputs and a random cotangent, so that what goes wrong behind it cannot reach
+it.
 """
 
 import dataclasses
@@ -48,7 +49,7 @@ class BackwardRow:
 
 @dataclass(frozen=True)
 class Backward:
-    """Where a port's gradients first differ from the truth's. rows: the components that agree forward, in backward order."""
+    """Where a port's gradients first differ from the reference's. rows: the components that agree forward, in backward order."""
 
     port: str
     case: str

@@ -1,4 +1,4 @@
-"""The gradients of one component of a model, against the truth's own, written by hand (`<component>_vjp`).
+"""The gradients of one component of a model, against the reference's own, written by hand (`<component>_vjp`).
 
 The port's framework gives the gradient of <cotangent, output> with respect to the inputs on which the component was forced and to its
 parameters. Every element is compared; what is allowed is what plain arithmetic of the dtype costs on the same gradient.
@@ -16,7 +16,7 @@ from reference_numpy import parameters
 from ... import compare
 from ...case import Case
 from ...cases.gradients import with_cotangent
-from ...ports.adapters.matching import turned
+from ...ports.adapters.matching import transposed
 from ...ports.adapters.tapping import Force
 from ...reference import components, tolerance, trace
 
@@ -42,7 +42,7 @@ def within(path: str, around: str) -> bool:
 
 
 class Probe:
-    """The truth's side of one component that is differentiable: its cotangent and its gradients.
+    """The reference's side of one component that is differentiable: its cotangent and its gradients.
 
     Inputs that are equal are one, the first of them, whose gradient is the sum: a module may take them as one.
     """
@@ -65,7 +65,7 @@ class Probe:
         return Force(self._tap.path, self._arrays, self._question.inputs["cotangent"])
 
     def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> tuple[Gradient, ...]:
-        """The port's gradients beside the truth's; what has none in the port has one of zero."""
+        """The port's gradients beside the reference's; what has none in the port has one of zero."""
         got = self._received(gradients)
         found = []
         for name, expectation in tolerance.expect(self._question, self._answer).items():
@@ -74,7 +74,7 @@ class Probe:
         return tuple(found)
 
     def _answer(self, case: Case) -> dict[str, np.ndarray]:
-        """The truth's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an
+        """The reference's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an
         argument; the table's own gradient is in the whole's."""
         merged: dict[str, np.ndarray] = {}
         for name, value in components.answer(case).items():
@@ -97,7 +97,7 @@ class Probe:
         got = {}
         for name, index in self._first.items():
             if self._names[index] == name and index in gradients["inputs"]:
-                got[name] = turned(gradients["inputs"][index], self._arrays[index].shape)
+                got[name] = transposed(gradients["inputs"][index], self._arrays[index].shape)
         ties = parameters.ties(self._config)
         for own in self._tap.parameters:
             full = self._full(own)

@@ -1,4 +1,4 @@
-"""What the truth gives a component within a whole model, and what is allowed at each."""
+"""What the reference gives a component within a whole model, and what is allowed at each."""
 
 from collections.abc import Collection
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from ...case import Case
 from ...compare import compare
-from ...ports.adapters.matching import assign, turned
+from ...ports.adapters.matching import assign, transposed
 from ...reference import tolerance, trace
 
 __all__ = ["Teacher"]
 
 
 class Teacher:
-    """The truth's taps of a case in its dtype, and what is allowed at each."""
+    """The reference's taps of a case in its dtype, and what is allowed at each."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -25,7 +25,7 @@ class Teacher:
                 self._runs.append(trace.record(case))
 
     def question(self, path: str) -> Case:
-        """The call of the component as a case of its own, in the dtype in which the truth calls it."""
+        """The call of the component as a case of its own, in the dtype in which the reference calls it."""
         dtype = self._runs[0][path].output.dtype
         return self.taps[path].case(self.case.dtype if dtype.kind in "biu" else str(dtype))
 
@@ -34,7 +34,7 @@ class Teacher:
         return trace.arrays(self.question(path).inputs)
 
     def forced(self, path: str) -> tolerance.Expectation:
-        """What is allowed on the truth's inputs."""
+        """What is allowed on the reference's inputs."""
         return tolerance.expect(self.question(path))["output"]
 
     def free(self, path: str) -> tolerance.Expectation:
@@ -57,7 +57,7 @@ class Teacher:
         return None if first is None else (first, consumers[first])
 
     def inputs_agree(self, path: str, got: list[np.ndarray], among: Collection[int] | None = None) -> bool | None:
-        """Whether a port's inputs, or those among these indices, are the truth's; None where they have no counterpart."""
+        """Whether a port's inputs, or those among these indices, are the reference's; None where they have no counterpart."""
         wanted = trace.arrays(self.taps[path].inputs)
         runs = [trace.arrays(run[path].inputs) for run in self._runs]
         chosen = assign(got, wanted) if wanted else None
@@ -66,7 +66,7 @@ class Teacher:
         expectations = [tolerance.expectation(array, [run[index] for run in runs]) for index, array in enumerate(wanted)]
         meant = set(range(len(wanted))) if among is None else among
         pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None and index in meant]
-        return all(compare(expectation, turned(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
+        return all(compare(expectation, transposed(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
 
     def parent(self, path: str, among: Collection[str]) -> str | None:
         """The nearest component around it that is one of those."""

@@ -20,7 +20,7 @@ __all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "inter
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the truth's input."""
+    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the reference's input."""
 
     module: Any
     args: tuple[Any, ...]
@@ -95,7 +95,7 @@ class Recorder:
         self.taps[path]["output"] = None if first is None else self._tensors.to_numpy(first)
         if self._force is not None and path == self._force.path:
             if self._call is not None and self._force.cotangent is not None and first is not None:
-                cotangent = matching.turned(self._force.cotangent, tuple(first.shape))
+                cotangent = matching.transposed(self._force.cotangent, tuple(first.shape))
                 self.taps[path]["gradients"] = self._tensors.gradients(self._call, first, cotangent)
             raise _Enough
         self._open.pop()
@@ -138,7 +138,7 @@ class Recorder:
         chosen = matching.assign([array for _, array in own], force.inputs)
         if chosen is None:
             wanted, given = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
-            refused = f"cannot be forced: the truth's inputs have shapes {wanted}; the module's {given or 'none'}"
+            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {given or 'none'}"
             self.taps[force.path] = {"inputs": [array for _, array in own], "refused": refused}
             raise _Enough
         leaves: dict[int, Any] = {}
@@ -149,7 +149,7 @@ class Recorder:
                 continue
             same = next(i for i, other in enumerate(force.inputs) if np.array_equal(other, force.inputs[index]))
             if same not in leaves:
-                leaves[same] = self._tensors.like(matching.turned(force.inputs[same], array.shape), tensor)
+                leaves[same] = self._tensors.like(matching.transposed(force.inputs[same], array.shape), tensor)
                 if force.cotangent is not None and array.dtype.kind not in "iu":
                     leaves[same] = self._tensors.leaf(leaves[same])
             replaced.append(leaves[same])
