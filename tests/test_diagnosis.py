@@ -67,7 +67,7 @@ def layer_norm(case):
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
 """),
-    "a defect on one path is partly there": ("partly", (("NRM2",),), ["on layer_norm/one_position it equals the reference with NRM2"], [], """
+    "a defect on one path is partly there": ("partly", (("NRM2",),), ["layer_norm/one_position it equals the reference with NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)

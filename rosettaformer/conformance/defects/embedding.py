@@ -114,7 +114,7 @@ DEFECTS = (
         "(sqrt(3072) = 55.43 becomes 55.5).",
         shows="Every embedding is off by one factor, up to 0.4 %. Shows in float32; in bfloat16 itself it is no larger than rounding.",
         fix={
-            "torch": "x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the half-precision dtype",
+            "torch": "x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the dtype",
             "tf": "x = tf.cast(tf.cast(self.embedding(token), tf.float32) * width**0.5, self.compute_dtype)",
             "jax": "x = (self.embed(token).astype(jnp.float32) * width**0.5).astype(self.dtype)",
         },

@@ -17,7 +17,8 @@ def crashed(sentence: str, found: Sequence[Combination], framework: str) -> str:
     if not found:
         return sentence
     names = " or ".join(map(_named, found))
-    return f"{sentence}\n  the reference with {names} fails on the same cases and equals your output on the others\n{_fixes(found[0], framework)}"
+    same = f"the reference with {names} fails on the same cases and equals your output on the others"
+    return f"{sentence}\n  {same}\n{_fixes(found[0], framework)}"
 
 
 def where(search: Search, combination: Combination) -> str:
