@@ -128,11 +128,11 @@ def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
         np.testing.assert_allclose(np.concatenate(found, axis=-1), np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
 
 
-def test_a_fused_model_gives_what_the_model_gives(backend: Backend) -> None:
-    with backend.wide():
-        model, given = backend.loaded(CONFIG, random_parameters(CONFIG)), [backend.weights.from_numpy(ids) for ids in (sources(), PREFIX)]
-        found, expected = (backend.weights.to_numpy(each(*given)) for each in (backend.part("fast.fused").fused(model), model))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+def test_a_fused_model_gives_what_the_model_gives_as_a_whole_too() -> None:
+    """In TensorFlow; those of the others take steps alone."""
+    backend = Backend("tf")
+    model = backend.loaded(CONFIG, random_parameters(CONFIG))
+    np.testing.assert_allclose(backend.part("fast.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
 
 
 def test_weights_are_rounded_on_request_and_log_p_is_float32(backend: Backend) -> None:
