@@ -317,7 +317,6 @@ def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.Mo
     assert seen == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["W1", "W4", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("W2", "W3", "W6", "W7"))])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
@@ -338,7 +337,6 @@ def _quick(row: rows.Row, task: Task) -> bool:
     return row.name.startswith(("impl", "torch", "keras.layers", "flax", "tf")) and row.precision in task.precisions_on("cpu")[-1:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "package", "start"),
     [
@@ -388,7 +386,6 @@ def test_marian_has_our_logits(peers: Peers) -> None:
     assert np.abs(got - wanted).max() < 1e-4 * np.abs(wanted).max()
 
 
-@pytest.mark.slow
 def test_processes_measure_and_everything_is_written(tmp_path: Path) -> None:
     out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
     arguments = ["--json", str(out["json"]), "--markdown", str(out["md"])]
@@ -520,7 +517,6 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert refused("bench", *arguments) == f"Error: {message}\n"
 
 
-@pytest.mark.slow
 def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> None:
     peers("torch")
     import torch

@@ -24,26 +24,22 @@ def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any)
     assert len(results) == sum(dtype in case.dtypes for case in cases for dtype in dtypes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [dtype if dtype == "float32" else pytest.param(dtype, marks=exhaustive) for dtype in DTYPES])
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms(port: str, dtype: str) -> None:
     conform(CASES, port, [dtype], quick_compile=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("port", PORTS)
 def test_core_cases_conform_in_every_other_dtype(port: str) -> None:
     conform(CORE, port, [dtype for dtype in DTYPES if dtype != "float32"], quick_compile=True)
 
 
-@pytest.mark.slow
 def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("port", [pytest.param("torch", marks=exhaustive), "tf", "jax"])
 def test_the_other_mode_conforms(port: str) -> None:
     cases = [case for case in CASES if case.id in OTHER_MODE_CASES]

@@ -134,7 +134,6 @@ def as_run(line: str, full: bool) -> str:
     return f"{line} {(MORE if full else LESS).get(line, '')}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
@@ -155,7 +154,6 @@ def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -
         assert 0 < min(errors) <= max(errors) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("title", ["Two commands", "Gradients and training", "Your own checkpoint"])
 def test_commands_run_in_order(title: str, full: bool, tmp_path: Path) -> None:
@@ -192,7 +190,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
 def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch")
