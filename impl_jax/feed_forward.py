@@ -8,6 +8,7 @@ from flax import nnx
 from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import ACTIVATIONS
 
 from .dropout import Dropout
 from .precision import upcast_half
@@ -29,7 +30,7 @@ def activation(x: jax.Array, name: str) -> jax.Array:
         return jax.nn.gelu(wide, approximate=False).astype(x.dtype)
     if name == "gelu_tanh":
         return (wide * jax.nn.sigmoid((8 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))).astype(x.dtype)
-    raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+    raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 class FeedForward(nnx.Module):

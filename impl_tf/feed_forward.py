@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import ACTIVATIONS
 
 from .dropout import Dropout
 from .framework import Configured, SameShape, keras, register
@@ -29,7 +30,7 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
     elif name == "gelu_tanh":
         y = wide * tf.sigmoid(2 * (2 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))
     else:
-        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return tf.cast(y, x.dtype)
 
 

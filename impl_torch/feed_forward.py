@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import ACTIVATIONS
 
 from .dropout import Dropout
 from .projection import Projection
@@ -22,7 +23,7 @@ def activation(x: Tensor, name: str) -> Tensor:
         return F.gelu(x)
     if name == "gelu_tanh":
         return F.gelu(x, approximate="tanh")
-    raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+    raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 class FeedForward(nn.Module):

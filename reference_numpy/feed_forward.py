@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic, checks, dropout
+from .config import ACTIVATIONS
 
 __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
@@ -27,7 +28,7 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     elif name == "gelu_tanh":
         gate = arithmetic.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
     else:
-        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)
 
 
@@ -51,7 +52,7 @@ def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[s
         inner = root * (number(1) + number(3 * 0.044715) * wide * wide)
         slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * inner
     else:
-        raise ValueError(f"activation must be one of relu, gelu_erf, gelu_tanh; got {name!r}")
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return {"x": (g * slope).astype(x.dtype, copy=False)}
 
 
