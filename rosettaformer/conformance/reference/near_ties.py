@@ -41,14 +41,14 @@ def followed(
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
-        guide = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
-        found, scores = searched(case, guide, ask, rounded)
+        replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
+        found, scores = searched(case, replay, ask, rounded)
         tokens = next(iter(found))
-        others = guide.others(found[tokens].reference)
-        if guide.made == made and others <= rejected:
+        others = replay.others(found[tokens].reference)
+        if replay.made == made and others <= rejected:
             break
-        made, bounds, rejected = guide.made, _bounds(guide.scores, scores), rejected | others
-    note = "; ".join(guide.notes(found[tokens].reference))
+        made, bounds, rejected = replay.made, _bounds(replay.scores, scores), rejected | others
+    note = "; ".join(replay.notes(found[tokens].reference))
     return found | {tokens: dataclasses.replace(found[tokens], note=note)}
 
 

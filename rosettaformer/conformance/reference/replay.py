@@ -1,5 +1,4 @@
-"""What guides a search of the reference to a port's answer: the port's choice where the reference could make it, otherwise the reference's
-own.
+"""The near-tie replay: a search of the reference takes a port's choice where the reference could make it, otherwise its own.
 
 The reference could make a choice where it makes it by scores that are off by no more than their bound.
 """

@@ -1,6 +1,6 @@
 """The first divergence: which component of a whole model fails, although it is given what the reference gives it.
 
-The port runs once free, and once for every component with that component's inputs exchanged for the reference's. In the free run an error
+The port runs once free, and once for every component with that component's inputs replaced with the reference's. In the free run an error
 spreads to everything that follows; a component that fails on the reference's inputs is wrong itself. Only one component is forced in a run
 and what it is made of runs free, so that wrong wiring inside it (a query taken before the residual) shows in it and is not hidden.
 """
