@@ -78,7 +78,7 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
         running.communicate()
         assert_readable(killed)
         assert kill or done == 0
-    assert process("train", "--out", killed, "--resume").wait() == 0
+    assert process("train", "--out", killed, *(("--resume",) if Manifest.exists(killed) else arguments)).wait() == 0
     assert_readable(killed)
     assert_same_end(killed, whole)
     assert not [*killed.glob(".*.tmp"), *killed.glob("checkpoints/.*.tmp")]
