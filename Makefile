@@ -18,10 +18,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
-test: $(INSTALLED)  ## every proof but the exhaustive ones
+test: $(INSTALLED)  ## every guarantee, on a sample where a proof of it is slow: under ten minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not exhaustive"
 
-test-all: $(INSTALLED)  ## every proof, with hundreds of generated ports and files
+test-all: $(INSTALLED)  ## every proof, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED)  ## ruff and mypy

@@ -1,6 +1,6 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -38,27 +38,22 @@ class EncoderLayer(nnx.Module):
 
     def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
         keep = keep or {}
-        x_btd = self._self_attention(x_btd, mask_bhts, False, keep)
-        return self._feed_forward(x_btd, keep)
+        y_btd = self.residual_in("self_attention", x_btd)
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep.get("self_attention", {}).get("weights_dropout"))
+        x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
-    def residual(self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree) -> jax.Array:
-        """The sub-layer of that name with its residual connection, norm and dropout; keep: dropout masks by site."""
-        norm, dropout, keep_btd = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout"), keep.get(f"{name}_dropout")
-        if self.norm_placement == "pre":
-            return x_btd + dropout(sublayer(norm(x_btd)), keep_btd)
-        return norm(x_btd + dropout(sublayer(x_btd), keep_btd))
+        y_btd = self.residual_in("feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))
+        return self.residual_out("feed_forward", x_btd, y_btd, keep)
 
-    def _self_attention(self, x_btd: jax.Array, mask_bhts: jax.Array | None, causal: bool, keep: Tree) -> jax.Array:
-        keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+    def residual_in(self, name: str, x_btd: jax.Array) -> Any:
+        """What the sub-layer of that name is given: pre-norm `norm(x)`, post-norm x."""
+        return getattr(self, f"{name}_norm")(x_btd) if self.norm_placement == "pre" else x_btd
 
-        def self_attention(x_btd: jax.Array) -> Any:
-            return self.self_attention(x_btd, x_btd, mask_bhts, causal=causal, keep_bhts=keep_bhts)
-
-        return self.residual("self_attention", x_btd, self_attention, keep)
-
-    def _feed_forward(self, x_btd: jax.Array, keep: Tree) -> jax.Array:
-        keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
-        return self.residual("feed_forward", x_btd, lambda x_btd: self.feed_forward(x_btd, keep_btf), keep)
+    def residual_out(self, name: str, x_btd: jax.Array, y_btd: Any, keep: Tree) -> jax.Array:
+        """After the sub-layer of that name gave y: pre-norm `x + dropout(y)`, post-norm `norm(x + dropout(y))`."""
+        x_btd = x_btd + getattr(self, f"{name}_dropout")(y_btd, keep.get(f"{name}_dropout"))
+        return x_btd if self.norm_placement == "pre" else getattr(self, f"{name}_norm")(x_btd)
 
 
 class DecoderLayer(EncoderLayer):
@@ -84,11 +79,16 @@ class DecoderLayer(EncoderLayer):
     ) -> jax.Array:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}
+        y_btd = self.residual_in("self_attention", x_btd)
+        keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
+
+        y_btd = self.residual_in("cross_attention", x_btd)
         keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
+        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+        x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
-        def cross_attention(query_btd: jax.Array) -> Any:
-            return self.cross_attention(query_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-
-        x_btd = self._self_attention(x_btd, self_mask_bhts, True, keep)
-        x_btd = self.residual("cross_attention", x_btd, cross_attention, keep)
-        return self._feed_forward(x_btd, keep)
+        y_btd = self.residual_in("feed_forward", x_btd)
+        y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))
+        return self.residual_out("feed_forward", x_btd, y_btd, keep)

@@ -46,8 +46,12 @@ def _function(function: Callable[..., Any]) -> Builder:
 def _blank(build: Callable[[TransformerConfig, Dtype, nnx.Rngs], nnx.Module]) -> Callable[[TransformerConfig, Dtype], Any]:
     """A module of zeros: the judge loads the parameters, and drawing random ones first would compile a program for every shape."""
 
+    @functools.cache  # tracing the draws takes half of the Python time of a case
+    def abstract(config: TransformerConfig, dtype: np.dtype) -> Any:
+        return nnx.split(nnx.eval_shape(lambda: build(config, dtype, nnx.Rngs(0))))
+
     def builder(config: TransformerConfig, dtype: Dtype) -> nnx.Module:
-        graph, state = nnx.split(nnx.eval_shape(lambda: build(config, dtype, nnx.Rngs(0))))
+        graph, state = abstract(config, jnp.dtype(dtype))
         leaves, structure = jax.tree.flatten(state)
         return nnx.merge(graph, jax.tree.unflatten(structure, [_zeros(leaf, seed) for seed, leaf in enumerate(leaves)]))
 

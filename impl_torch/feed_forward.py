@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import ACTIVATIONS
 
 from .dropout import Dropout
 from .projection import Projection
@@ -16,10 +17,13 @@ def activation(x: Tensor, name: str) -> Tensor:
 
     torch's own kernels, which compute half-precision dtypes in float32. Raises ValueError on another name.
     """
-    checks.check_activation(name)
     if name == "relu":
         return F.relu(x)
-    return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+    if name == "gelu_erf":
+        return F.gelu(x)
+    if name == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 class FeedForward(nn.Module):

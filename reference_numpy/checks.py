@@ -7,10 +7,7 @@ equality alone, which is all that every framework's symbols decide.
 
 from collections.abc import Sequence
 
-from .config import ACTIVATIONS
-
 __all__ = [
-    "check_activation",
     "check_attention",
     "check_bias",
     "check_choice",
@@ -34,12 +31,6 @@ __all__ = [
 ]
 
 Shape = Sequence[int | None]
-
-
-def check_activation(name: str) -> None:
-    """The activation of the feed-forward network is one that a config can name."""
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: int | None = None, highest: int | None = None) -> None:

@@ -1,1 +1,1 @@
-"""The judge of Transformer ports: checks any of them against the NumPy truth."""
+"""The judge of Transformer ports: checks any of them against the NumPy reference."""

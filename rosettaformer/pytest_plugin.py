@@ -23,6 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from .conformance.case import Case
     from .conformance.deviations import Deviation
+    from .conformance.reference.store import Store
     from .conformance.result import Result
     from .conformance.single import Single
 
@@ -37,15 +38,18 @@ class _Ports:
     def __init__(self) -> None:
         self._closing = ExitStack()
         self._open: dict[str, Single] = {}
+        self._store: Store | None = None
         self._results: dict[tuple[str, str, str, str], Result] = {}
 
     def started(self, port: str) -> Single:
         """The port, whose process is started when it is asked for first."""
+        from .conformance.reference.store import Store
         from .conformance.single import Single
 
+        self._store = self._store or Store()
         if port not in self._open:
             sharers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-            self._open[port] = Single(port, sharers)
+            self._open[port] = Single(port, sharers, self._store)
             self._closing.callback(self._open[port].close)
         return self._open[port]
 

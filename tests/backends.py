@@ -1,14 +1,16 @@
 """The three ports behind one face, and all four implementations behind another, for tests that say the same of each."""
 
+import contextlib
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, parameters
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import components
 
@@ -21,19 +23,26 @@ class Backend:
     """A port: builds its modules, loads and exports parameters, calls on NumPy arrays."""
 
     def __init__(self, name: str) -> None:
-        pytest.importorskip(_NEEDS[name], reason=f"{_NEEDS[name]} is not installed")
+        self.framework: Any = pytest.importorskip(_NEEDS[name], reason=f"{_NEEDS[name]} is not installed")
         self.name = name
-        self.port = importlib.import_module(f"impl_{name}.port")
-        self.weights = importlib.import_module(f"impl_{name}.weights")
+        self.port, self.weights = self.part("port"), self.part("weights")
         self.adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{name}").Adapter(self.port)
+
+    def part(self, name: str) -> ModuleType:
+        """A module of the port."""
+        return importlib.import_module(f"impl_{self.name}.{name}")
 
     def dtype(self, name: str) -> Any:
         """The framework's dtype of that name."""
         if self.name == "torch":
-            return getattr(importlib.import_module("torch"), name)
+            return getattr(self.framework, name)
         if self.name == "tf":
-            return importlib.import_module("tensorflow").as_dtype(name)
+            return self.framework.as_dtype(name)
         return np.dtype(getattr(ml_dtypes, name, name))
+
+    def wide(self) -> Any:
+        """Where float64 and int64 exist: in JAX only on request."""
+        return self.framework.enable_x64(True) if self.name == "jax" else contextlib.nullcontext()
 
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
         """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
@@ -44,9 +53,41 @@ class Backend:
             module.eval()
         return module
 
+    def loaded(self, config: TransformerConfig, arrays: dict[str, np.ndarray]) -> Any:
+        """A whole model with these parameters, in their dtype."""
+        model = self.build("transformer", config, str(next(iter(arrays.values())).dtype))
+        self.weights.load(model, arrays, config)
+        return model
+
+    def arrays(self, found: dict[str, Any]) -> dict[str, np.ndarray]:
+        return {name: self.weights.to_numpy(value) for name, value in found.items()}
+
+    def gradients(self, function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """What the function gives, and the gradients of its sum of squares with respect to its arguments."""
+        given = [self.weights.from_numpy(array) for array in arrays]
+        if self.name == "torch":
+            output = function(*(tensor.requires_grad_() for tensor in given))
+            found = self.framework.autograd.grad(output.square().sum(), given)
+        elif self.name == "tf":
+            with self.framework.GradientTape() as tape:
+                tape.watch(given)
+                output = function(*given)
+                loss = self.framework.reduce_sum(output * output)
+            found = tape.gradient(loss, given)
+        else:
+            output = function(*given)
+            found = self.framework.grad(lambda *x: (function(*x) ** 2).sum(), argnums=tuple(range(len(given))))(*given)
+        return self.weights.to_numpy(output), [self.weights.to_numpy(gradient) for gradient in found]
+
+
+def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: int = 3) -> dict[str, np.ndarray]:
+    """Larger than at the beginning of training, so that what is read decides what follows."""
+    rng, kind = np.random.default_rng(seed), np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return {name: (0.6 * rng.standard_normal(shape)).astype(kind) for name, shape in parameters.shapes(config).items()}
+
 
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
-    """What gives the answers to a case by name: the truth, `numpy`, or a port."""
+    """What gives the answers to a case by name: the reference, `numpy`, or a port."""
     if name == "numpy":
         return components.answer
     adapter = Backend(name).adapter

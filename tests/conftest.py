@@ -16,11 +16,18 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What XLA compiled and what the reference expects are kept for the other processes of the run, and for the next run."""
+    """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run.
+
+    Without the exhaustive tests XLA optimises nothing, which takes it half the time; with them it compiles as for everyone.
+    """
+    if config.option.markexpr == "not exhaustive":
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.mkdir("inductor")))
+        os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

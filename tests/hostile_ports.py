@@ -172,7 +172,7 @@ HEAD = '''
 import atexit, builtins, enum, itertools, multiprocessing, os, pickle, resource, signal, subprocess, sys, threading, time, types
 from collections.abc import Mapping
 import numpy as np
-from rosettaformer.conformance import truth
+from rosettaformer.conformance import reference
 from rosettaformer.conformance.ports.port import NotCovered
 from rosettaformer.processes import wire
 
@@ -279,7 +279,7 @@ def wrong(case):
     """Its first input, and an array that is no answer but has the shape and the dtype of one."""
     calls.append(case)
     x = next(value for value in case.inputs.values() if isinstance(value, np.ndarray))
-    return x, np.full_like(next(iter(truth.answer(case).values())), 0.25)
+    return x, np.full_like(next(iter(reference.answer(case).values())), 0.25)
 '''
 
 

@@ -18,7 +18,7 @@ BUFFER = np.zeros((3, 5, 13))
 
 
 def layer_norm(case: Case) -> Any:
-    """The truth, spoiled as the case's name says."""
+    """The reference, spoiled as the case's name says."""
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     _die(case.name)
     _disturb(case)

@@ -1,7 +1,7 @@
-"""Whether diagnosis names what is wrong: every defect put into the truth, and named from the outputs alone.
+"""Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs alone.
 
-`python tests/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered truth that stands for a port adds in an order of
-its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
+`python tests/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered reference that stands for a port adds in an order
+of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
 """
 
 import functools
@@ -83,7 +83,7 @@ ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "sum": _sum_shuffled}
 
 
 def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:
-    """The outputs of the altered truth, computed in another order; None where it fails."""
+    """The outputs of the altered reference, computed in another order; None where it fails."""
     answers: list[dict[str, Any] | None] = []
     for case in probes:
         with tolerance.order(ORDER), injected(*combination), np.errstate(all="ignore"):
@@ -116,7 +116,8 @@ def observable() -> list[Defect]:
 
 
 def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
-    """What diagnosis says of the truth with this combination in it, from the outputs of one component, in the first dtype that shows it."""
+    """What diagnosis says of the reference with this combination in it, from the outputs of one component, in the first dtype that shows
+    it."""
     for dtype in DTYPES:
         probes = nothing_wrong(component, dtype).probes
         answers = as_port(combination, probes)
@@ -185,13 +186,9 @@ def false_alarms(count: int) -> list[int]:
     return alarms
 
 
-def single_rows(step: int = 1) -> list[tuple[Defect, Naming, Naming]]:
-    """Every defect alone, or every step-th: named from the outputs of its component, and from those of the whole model."""
-    return [_single_row(defect.id) for defect in observable()[::step]]
-
-
 @functools.cache
-def _single_row(id_: str) -> tuple[Defect, Naming, Naming]:
+def single_row(id_: str) -> tuple[Defect, Naming, Naming]:
+    """One defect: named from the outputs of its component, and from those of the whole model."""
     defect = all_defects()[id_]
     named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
     return defect, named[smallest(defect)], named[whole(defect)]
@@ -214,7 +211,7 @@ def smallest(defect: Defect) -> str:
 
 def main() -> None:
     """Writes the page to the file that is named."""
-    rows = single_rows()
+    rows = [single_row(defect.id) for defect in observable()]
     pairs = [name("transformer", pair, pairs=True) for pair in random_pairs(PAIRS)]
     page = _page(rows, pairs, false_names(UNKNOWN), false_alarms(CONFIGURATIONS))
     Path(sys.argv[1]).write_text(page)
@@ -230,7 +227,7 @@ def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming]
     lines = [
         "# What diagnosis names",
         "",
-        "`make mutation` puts every defect of the catalogue into the truth, lets it answer the cases in an order of additions of its own,",
+        "`make mutation` puts every defect of the catalogue into the reference, lets it answer the cases in a summation order of its own,",
         "and asks diagnosis for a name from the outputs alone.",
         "",
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",

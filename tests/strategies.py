@@ -1,4 +1,4 @@
-"""Random valid configurations, parameters of visible size and tokens, for the proofs of the truth."""
+"""Random valid configurations, parameters of visible size and tokens, for the proofs of the reference."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def draw_parameters(config: TransformerConfig, seed: int, component: str = "tran
 
 
 def tree(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:
-    """`draw_parameters`, nested as the truth takes them."""
+    """`draw_parameters`, nested as the reference takes them."""
     return parameters.nest(draw_parameters(config, seed, component, dtype))
 
 

@@ -1,5 +1,6 @@
 """Bad input gives the same clear error in all four implementations, and an empty batch an empty result."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,10 @@ BAD = {
     "vectors_of_length_0": (_case("encoder_layer", x_btd=X[:, :0]), "must have length at least 1; got shape (2, 0, 8)"),
     "memory_batch": (_case("decoder_layer", x_btd=X, memory_bsd=X[:1]), "batch sizes must be equal; got x 2, memory 1"),
     "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask must be boolean, True = may attend; got float32"),
+    "no_decoder": (
+        _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
+        "decoding needs at least one decoder layer; got decoder_layers=0",
+    ),
     "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep must be boolean, True = keep; got float32"),
 }  # fmt: skip
 
@@ -132,12 +137,14 @@ def test_a_bad_config_is_refused_before_any_implementation_sees_it(changes: dict
         preset("tiny", **changes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PORTS)
-def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str) -> None:
+def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch traces the graph, as it always does, and leaves it uncompiled, which would take most of a minute."""
     backend = Backend(name)
+    if name == "torch":
+        monkeypatch.setattr(backend.framework, "compile", functools.partial(backend.framework.compile, backend="eager"))
     model = backend.build("transformer", CONFIG)
-    run = importlib.import_module(f"impl_{name}.compiled").compiled(model)
+    run = importlib.import_module(f"impl_{name}.fast.compiled").compiled(model)
     good, bad = (backend.weights.from_numpy(ids) for ids in (IDS, IDS + 6))
     assert tuple(run(source=good, target=good).shape) == (2, 3, 11)
     with pytest.raises(ValueError, match=r"ids must lie in 0 .. 10; got 11"):

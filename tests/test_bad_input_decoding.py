@@ -27,19 +27,27 @@ def answer(request: pytest.FixtureRequest) -> Answer:
     return answerer(request.param)
 
 
-def _case(component: str, config: TransformerConfig = CONFIG, bias: float = 0.0, place: int = 3, mode: str = "", **inputs: Any) -> Case:
-    """bias: of the logit of one token."""
+def _case(
+    component: str, config: TransformerConfig = CONFIG, bias: float = 0.0, place: int = 3, mode: str = "", ties: bool = False, **inputs: Any
+) -> Case:
+    """bias: of the logit of one token. ties: the logits are always these, of which many are equal."""
     rng, values = np.random.default_rng(2), {}
     if component in (*components.SEARCHES, "decode_in_steps"):
         values = {name: rng.standard_normal(shape) for name, shape in parameters.shapes(config).items()}
         if config.decoder_layers:
             values["logits.bias"][place] = bias
+    if ties:
+        values = {name: 0 * value for name, value in values.items()} | {"logits.bias": np.array([1.0, 1, 0, 0, 2, 1, 2, 0, 2, 1, 0])}
     return Case("bad", component, config, inputs, values).at("float64", mode=mode)
 
 
 def _search(component: str, source: np.ndarray = SOURCE, **changes: Any) -> Case:
     """Arrays among the changes, the config, and what `_case` names are given as they are; all others are options."""
-    given = {name: value for name, value in changes.items() if isinstance(value, np.ndarray) or name in ("config", "bias", "place", "mode")}
+    given = {
+        name: value
+        for name, value in changes.items()
+        if isinstance(value, np.ndarray) or name in ("config", "bias", "place", "mode", "ties")
+    }
     options = OPTIONS | {name: value for name, value in changes.items() if name not in given}
     uniform = {"uniform_bn": UNIFORM} if component == "sample" else {}
     return _case(component, source=source, **{f"strategy.{name}": value for name, value in options.items()}, **(uniform | given))
@@ -274,6 +282,7 @@ def test_an_empty_batch_gives_an_empty_answer(answer: Answer, name: str, mode: s
 
 
 LONG = np.array([[PADDING, PADDING, START, 4, 5, 6, 7, 8, 9], [START, 3, 4, 5, 6, 7, 8, 9, 10]])
+ALL = np.broadcast_to([START, *range(3, VOCABULARY)], (2, VOCABULARY - 2)).copy()
 MEANT = {
     "prefix_longer_than_the_limit": _greedy(prefix=LONG),
     "prefix_longer_than_the_limit_beams": _beams(prefix=LONG, beam_size=3, n_best=2),
@@ -281,10 +290,21 @@ MEANT = {
     "temperature_0": _sample(temperature=0.0, uniform_bn=1.9 * UNIFORM),
     "nothing_but_padding": _greedy(source=SOURCE * 0),
     "minus_infinite_logit": _beams(bias=-np.inf, beam_size=2),
-}
+    "ties": _greedy(ties=True, repetition_penalty=2.0, no_repeat_ngram=1),
+    "ties_sample": _sample(ties=True, top_k=2, temperature=2.0),
+    **{f"ties_beams_{size}_{alpha}": _beams(ties=True, beam_size=size, n_best=size, alpha=alpha, min_new_tokens=int(alpha > 0))
+       for size in (2, 5) for alpha in (0.0, 0.6, 2.0)},
+    "nothing_may_follow_sample": _sample(prefix=ALL, no_repeat_ngram=1, min_new_tokens=2),
+    "nothing_may_follow_beams": _beams(prefix=ALL, no_repeat_ngram=1, min_new_tokens=2, beam_size=2),
+    "explicit_mask_sample": _sample(source_mask_bs=SOURCE % 2 == 0),
+    "explicit_mask_beams": _beams(source_mask_bs=SOURCE % 2 == 0, beam_size=2),
+    "long_beams": _beams(max_new_tokens=20, beam_size=5, n_best=5, alpha=2.0),
+    **{f"soft_steps_{mode}": _steps(target=np.eye(VOCABULARY)[TARGET], splits=(3, 1), source_mask_bs=SOURCE == 4, mode=mode)
+       for mode in ("eager", "compiled")},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MEANT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name.endswith("compiled") else ()) for name in MEANT])
 def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
     found, expected = answer(MEANT[name]), components.answer(MEANT[name])
     assert found.keys() == expected.keys()

@@ -4,6 +4,8 @@ import ctypes
 import dataclasses
 import importlib
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,7 +146,7 @@ def test_ratios_are_to_the_best_peer_and_shares_to_the_products(measured: Any) -
     assert ours.ratio == 6  # where there is no other peer
 
 
-def test_the_truths_own_answers_are_right(measured: Any) -> None:
+def test_the_references_own_answers_are_right(measured: Any) -> None:
     for task in (GREEDY, BEAM):
         reference, found = _searched(task)
         [result] = measured(task, _row(found, read=lambda output: output), reference=reference, rounds=1)
@@ -200,7 +202,7 @@ def test_a_worse_hypothesis_and_a_wrong_score_are_wrong() -> None:
     assert reference.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
 
 
-def test_a_row_that_ends_otherwise_is_held_to_the_truths_beams() -> None:
+def test_a_row_that_ends_otherwise_is_held_to_the_references_beams() -> None:
     reference, found = _searched(BEAM)
     token_bn = found["token_bn"].copy()
     token_bn[:, -1] = 50
@@ -235,7 +237,7 @@ def test_the_training_problem_is_the_forward_one_with_labels() -> None:
 
 
 @pytest.mark.parametrize(("warmup", "status"), [(40, "timed"), (80, "wrong")])
-def test_the_truths_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
+def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
     made, built = problem.make(TRAINING), []
 
     def start(given: problem.Problem) -> rows.Step:
@@ -317,10 +319,9 @@ def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.Mo
     assert seen == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["W1", "W4", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("W2", "W3", "W6", "W7"))])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_our_rows_and_the_stock_layers_give_the_truths_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
+def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
     for task in (dataclasses.replace(tiny(task), memory="") for task in WORKLOADS[name]):
         made = problem.make(task)
         given = [row for row in peers(framework).rows(made, "cpu") if _quick(row, task)]
@@ -338,7 +339,6 @@ def _quick(row: rows.Row, task: Task) -> bool:
     return row.name.startswith(("impl", "torch", "keras.layers", "flax", "tf")) and row.precision in task.precisions_on("cpu")[-1:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "package", "start"),
     [
@@ -388,13 +388,14 @@ def test_marian_has_our_logits(peers: Peers) -> None:
     assert np.abs(got - wanted).max() < 1e-4 * np.abs(wanted).max()
 
 
-@pytest.mark.slow
-def test_processes_measure_and_everything_is_written(tmp_path: Path) -> None:
+def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
     arguments = ["--json", str(out["json"]), "--markdown", str(out["md"])]
     if importlib.util.find_spec("matplotlib"):
         arguments += ["--plot", str(out["png"])]
-    result = invoke("bench", "--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", 2, "--threads", 1, *arguments)
+    line = ["bench", "--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["rosettaformer", *line])
+    result = invoke(*line)
     assert (result.code, result.err) == (0, "")
     numbers = json.loads(out["json"].read_text())
     assert [task["name"] for task in numbers["tasks"]] == ["W1", "W6"]
@@ -407,7 +408,7 @@ def test_processes_measure_and_everything_is_written(tmp_path: Path) -> None:
     assert {"CPU", "cores", "numpy", "versions"} <= numbers["environment"].keys()
     page = out["md"].read_text()
     assert page.count("| reference_numpy |") == 2
-    assert "rosettaformer " in page
+    assert shlex.join(["rosettaformer", *line]) in page
     assert sorted(tmp_path.iterdir()) == sorted(path for path in out.values() if path.exists())
 
 
@@ -520,7 +521,6 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert refused("bench", *arguments) == f"Error: {message}\n"
 
 
-@pytest.mark.slow
 def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> None:
     peers("torch")
     import torch

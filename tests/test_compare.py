@@ -57,11 +57,11 @@ def test_the_root_mean_square_error_is_bounded_apart() -> None:
         (REFERENCE, "must be float32; got float64"),
         (
             np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32),
-            "2 of 24 elements are NaN where the truth is not, or the reverse",
+            "2 of 24 elements are NaN where the reference is not, or the reverse",
         ),
         (
             np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32),
-            "2 of 24 elements are infinite where the truth is not, or the reverse",
+            "2 of 24 elements are infinite where the reference is not, or the reverse",
         ),
         ([1.0], "must be an array; got list"),
     ],
@@ -188,7 +188,7 @@ EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.e
 
 @pytest.mark.parametrize("case", EVERY)
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
-    """Batches of no rows are empty. Parts of gradients in half types may show nothing; no output of a forward component does."""
+    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing; no output of a forward component does."""
     for dtype in case.dtypes:
         expected = expect(case.at(dtype))
         zeros = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()}
@@ -199,8 +199,8 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
 
 
 @pytest.mark.parametrize("case", [each for each in EVERY if each.values[0].component not in statistics.RANDOM])
-def test_the_truth_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
-    """In half types contractions are also rounded at random, up or down, which may cost more."""
+def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
+    """In half-precision dtypes contractions are also rounded at random, up or down, which may cost more."""
     for dtype, seed in itertools.product(case.dtypes, (1001, 1002)):
         cast = case.at(dtype)
         with tolerance.order(shuffled(seed)):

@@ -13,7 +13,6 @@ from rosettaformer.conformance.reference.components import COMPONENTS
 
 CASES = all_cases()
 CORE = [case for case in CASES if case.core]
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # how XLA compiles, in half the time
 OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
 OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
 exhaustive = pytest.mark.exhaustive
@@ -25,29 +24,24 @@ def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any)
     assert len(results) == sum(dtype in case.dtypes for case in cases for dtype in dtypes)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [dtype if dtype == "float32" else pytest.param(dtype, marks=exhaustive) for dtype in DTYPES])
+@pytest.mark.parametrize(
+    ("port", "dtype"),
+    [pytest.param(port, dtype, marks=[] if dtype == "float32" and port != "jax" else exhaustive) for port in PORTS for dtype in DTYPES],
+)
+def test_every_case_conforms(port: str, dtype: str) -> None:
+    conform(CASES, port, [dtype], quick_compile=True)
+
+
 @pytest.mark.parametrize("port", PORTS)
-def test_every_case_conforms(port: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "jax":
-        monkeypatch.setenv("XLA_FLAGS", QUICKLY)
-    conform(CASES, port, [dtype])
+def test_core_cases_conform_in_every_other_dtype(port: str) -> None:
+    conform(CORE, port, [dtype for dtype in DTYPES if dtype != "float32"], quick_compile=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("port", PORTS)
-def test_core_cases_conform_in_every_other_dtype(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "jax":
-        monkeypatch.setenv("XLA_FLAGS", QUICKLY)
-    conform(CORE, port, [dtype for dtype in DTYPES if dtype != "float32"])
-
-
-@pytest.mark.slow
-def test_core_cases_conform_as_xla_compiles_them_for_everyone() -> None:
+def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("port", [pytest.param("torch", marks=exhaustive), "tf", "jax"])
 def test_the_other_mode_conforms(port: str) -> None:
     cases = [case for case in CASES if case.id in OTHER_MODE_CASES]

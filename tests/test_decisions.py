@@ -1,4 +1,4 @@
-"""One test per decision (docs/decisions.md), by its id, on the truth: hand-worked numbers and closed forms."""
+"""One test per decision (docs/decisions.md), by its id, on the reference: hand-worked numbers and closed forms."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ from reference_numpy import (
 from reference_numpy.softmax import softmax
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_types = pytest.mark.parametrize("dtype", HALF)
+half_precision = pytest.mark.parametrize("dtype", HALF)
 CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4, attention_bias=True)
 
 
@@ -156,8 +156,8 @@ def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
     assert_array_equal(softmax(-np.abs(logits)).astype(float), np.full(3, np.asarray(1 / 3, dtype).astype(float)))
 
 
-@half_types
-def test_SOFTMAX_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+@half_precision
+def test_SOFTMAX_half_precision_compute_in_float32_and_round_once(dtype: Any) -> None:
     uniform = softmax(np.zeros(5000, dtype))  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
     assert uniform.dtype == dtype
     assert_array_equal(uniform, np.full(5000, 1 / 5000, dtype))
@@ -165,7 +165,7 @@ def test_SOFTMAX_half_types_compute_in_float32_and_round_once(dtype: Any) -> Non
     assert_array_equal(softmax(logits), softmax(logits.astype(np.float32)).astype(dtype))
 
 
-@half_types
+@half_precision
 def test_SOFTMAX_of_attention_takes_float32_logits(dtype: Any) -> None:
     large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
     query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
@@ -191,8 +191,8 @@ def test_NORM_takes_two_passes() -> None:
     assert_array_equal(normalization.layer_norm(part, np.full((1, 1, 4), 1e8), 1e-12), np.zeros((1, 1, 4)))
 
 
-@half_types
-def test_NORM_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+@half_precision
+def test_NORM_half_precision_compute_in_float32_and_round_once(dtype: Any) -> None:
     rng = np.random.default_rng(7)
     part = {"scale": rng.normal(size=64).astype(dtype), "offset": (100 * rng.normal(size=64)).astype(dtype)}
     x = rng.normal(100, 1, (1, 50, 64)).astype(dtype)
@@ -241,8 +241,8 @@ def test_EMBED_multiplies_by_the_root_of_the_width_where_asked(dtype: Any) -> No
     assert_array_equal(embedding.embedding(table, token, False)[0].astype(float), np.arange(36.0).reshape(4, 9)[[2, 0, 3]])
 
 
-@half_types
-def test_EMBED_half_types_multiply_in_float32_and_round_once(dtype: Any) -> None:
+@half_precision
+def test_EMBED_half_precision_multiply_in_float32_and_round_once(dtype: Any) -> None:
     table = np.random.default_rng(8).normal(size=(50, 3)).astype(dtype)
     once = (table.astype(np.float32) * np.float32(3**0.5)).astype(dtype)
     assert_array_equal(embedding.embedding({"table": table}, np.arange(50)[None], True)[0], once)
@@ -305,7 +305,7 @@ def test_RESIDUAL_final_norm_by_config(stack: str) -> None:
     x = np.random.default_rng(12).normal(3, 2, (2, 3, 5))
     part = tree(CONFIG.replace(final_norm=True), 13, stack)
     arguments = (x,) if stack == "encoder" else (x, x)
-    run = getattr(transformer, stack)
+    run = getattr(stacks, stack)
     plain, normed = (run(part, CONFIG.replace(final_norm=final), *arguments) for final in (False, True))
     assert_allclose(normed, norm(plain) * part["final_norm"]["scale"] + part["final_norm"]["offset"], rtol=1e-12)
 
@@ -457,8 +457,8 @@ def test_SMOOTH_is_the_mean_over_the_real_labels_of_the_whole_batch() -> None:
     assert loss.cross_entropy(logits, 0 * label, np.zeros((2, 3), bool), 0.1) == 0
 
 
-@half_types
-def test_SMOOTH_half_types_compute_in_float32_and_round_once(dtype: Any) -> None:
+@half_precision
+def test_SMOOTH_half_precision_compute_in_float32_and_round_once(dtype: Any) -> None:
     logits, label = np.zeros((1, 1, 5000), dtype), np.array([[7]])  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
     value = loss.cross_entropy(logits, label, None, 0.1)
     assert value.dtype == dtype

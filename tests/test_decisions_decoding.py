@@ -1,4 +1,4 @@
-"""The decisions of decoding (docs/decisions.md), each by its id, on the truth: BEAM, SAMPLE, and CAUSAL and POSITION of a cache."""
+"""The decisions of decoding (docs/decisions.md), each by its id, on the reference: BEAM, SAMPLE, and CAUSAL and POSITION of a cache."""
 
 from typing import Any
 

@@ -177,7 +177,8 @@ def test_what_runs_the_whole_model_has_its_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id_", "component"), [("CAU3", "decode_in_steps"), ("GEN4", "truncate"), ("GEN7", "penalise"), ("GEN3", "sample")]
+    ("id_", "component"),
+    [("CAU3", "decode_in_steps"), ("GEN4", "truncate"), ("GEN7", "penalise"), pytest.param("GEN3", "sample", marks=pytest.mark.exhaustive)],
 )
 def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
     defect = all_defects()[id_]

@@ -1,4 +1,4 @@
-"""The judge's own proof: every defect of the catalogue, put into the truth, fails the cases that claim to catch it."""
+"""The judge's own proof: every defect of the catalogue, put into the reference, fails the cases that claim to catch it."""
 
 import dataclasses
 import itertools
@@ -25,8 +25,8 @@ REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
     "PE13 GEN1 GEN2 GEN3 GEN4 GEN5 GEN6 GEN7"
 ).split()
 RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
-# what no run of a whole model can show: a mean far from 0, roundings that half types make anyway, a constant row within it, the update of
-# its parameters, and what is drawn at random
+# what no run of a whole model can show: a mean far from 0, roundings that half-precision dtypes make anyway, a constant row within it, the
+# update of # its parameters, and what is drawn at random
 NOT_IN_A_MODEL = ("NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "DRP5", "INI1", "INI2")
 MODELS = ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp", "decode_in_steps", *components.SEARCHES)
 DEFECTS, CASES = all_defects(), all_by_id()
@@ -53,7 +53,7 @@ def _expected(case_id: str, dtype: str) -> tuple[Case, dict[str, tolerance.Expec
 
 
 def _excess(case_id: str, defect: Defect, *dtypes: str) -> float:
-    """By how much the altered truth misses the tolerance of a case, in the dtype where that shows most; a failure is infinite."""
+    """By how much the altered reference misses the tolerance of a case, in the dtype where that shows most; a failure is infinite."""
     effects = [effect(defect, *_expected(case_id, dtype)) for dtype in dtypes or defect.dtypes]
     for one in effects:
         assert defect.id in RAISING or not one.message.startswith("an error"), one.message
@@ -96,7 +96,7 @@ def test_every_defect_has_a_whole_page(defect: Defect) -> None:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_the_truth_is_finite_in_every_dtype_wherever_it_is_in_float64(component: str) -> None:
+def test_the_reference_is_finite_in_every_dtype_wherever_it_is_in_float64(component: str) -> None:
     for case in (case for case in CASES.values() if case.component == component and not _dear(case)):
         exact = components.answer(case)
         for dtype in case.dtypes:
@@ -104,7 +104,7 @@ def test_the_truth_is_finite_in_every_dtype_wherever_it_is_in_float64(component:
                 np.testing.assert_array_equal(np.isfinite(value.astype(float)), np.isfinite(exact[name]), err_msg=f"{case.id} {dtype}")
 
 
-def test_an_injected_defect_leaves_the_truth_as_it_was() -> None:
+def test_an_injected_defect_leaves_the_reference_as_it_was() -> None:
     case = CASES["layer_norm/plain"]
     before = components.answer(case)["output"]
     with injected(DEFECTS["NRM3"]):

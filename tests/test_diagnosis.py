@@ -27,7 +27,7 @@ def test_a_wrong_formula_is_named_with_its_fix() -> None:
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
         ("layer_norm", "explained", (("NRM1",),))
     ]
-    assert "layer_norm: your output equals the truth with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
+    assert "layer_norm: your output equals the reference with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
     assert "torch: " in findings[0].text
 
 
@@ -67,7 +67,7 @@ def layer_norm(case):
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
 """),
-    "a defect on one path is partly there": ("partly", (("NRM2",),), ["on layer_norm/one_position it equals the truth with NRM2"], [], """
+    "a defect on one path is partly there": ("partly", (("NRM2",),), ["layer_norm/one_position it equals the reference with NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
@@ -220,7 +220,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
     (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
     assert finding.verdict == "partly"
     assert {"scale=float32", "CAU3", "ATT13"} in [set(ids) for ids in finding.explanations]
-    assert "on multi_head_attention/left_padding it equals the truth with" in finding.text
+    assert "on multi_head_attention/left_padding it equals the reference with" in finding.text
 
 
 def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ config = {"encoder_layers": 2}
     assert findings[0].paths == ("layers.1.feed_forward",)
 
 
-def test_three_defects_in_a_torch_model_are_found_through_its_taps() -> None:
+def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
     whole = findings[-1]
     assert (whole.component, whole.verdict) == ("transformer", "explained")
@@ -252,8 +252,9 @@ def test_three_defects_in_a_torch_model_are_found_through_its_taps() -> None:
     assert "    jax: " not in whole.text  # the fix is torch's
 
 
-def test_the_same_model_without_them_gets_no_finding() -> None:
-    assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py")).findings == []
+@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
+    assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py"), gradients=gradients).findings == []
 
 
 def test_a_wrong_gradient_is_found_where_the_output_is_right(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pyte
     port, file = str(TESTS / "wrong_port.py"), tmp_path / "findings.json"
     code, text = _run(capsys, port, "--json", str(file))
     assert code == 1, text
-    assert "explained layer_norm: your output equals the truth with epsilon=outside the root" in text
+    assert "explained layer_norm: your output equals the reference with epsilon=outside the root" in text
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0

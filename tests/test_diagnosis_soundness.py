@@ -53,13 +53,13 @@ def _floating(value: np.ndarray) -> bool:
 
 
 def _sizes(expectations: Mapping[str, tolerance.Expectation] | None) -> list[float]:
-    """0.3, and what is near the tolerance of the altered truth on either side."""
+    """0.3, and what is near the tolerance of the altered reference on either side."""
     bounds = [one.bound for one in (expectations or {}).values() if _floating(np.empty(0, one.dtype)) and np.isfinite(one.bound)]
     return [0.3, *(factor * max(bounds) for factor in (0.3, 1.5) if bounds)]
 
 
 def _wrong(probe: Case, size: float) -> Iterator[Output]:
-    """The truth's answer and a constant, and with noise of that size."""
+    """The reference's answer and a constant, and with noise of that size."""
     reference = components.answer(probe)
     yield _shifted(reference, lambda value: size)
     yield _shifted(reference, lambda value: size * np.random.default_rng(0).uniform(-1, 1, value.shape))

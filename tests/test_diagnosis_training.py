@@ -88,8 +88,7 @@ components = {"cross_entropy": lambda config, dtype: cross_entropy}
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PORTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name.startswith("tied") else ()) for name in PORTS])
 def test_a_mistake_of_training_is_named(tmp_path: Path, name: str) -> None:
     framework, file, defect, text = PORTS[name]
     pytest.importorskip(framework)

@@ -48,7 +48,7 @@ def written(tmp_path: Path) -> Write:
     def write(kind: str, mistake: str, options: str = "") -> str:
         needs(kind)
         path = tmp_path / f"wrong_{kind}.py"
-        path.write_text(f"import tapped_{kind}\nglobals().update(tapped_{kind}.port({mistake!r}{options}))\n")
+        path.write_text(f"import traced_{kind}\nglobals().update(traced_{kind}.port({mistake!r}{options}))\n")
         return str(path)
 
     return write
@@ -71,7 +71,7 @@ def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype:
     needs(port)
     found = diverged(port, WHOLE, dtype)
     assert found.sentence.startswith("no divergence: transformer agrees")
-    assert (found.first, found.failures, found.untapped, found.problem, found.heat) == (None, (), (), "", None)
+    assert (found.first, found.failures, found.untraced, found.problem, found.heat) == (None, (), (), "", None)
     assert sum(row.component in ("multi_head_attention", "feed_forward", "layer_norm") for row in found.rows) == 6 + 4 + 12
     for row in found.rows:
         assert row.inputs_agree, row
@@ -83,7 +83,7 @@ def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(written: Write, dtype: str) -> None:
     found = diverged(written("torch", ""), WHOLE, dtype)
-    assert (found.first, found.untapped) == (None, ())
+    assert (found.first, found.untraced) == (None, ())
     assert len(found.rows) == 32
     assert all(row.inputs_agree and not row.fails for row in found.rows)
 
@@ -97,15 +97,15 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
             "torch",
             "cross query",
             "decoder.layers.0",
-            "; its parts are right, but decoder.layers.0.cross_attention is given something else than the truth gives it, "
+            "; its parts are right, but decoder.layers.0.cross_attention is given something else than the reference gives it, "
             "after decoder.layers.0.self_attention_norm",
         ),
-        ("torch", "position", "", "; its parts are right, but encoder is given something else than the truth gives it, after source_emb"),
+        ("torch", "position", "", "its parts are right, but encoder is given something else than the reference gives it, after source_emb"),
         ("torch", "raises", "decoder.layers.0.feed_forward", "(RuntimeError: no such thing)"),
         exhaustive("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
-        ("keras", "residual", "layers.1", "but layers.1.feed_forward_norm is given something else than the truth gives it, after layers."),
+        ("keras", "residual", "layers.1", "layers.1.feed_forward_norm is given something else than the reference gives it, after layers."),
         exhaustive("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
-        ("nnx", "residual", "layers.1", "; its parts are right, but layers.1.feed_forward is given something else than the truth gives it"),
+        ("nnx", "residual", "layers.1", "its parts are right, but layers.1.feed_forward is given something else than the reference"),
     ],
 )  # fmt: skip
 def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake: str, path: str, words: str) -> None:
@@ -117,7 +117,7 @@ def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake
     assert not any(row.fails for row in found.rows if row.path.startswith(("encoder.layers.0", "layers.0")))
 
 
-def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_truths_inputs(written: Write) -> None:
+def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_references_inputs(written: Write) -> None:
     found = rows(diverged(written("torch", "unscaled"), WHOLE, "float64"))
     wrong, after = found["encoder.layers.1.self_attention"], found["encoder.layers.1.self_attention_norm"]
     assert wrong.inputs_agree
@@ -188,7 +188,7 @@ def test_a_component_whose_inputs_have_other_shapes_cannot_be_forced_and_is_not_
     found = diverged(written("torch", "flattened"), WHOLE, "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
-    assert row.message == "cannot be forced: the truth's inputs have shapes (3, 5, 13); the module's (15, 13)"
+    assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 13); the module's (15, 13)"
 
 
 def test_of_the_calls_of_a_module_the_first_is_its_components(written: Write) -> None:
@@ -198,10 +198,10 @@ def test_of_the_calls_of_a_module_the_first_is_its_components(written: Write) ->
 
 
 def test_without_the_names_what_has_the_canonical_ones_is_shown_and_the_rest_is_said(written: Write) -> None:
-    found = diverged(written("torch", "epsilon", ", taps=()"), WHOLE, "float64")
+    found = diverged(written("torch", "epsilon", ", paths=()"), WHOLE, "float64")
     assert found.first is not None
     assert found.first.path == "encoder.layers.1"
-    assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untapped)
+    assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untraced)
 
 
 def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
@@ -212,7 +212,7 @@ def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
     attention = rows(found)["decoder.layers.0.cross_attention"]
     assert attention.inputs_agree
     assert not attention.fails
-    assert "decoder.layers.1" in found.untapped
+    assert "decoder.layers.1" in found.untraced
 
 
 def test_a_port_that_hangs_is_known_as_far_as_it_came(written: Write) -> None:
@@ -231,7 +231,7 @@ def test_a_port_of_functions_shows_nothing_and_that_is_said() -> None:
     found = diverged("wrong_port", CASES["layer_norm/plain"], "float64")
     assert found.rows == ()
     assert found.problem.startswith("not covered: the port gives functions")
-    assert found.sentence.startswith("layer_norm could not be tapped: ")
+    assert found.sentence.startswith("layer_norm could not be traced: ")
 
 
 def test_the_tree_is_shown(written: Write) -> None:

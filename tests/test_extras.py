@@ -63,10 +63,10 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
 }
 MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}
-PATIENT = dict.fromkeys(("", "report", "train"), pytest.mark.slow)
+ORDINARY = ("", "report", "train")
 
 
-@pytest.mark.parametrize("extra", [pytest.param(extra, marks=PATIENT.get(extra, pytest.mark.exhaustive)) for extra in WORKS])
+@pytest.mark.parametrize("extra", [pytest.param(extra, marks=[] if extra in ORDINARY else pytest.mark.exhaustive) for extra in WORKS])
 def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     if lacking := missing(extra):
         pytest.skip(f"{lacking} is not installed")

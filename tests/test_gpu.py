@@ -1,6 +1,6 @@
 """On a CUDA device: the matrix in float32 without and with TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
 
-Five steps of each Trainer beside the truth's are in `test_training_*.py`.
+Steps of each Trainer beside those of the reference are in `test_training.py`.
 """
 
 import json
@@ -106,14 +106,14 @@ def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) ->
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_a_run_on_cuda_has_the_losses_of_the_truths_is_resumed_and_translates(port: str, tmp_path: Path) -> None:
+def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translates(port: str, tmp_path: Path) -> None:
     need(port)
-    folder, truth = tmp_path / port, tmp_path / "numpy"
+    folder, reference = tmp_path / port, tmp_path / "numpy"
     still = ("--dropout", 0, "--save-every", 2)
-    train(truth, *still, "--steps", 6)
+    train(reference, *still, "--steps", 6)
     done("train", "--out", folder, *TINY, *still, "--backend", port, "--device", DEVICE, "--steps", 4)
     done("train", "--out", folder, "--resume", "--steps", 6)
-    steps, expected = log(folder), log(truth)
+    steps, expected = log(folder), log(reference)
     assert [entry["step"] for entry in steps] == [entry["step"] for entry in expected] == [*range(1, 7)]
     np.testing.assert_allclose([entry["loss"] for entry in steps], [entry["loss"] for entry in expected], rtol=1e-4)
     for beam in (1, 2):

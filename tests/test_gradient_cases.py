@@ -65,7 +65,7 @@ def test_one_number_is_compared_by_its_error_alone() -> None:
     assert compare(expected, np.asarray(expected.reference + 1.2 * expected.bound, np.float32)).excess > 1
 
 
-def test_a_port_that_shares_no_formula_with_the_truth_conforms() -> None:
+def test_a_port_that_shares_no_formula_with_the_reference_conforms() -> None:
     chosen = ("layer_norm_vjp/plain", "layer_norm_vjp/constant_rows", "softmax_vjp/empty_rows", "softmax_vjp/plain")
     cases = [case for case in CASES.values() if case.id in chosen or case.component == "cross_entropy"]
     results = runner.run(cases, [PORT], ["float64", "float32"])
@@ -88,7 +88,7 @@ def test_what_a_mapping_lacks_is_named() -> None:
     assert judge(ROW, "outputs", renamed, expected).message == f"must return {len(answer)} outputs; it lacks x_btd and must not have x"
 
 
-def test_names_with_dots_are_nested_before_the_truth_is_called() -> None:
+def test_names_with_dots_are_nested_before_the_reference_is_called() -> None:
     case = CASES["encoder/keep"]
     sites = [name for name in case.inputs if name.startswith("keep.")]
     assert "keep.layers.1.self_attention.weights_dropout" in sites

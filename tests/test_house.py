@@ -13,9 +13,9 @@ import pytest
 HOUSE = Path(__file__).resolve().parent.parent
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
-# what the ports share: declarations and checks, never the truth's math
+# what the ports share: declarations and checks, never the reference's math
 SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions"}
-# The truth's files that every port has a twin of.
+# The reference's files that every port has a twin of.
 TWINS = (
     "embedding",
     "positional_encoding",
@@ -47,7 +47,7 @@ CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention":
            "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer"}  # fmt: skip
 METHODS = ("encode", "decode", "training_loss")
 SEARCHES = ("greedy_search", "sample", "beam_search")
-INSIDE = ("arithmetic", "beams")  # the truth's own
+INSIDE = ("arithmetic", "beams")  # the reference's own
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
              "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE")  # fmt: skip
 
@@ -96,7 +96,7 @@ def of_a_port(names: list[str]) -> list[str]:
     return [CLASSES.get(name, name) for name in names if name not in METHODS and not name.endswith("_vjp")]
 
 
-def test_the_truth_imports_numpy_and_the_standard_library_only() -> None:
+def test_the_reference_imports_numpy_and_the_standard_library_only() -> None:
     assert files("reference_numpy")
     assert imported_packages("reference_numpy") <= sys.stdlib_module_names | {"numpy"}
 
@@ -108,7 +108,7 @@ def test_no_port_imports_another_nor_the_judge(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_ports_take_declarations_and_checks_from_the_truth_and_no_math(package: str) -> None:
+def test_ports_take_declarations_and_checks_from_the_reference_and_no_math(package: str) -> None:
     for path in files(package):
         for module, name in imports(path):
             if module.partition(".")[0] == "reference_numpy":
@@ -123,7 +123,7 @@ def test_importing_a_package_loads_no_framework(package: str) -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_importing_the_whole_truth_loads_no_framework_and_not_the_judge() -> None:
+def test_importing_the_whole_reference_loads_no_framework_and_not_the_judge() -> None:
     modules = ", ".join(f"reference_numpy.{path.stem}" for path in files("reference_numpy") if path.stem != "__init__")
     script = f"import sys, {modules}; print([name for name in {(*FRAMEWORKS, 'rosettaformer', *PORTS)!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
@@ -178,15 +178,15 @@ def _is_private(name: str) -> bool:
 
 @pytest.mark.parametrize("file", TWINS)
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_defines_the_public_names_of_the_truth_in_its_order(package: str, file: str) -> None:
-    truth, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
+def test_a_port_defines_the_public_names_of_the_reference_in_its_order(package: str, file: str) -> None:
+    reference, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
     assert port.exists(), f"{package} has no {file}.py"
     for names in (public, defined):
-        assert names(port) == (["Searcher"] if file == "decoding" else of_a_port(names(truth) or []))
+        assert names(port) == (["Searcher"] if file == "decoding" else of_a_port(names(reference) or []))
     assert set(defined(port)) == set(public(port) or [])
 
 
-def test_every_file_of_the_truth_is_a_twin_or_shared() -> None:
+def test_every_file_of_the_reference_is_a_twin_or_shared() -> None:
     assert {path.stem for path in files("reference_numpy")} - {"__init__", *INSIDE} - SHARED <= set(TWINS)
 
 
@@ -209,10 +209,10 @@ def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str)
 
 @pytest.mark.parametrize(("file", "name", "wanted"), [("transformer", "Transformer", METHODS), ("decoding", "Searcher", SEARCHES)])
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_has_the_methods_of_the_truth_s_names_in_its_order(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
-    of_the_truth = [name for name in defined(HOUSE / "reference_numpy" / f"{file}.py") if name in wanted]
-    assert of_the_truth == list(wanted)
-    assert [method for method in methods(package, file, name) if method in wanted] == of_the_truth
+def test_a_port_has_the_methods_of_the_reference_s_names_in_its_order(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
+    of_the_reference = [name for name in defined(HOUSE / "reference_numpy" / f"{file}.py") if name in wanted]
+    assert of_the_reference == list(wanted)
+    assert [method for method in methods(package, file, name) if method in wanted] == of_the_reference
 
 
 def decisions() -> set[str]:

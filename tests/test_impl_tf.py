@@ -10,7 +10,6 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-import reference_numpy.transformer as truth  # noqa: E402
 from impl_tf import weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
@@ -22,10 +21,11 @@ from impl_tf.framework import keras  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
-from impl_tf.softmax import softmax  # noqa: E402
+from impl_tf.sampling import truncate  # noqa: E402
 from impl_tf.stacks import Encoder  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, parameters, preset, sites  # noqa: E402
+from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
+from reference_numpy import sampling as reference  # noqa: E402
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
@@ -89,9 +89,14 @@ def test_a_functional_keras_model_can_hold_the_transformer():
     np.testing.assert_array_equal(outer(tokens()), model(*tokens()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "given", [list, tuple, lambda pair: dict(zip(("source", "target"), pair, strict=True))], ids=["list", "pair", "names"]
+    "given",
+    [
+        pytest.param(list, marks=pytest.mark.exhaustive),
+        pytest.param(tuple, marks=pytest.mark.exhaustive),
+        lambda pair: dict(zip(("source", "target"), pair, strict=True)),
+    ],
+    ids=["list", "pair", "names"],
 )
 def test_keras_loops_train_and_predict(given):
     model = Transformer(TIED.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0))
@@ -153,7 +158,6 @@ def test_the_output_s_shape_is_known_without_a_call():
         model(keras.Input((None,), dtype="float32"), target)  # a symbolic call is checked too
 
 
-@pytest.mark.slow
 def test_a_model_is_exported_before_its_first_call(tmp_path):
     model = Transformer(CONFIG)
     model.export(tmp_path / "saved", verbose=False)
@@ -162,7 +166,6 @@ def test_a_model_is_exported_before_its_first_call(tmp_path):
         np.testing.assert_allclose(saved.serve(*tokens(*sizes)), model(*tokens(*sizes)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter")
 def test_litert_gives_the_logits_or_an_error(tmp_path):
     model, file = loaded(CONFIG, "float32"), tmp_path / "model.tflite"
@@ -232,161 +235,9 @@ def test_compiled_traces_the_same_shapes_once():
     assert traces == [False, True]
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, compiled], ids=["eager", "compiled"])
-def test_ids_outside_the_table_are_refused_before_the_graph(wrap):
-    source, target = tokens()
-    source[1, 2] = 23
-    with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 22; got 23"):
-        wrap(loaded(CONFIG))(source, target)
-
-
-@pytest.mark.slow
 def test_the_graph_without_xla_gives_the_same_logits():
     model = loaded(CONFIG)
     np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_parameters_come_back_bit_for_bit(dtype):
-    given = random_parameters(TIED, dtype)
-    model = Transformer(TIED, dtype=dtype)
-    weights.load(model, given, TIED)
-    result = weights.export(model, TIED)
-    assert list(result) == list(given)
-    assert all(result[name].dtype == array.dtype and bits(result[name]) == bits(array) for name, array in given.items())
-    assert all(array.flags.c_contiguous for array in result.values())
-
-
-def test_loading_shares_no_memory_with_the_arrays():
-    given = random_parameters(CONFIG, "float32")
-    model = Transformer(CONFIG)
-    weights.load(model, given, CONFIG)
-    before = weights.export(model, CONFIG)
-    for array in given.values():
-        array[:] = 7
-    assert all(bits(array) == bits(before[name]) for name, array in weights.export(model, CONFIG).items())
-
-
-def test_wrong_parameters_are_all_named_and_nothing_changes():
-    model = loaded(CONFIG, "float32")
-    before = weights.export(model, CONFIG)
-    wrong = dict(before)
-    del wrong["logits.bias"]
-    wrong["logits.bais"] = before["logits.bias"]
-    wrong["encoder.final_norm.scale"] = np.ones(3, np.float32)
-    wrong["decoder.final_norm.scale"] = np.ones(15)
-    with pytest.raises(ValueError) as error:
-        weights.load(model, wrong, CONFIG)
-    for part in (
-        "missing logits.bias",
-        "unexpected logits.bais",
-        "encoder.final_norm.scale must have shape",
-        "must be float32; got float64",
-    ):
-        assert part in str(error.value)
-    assert all(bits(array) == bits(before[name]) for name, array in weights.export(model, CONFIG).items())
-
-
-def test_a_variable_that_the_table_misses_is_named():
-    layer = FeedForward(CONFIG)
-    layer.extra = keras.layers.Dense(2)
-    layer.build()
-    layer.extra.build((None, 3))
-    with pytest.raises(ValueError, match=r"extra|dense"):
-        weights.load(layer, random_parameters(CONFIG, "float32", "feed_forward"), CONFIG, "feed_forward")
-
-
-def test_a_foreign_layer_is_loaded_by_its_own_table():
-    class Norm(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.gamma, self.beta = tf.Variable(tf.ones(15)), tf.Variable(tf.zeros(15))
-
-    module, given = Norm(), random_parameters(CONFIG, "float32", "layer_norm")
-    weights.load(module, given, CONFIG, "layer_norm", (("scale", "gamma", "d"), ("offset", "beta", "d")))
-    np.testing.assert_array_equal(module.gamma, given["scale"])
-    stock = keras.layers.LayerNormalization()
-    with pytest.raises(ValueError, match="call it once"):
-        weights.load(stock, given, CONFIG, "layer_norm", (("scale", "gamma", "d"), ("offset", "beta", "d")))
-
-
-def test_fresh_kernels_have_the_fans_of_the_unfused_projection():
-    layer = MultiHeadAttention(CONFIG)
-    layer.build()
-    limit = (6 / (15 + 6 * 7)) ** 0.5
-    assert 0.9 * limit < np.abs(layer.query.kernel).max() <= limit
-
-
-def test_dropout_is_active_in_training_only():
-    model, ids = loaded(CONFIG, "float32"), tokens()
-    evaluated = model(*ids).numpy()
-    np.testing.assert_array_equal(model(*ids, training=False), evaluated)
-    assert not np.allclose(model(*ids, training=True), evaluated)
-    assert not np.allclose(model(*ids, training=True), model(*ids, training=True))
-    memory = model.encode(ids[0])
-    assert not np.allclose(model.encode(ids[0], training=True), memory)
-    assert not np.allclose(model.decode(ids[1], memory, training=True), model.decode(ids[1], memory))
-
-
-@pytest.mark.parametrize("site", ["attention_dropout_rate", "hidden_dropout_rate", "dropout_rate"])
-def test_every_site_drops_in_training(site):
-    rates = dict.fromkeys(("attention_dropout_rate", "hidden_dropout_rate", "dropout_rate"), 0.0)
-    config = CONFIG.replace(**{**rates, site: 0.5})
-    layer, x_bsd = Encoder(config), tf.random.normal((2, 5, 15), seed=1)
-    layer.build()
-    assert not np.allclose(layer(x_bsd, training=True), layer(x_bsd))
-
-
-@pytest.mark.parametrize("config", [CONFIG, TIED.replace(norm_placement="pre")], ids=["untied", "tied-pre"])
-def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(config):
-    model, (source, target) = loaded(config), tokens()
-    keep = sites.draw(config, 3, 7, 5, np.random.default_rng(4))
-    tree = parameters.nest(random_parameters(config))
-    expected = truth.transformer(tree, config, source, target, keep=keep)
-    for training in (False, True):
-        np.testing.assert_allclose(model(source, target, keep=keep, training=training), expected, rtol=0, atol=1e-12)
-    one = {"decoder": {"layers": {"0": {"cross_attention": keep["decoder"]["layers"]["0"]["cross_attention"]}}}}
-    np.testing.assert_allclose(
-        model(source, target, keep=one), truth.transformer(tree, config, source, target, keep=one), rtol=0, atol=1e-12
-    )
-    assert not np.allclose(model(source, target, keep=one, training=True), model(source, target, keep=one))
-
-
-def test_every_fresh_parameter_has_the_distribution_of_the_truth():
-    config = CONFIG.replace(source_vocabulary=2000, model_width=64, feed_forward_width=96)
-    fresh = weights.export(Transformer(config), config)
-    for name, expected in parameters.initialise(config, 0, np.float32).items():
-        array, count = fresh[name], expected.size
-        if name.endswith(("scale", "offset", "bias")):
-            np.testing.assert_array_equal(array, expected)
-            continue
-        # Four standard deviations of the mean and of the deviation of so many draws.
-        assert abs(array.mean()) < 4 * expected.std() / count**0.5, name
-        assert abs(array.std() / expected.std() - 1) < 4 * (2 / count) ** 0.5, name
-        if name.endswith("kernel"):
-            assert 0.9 < np.abs(array).max() / np.abs(expected).max() < 1.1, name
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_that_a_bias_hides_passes_zero_gradient(dtype):
-    rng = np.random.default_rng(6)
-    query, key, value = (tf.cast(rng.normal(size=(2, 4, 3, 5)), dtype) for _ in range(3))
-    bias = np.zeros((1, 1, 4, 4))
-    bias[..., 1, :] = bias[..., 2, 3] = -np.inf
-    bias = tf.cast(bias, dtype)
-    with tf.GradientTape() as tape:
-        tape.watch([query, key, value, bias])
-        output = scaled_dot_product_attention(query, key, value, bias_bhts=bias)
-    gradients = tape.gradient(output, [query, key, value, bias], tf.ones_like(output))
-    assert all(np.isfinite(tf.cast(gradient, "float32")).all() for gradient in gradients)
-    assert not tf.cast(gradients[0][:, 1], "float32").numpy().any()
-    assert not tf.cast(gradients[3][..., 1, :], "float32").numpy().any()
-
-
-def test_dropout_keeps_the_expectation():
-    y = Dropout(0.25, seed=2)(tf.ones((100, 100)), training=True).numpy()
-    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
-    assert abs(y.mean() - 1) < 0.02
 
 
 def test_keras_masks_neither_enter_nor_leave():
@@ -408,6 +259,15 @@ def test_positions_are_float64_until_the_end():
         assert bits(result) == bits(exact.astype(result.dtype))
 
 
+def test_a_stock_layer_is_loaded_after_its_first_call():
+    layer, given = keras.layers.LayerNormalization(), {name: np.ones(15, np.float32) for name in ("scale", "offset")}
+    table = (("scale", "gamma", "d"), ("offset", "beta", "d"))
+    with pytest.raises(ValueError, match="call it once"):
+        weights.load(layer, given, CONFIG, "layer_norm", table)
+    layer(tf.zeros((2, 15)))
+    weights.load(layer, given, CONFIG, "layer_norm", table)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ids_and_masks_are_not_cast(dtype):
     model = Transformer(CONFIG, dtype=dtype)
@@ -421,16 +281,6 @@ def test_mixed_precision_computes_in_the_half_type():
     model = Transformer(CONFIG, dtype="mixed_bfloat16")
     assert model(*tokens()).dtype == tf.bfloat16
     assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_empty_row_is_zero_and_passes_zero_gradient(dtype):
-    logits = tf.Variable(tf.cast(tf.random.normal((2, 3), seed=1), dtype))
-    with tf.GradientTape() as tape:
-        p = softmax(logits, tf.constant([[True, False, True], [False] * 3]))
-        loss = tf.reduce_sum(p * p)
-    assert not p[1].numpy().any()
-    assert not tape.gradient(loss, logits)[1].numpy().any()
 
 
 def has_a_loop(function, *arrays):
@@ -487,7 +337,7 @@ def test_memory_grows_with_the_length_not_with_its_square():
         gradient(x)
         return tf.config.experimental.get_memory_info("CPU:0")["peak"]
 
-    assert bytes_of(4096) < 2.5 * bytes_of(2048)
+    assert bytes_of(2048) < 2.5 * bytes_of(1024)
 
 
 def test_a_model_with_dropout_computes_in_chunks_in_evaluation_alone(monkeypatch):
@@ -498,30 +348,24 @@ def test_a_model_with_dropout_computes_in_chunks_in_evaluation_alone(monkeypatch
         assert has_a_loop(lambda x_btd, settings=settings: layer(x_btd, x_btd, **settings), x_btd) == in_chunks
 
 
-def test_gradients_reach_the_tied_table_from_both_ends():
-    model, (source, target) = loaded(TIED), tokens()
-    with tf.GradientTape(persistent=True) as tape:
-        loss = tf.reduce_sum(tf.square(model(source, target)))
-    gradient = tf.convert_to_tensor(tape.gradient(loss, model.source_embedding.table.value)).numpy()
-    tree, step = random_parameters(TIED), 1e-6
-    row, column = int(source[0, 0]), 3
-
-    def at(change: float) -> float:
-        moved = {**tree, "source_embedding.table": tree["source_embedding.table"].copy()}
-        moved["source_embedding.table"][row, column] += change
-        return float(np.square(truth.transformer(parameters.nest(moved), TIED, source, target)).sum())
-
-    np.testing.assert_allclose(gradient[row, column], (at(step) - at(-step)) / (2 * step), rtol=1e-6)
-
-
 def test_attention_takes_a_causal_flag_under_tracing():
     query, key = tf.random.normal((2, 3, 6, 7), seed=1), tf.random.normal((2, 5, 2, 7), seed=2)
     eager = scaled_dot_product_attention(query, key, key, causal=True)
     np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_another_keras_backend_is_refused():
     code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
     run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
     assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9999])
+def test_a_graph_cuts_large_vocabularies_by_numbers_that_are_its_arguments(top_p):
+    logits = 1.5 * np.random.default_rng(0).standard_normal((3, 700))
+    logits[:, ::7] = np.round(logits[:, ::7])
+    for count, largest in ((0, ()), (40, (64,))):
+        found = tf.function(truncate)(
+            tf.constant(logits), 1.2, tf.constant(count) if count else 0, tf.constant(top_p, tf.float64), *largest
+        )
+        np.testing.assert_allclose(found, reference.truncate(logits, 1.2, count, top_p), rtol=1e-14)

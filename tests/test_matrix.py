@@ -100,7 +100,7 @@ def test_what_takes_long_is_said_before_and_how_far_it_is_now_and_then(monkeypat
             checking.advance(row("softmax/plain", seconds=0.5))
         checking.advance(row("softmax/plain", "not covered"))
     assert stream.getvalue().splitlines() == [
-        "starting torch, jax, broken.py ...",
+        "starting torch, jax, broken.py: 300 comparisons at most ...",
         "running torch: 40 cases ...",
         "compiling jax: 40 cases, each compiled ...",
         "16 of 80 cases after 16 s, about 1 min 4 s left",

@@ -91,7 +91,7 @@ def test_every_block_belongs_to_a_test() -> None:
     for block in blocks():
         kinds.setdefault(block.section, set()).add(block.language)
     assert kinds == {
-        "Two commands": {"sh"}, "Four implementations agree": {"output"}, "On the same weights": {"python"},
+        "Two commands": {"sh"}, "Four implementations agree": {"output"}, "Install with pip": {"sh"}, "On the same weights": {"python"},
         "Gradients and training": {"sh"}, "Answers": {"python"}, "Your own checkpoint": {"sh"},
         "Judge your own port": {"sh", "python", "output"}, "In your CI": {"sh", "python", "toml"},
     }  # fmt: skip
@@ -101,7 +101,7 @@ def test_every_block_belongs_to_a_test() -> None:
 def test_what_it_says_of_installing_is_what_the_project_declares() -> None:
     project = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
     makefile = (HOUSE / "Makefile").read_text()
-    found = [line for block in section("Two commands", "sh") for line in lines(block)]
+    found = [line for title in ("Two commands", "Install with pip") for block in section(title, "sh") for line in lines(block)]
     assert set(found) == {*DECLARED, "rosettaformer check"}
     assert "--constraint constraints.txt --editable '.[all-cpu,dev]'" in makefile
     assert (HOUSE / "constraints.txt").exists()
@@ -134,7 +134,6 @@ def as_run(line: str, full: bool) -> str:
     return f"{line} {(MORE if full else LESS).get(line, '')}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
@@ -155,9 +154,8 @@ def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -
         assert 0 < min(errors) <= max(errors) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
-@pytest.mark.parametrize("title", ["Two commands", "Gradients and training", "Your own checkpoint"])
+@pytest.mark.parametrize("title", ["Install with pip", "Gradients and training", "Your own checkpoint"])
 def test_commands_run_in_order(title: str, full: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if title == "Your own checkpoint":
@@ -192,7 +190,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", FULL)
 def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch")

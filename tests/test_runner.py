@@ -23,7 +23,7 @@ ROWS = {
     "crash": ("crash", "the port's process ended with signal 11"),
     "exit": ("crash", "the port's process ended with exit code 7"),
     "hang": ("hang", "no answer within 3 s"),
-    "nan": ("differs", "are NaN where the truth is not"),
+    "nan": ("differs", "are NaN where the reference is not"),
     "shape": ("differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
     "dtype": ("differs", "must be float64; got float32"),
     "raise": ("error", "RuntimeError: no such thing (misbehaving_port.py:"),
@@ -204,7 +204,7 @@ def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> Non
     assert len(rows) == 6
 
 
-def test_ports_with_different_configs_are_judged_by_different_truths(tmp_path: Path) -> None:
+def test_ports_with_different_configs_are_judged_by_different_references(tmp_path: Path) -> None:
     text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
     ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]
     results = runner.run(_cases("plain"), [*ports, _port(tmp_path, f"{text}WIDTH = 13\n")], ["float32"])
@@ -247,5 +247,8 @@ def test_a_worker_answers_again_after_a_crash_and_calls_other_methods() -> None:
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"
-        assert worker.call("taps", good, None) == ("not covered", "the port gives functions, and only modules of a framework can be tapped")
+        assert worker.call("trace", good, None) == (
+            "not covered",
+            "the port gives functions, and only modules of a framework can be traced",
+        )
         assert worker.call("describe")[1]["dtypes"] == DTYPES

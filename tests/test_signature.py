@@ -12,7 +12,7 @@ from rosettaformer.conformance.ports import signature
 from rosettaformer.conformance.ports.port import Port
 from rosettaformer.conformance.ports.questions import plain
 from rosettaformer.conformance.ports.server import reply
-from rosettaformer.conformance.ports.side_effects import Watch
+from rosettaformer.conformance.ports.side_effects import SideEffects
 
 FUNCTION = (
     "; layer_norm is called as layer_norm(case), where case.inputs has x_btd, case.parameters scale, offset, and case.config the settings"
@@ -40,7 +40,7 @@ def layer_norm_case() -> Case:
 def test_functions(source: str, hint: str, tmp_path: Path) -> None:
     file = tmp_path / f"port_{abs(hash(source))}.py"
     file.write_text(source)
-    kind, message = reply(Port(str(file)), Watch(), "answer", *plain([layer_norm_case()]))
+    kind, message = reply(Port(str(file)), SideEffects(), "answer", *plain([layer_norm_case()]))
     assert kind in ("error", "differs")
     assert message.endswith(hint) if hint else "is called as" not in message
 
@@ -76,7 +76,7 @@ def test_a_torch_module_with_another_argument(tmp_path: Path) -> None:
         "framework = 'torch'\ncomponents = {'softmax': lambda config, dtype: Norm()}\n"
     )
     case = next(case for case in all_cases() if case.component == "softmax")
-    kind, message = reply(Port(str(file)), Watch(), "answer", *plain([case]))
+    kind, message = reply(Port(str(file)), SideEffects(), "answer", *plain([case]))
     assert kind == "error"
     assert "unexpected keyword argument" in message
     assert message.endswith(f"; softmax is called as softmax({', '.join(f'{name}=...' for name in case.inputs)})")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, preset
-from reference_numpy import transformer as truth
+from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
 torch = pytest.importorskip("torch")
@@ -98,7 +98,7 @@ def test_an_exported_graph_needs_no_kernel_that_zeroes_empty_rows(kernel: Callab
     source[1], target[0, :2] = 0, 0
     graph = torch.export.export(model, (source, target)).module(check_guards=False)
     assert any(node.target is torch.ops.aten.scaled_dot_product_attention.default for node in graph.graph.nodes)
-    expected = truth.transformer(nest(weights.export(model, CONFIG)), CONFIG, source.numpy(), target.numpy())
+    expected = reference.transformer(nest(weights.export(model, CONFIG)), CONFIG, source.numpy(), target.numpy())
     with torch.no_grad():
         close(Elsewhere(graph).run(source, target), torch.from_numpy(expected))
 
@@ -301,7 +301,7 @@ def test_the_training_loss_is_that_of_a_call_with_hooks_and_reads_the_ids_once(m
     assert calls == ["read", "forward"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -1,4 +1,4 @@
-"""Weight transfer: the truth to each port and back, and from port to port, bit for bit; strict in both directions."""
+"""Weight transfer: the reference to each port and back, and from port to port, bit for bit; strict in both directions."""
 
 import contextlib
 import re
@@ -38,12 +38,16 @@ def _wide(backend: Backend) -> Any:
 
 
 def _parameters(config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(7)
-    return {name: rng.standard_normal(shape).astype(numpy_dtype(dtype)) for name, shape in parameters.shapes(config).items()}
+    """With a NaN and a negative zero at the start of every array."""
+    rng, found = np.random.default_rng(7), {}
+    for name, shape in parameters.shapes(config).items():
+        found[name] = rng.standard_normal(shape).astype(numpy_dtype(dtype))
+        found[name].ravel()[:2] = np.nan, -0.0
+    return found
 
 
 def _assert_same_bits(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    assert got.keys() == wanted.keys()
+    assert list(got) == list(wanted)
     for name, value in wanted.items():
         assert got[name].dtype == value.dtype, name
         assert got[name].shape == value.shape, name
@@ -60,6 +64,17 @@ def test_parameters_go_in_and_come_out_bit_for_bit(backend: Backend, name: str, 
         module = backend.build("transformer", config, dtype)
         backend.weights.load(module, wanted, config)
         _assert_same_bits(backend.weights.export(module, config), wanted)
+
+
+def test_arrays_that_go_in_or_come_out_share_no_memory_with_the_module(backend: Backend) -> None:
+    config = CONFIGS["tied"]
+    wanted, module = _parameters(config, "float32"), backend.build("transformer", config)
+    given = {name: array.copy() for name, array in wanted.items()}
+    backend.weights.load(module, given, config)
+    for arrays in (given, backend.weights.export(module, config)):
+        for array in arrays.values():
+            array[:] = 7
+    _assert_same_bits(backend.weights.export(module, config), wanted)
 
 
 @pytest.mark.parametrize("target", PORTS)
@@ -93,6 +108,34 @@ def test_every_problem_is_named_at_once_and_nothing_is_loaded(backend: Backend) 
     assert "(nearest: encoder.layers.1.feed_forward.hidden.bias)" in message
     assert re.search(r"logits.kernel is transposed: has axes reversed, shape \(101, 32\); must have shape \(32, 101\)", message)
     _assert_same_bits(backend.weights.export(module, config), before)
+
+
+def test_what_nothing_would_fill_is_named_and_so_is_what_the_module_lacks(backend: Backend) -> None:
+    config = CONFIGS["tied"]
+    biased = config.replace(attention_bias=True)
+    with pytest.raises(ValueError, match=r"cross_attention\W+query\W+bias"):
+        backend.weights.load(backend.build("transformer", biased), _parameters(config, "float32"), config)
+    with pytest.raises(ValueError, match=r"cross_attention\W+query\W+bias"):
+        backend.weights.load(backend.build("transformer", config), _parameters(biased, "float32"), biased)
+
+
+def test_a_module_of_any_kind_is_loaded_by_a_table_of_its_own(backend: Backend) -> None:
+    config, (scale, offset) = CONFIGS["tied"], ("gamma", "beta")
+    if backend.name == "torch":
+        module, scale, offset = backend.framework.nn.LayerNorm(32), "weight", "bias"
+    elif backend.name == "tf":
+        module = backend.framework.Module()
+        module.gamma, module.beta = (backend.framework.Variable(backend.framework.ones(32)) for _ in range(2))
+    else:
+        from flax import nnx
+
+        module, scale, offset = nnx.LayerNorm(32, rngs=nnx.Rngs(0)), "scale", "bias"
+    wanted = {"scale": np.arange(32, dtype=np.float32), "offset": np.full(32, 7, np.float32)}
+    table = (("scale", scale, "d"), ("offset", offset, "d"))
+    backend.weights.load(module, wanted, config, "layer_norm", table)
+    _assert_same_bits(backend.weights.export(module, config, "layer_norm", table), wanted)
+    with pytest.raises(ValueError, match="gain"):
+        backend.weights.load(module, wanted, config, "layer_norm", (("scale", "gain", "d"), table[1]))
 
 
 def test_another_dtype_is_refused(backend: Backend) -> None:

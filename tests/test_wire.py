@@ -150,7 +150,7 @@ def test_every_case_is_asked_as_it_is() -> None:
 
 ABOUT = {"framework": "", "modes": ("eager",), "config": {"heads": 3}, "dtypes": ("float32",), "components": ("softmax",)}
 MORE = {"devices": ["cpu"], "version": {"a": "1"}, "precision": "x"}
-TAP = {"inputs": [np.ones(1)], "output": np.ones(1), "gradients": {"inputs": {0: np.ones(1)}, "parameters": {"a": np.ones(1)}}}
+CALL = {"inputs": [np.ones(1)], "output": np.ones(1), "gradients": {"inputs": {0: np.ones(1)}, "parameters": {"a": np.ones(1)}}}
 FORCE = questions.Force("a", [])
 
 
@@ -171,12 +171,12 @@ FORCE = questions.Force("a", [])
         ("answer", ("error", {"a": 1}), False), ("answer", ("outputs", np.ones(1)), False), ("answer", ("outputs", {"output": 1.0}), False),
         ("answer", ("outputs", {3: np.ones(1)}), False), ("describe", ("outputs", ABOUT), True),
         ("describe", ("outputs", {}), False),
-        ("taps", ("outputs", [{"": TAP}, {"a": TAP}]), True), ("taps", ("outputs", [{"": TAP}, {}]), True),
-        ("taps", ("error", "why"), True),
-        ("taps", ("differs", "why"), False), ("taps", ("outputs", [{"": TAP}]), False), ("taps", ("outputs", [{}, {"a": TAP}]), False),
-        ("taps", ("outputs", [{"": {}}, {}]), False), ("taps", ("outputs", [{"": TAP | {"output": 3}}, {}]), False),
-        ("taps", ("outputs", [{"": TAP | {"error": 3}}, {}]), False), ("taps", ("outputs", [{"": TAP | {"gradients": {}}}, {}]), False),
-        ("taps", ("outputs", [{"": TAP | {"other": "a"}}, {}]), False), ("taps", ("outputs", {"": TAP}), False),
+        ("trace", ("outputs", [{"": CALL}, {"a": CALL}]), True), ("trace", ("outputs", [{"": CALL}, {}]), True),
+        ("trace", ("error", "why"), True),
+        ("trace", ("differs", "why"), False), ("trace", ("outputs", [{"": CALL}]), False), ("trace", ("outputs", [{}, {"a": CALL}]), False),
+        ("trace", ("outputs", [{"": {}}, {}]), False), ("trace", ("outputs", [{"": CALL | {"output": 3}}, {}]), False),
+        ("trace", ("outputs", [{"": CALL | {"error": 3}}, {}]), False), ("trace", ("outputs", [{"": CALL | {"gradients": {}}}, {}]), False),
+        ("trace", ("outputs", [{"": CALL | {"other": "a"}}, {}]), False), ("trace", ("outputs", {"": CALL}), False),
     ],
 )  # fmt: skip
 def test_only_what_is_documented_is_an_answer(method: str, answer: tuple[str, Any], good: bool) -> None:

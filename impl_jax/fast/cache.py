@@ -75,24 +75,22 @@ def _layer_step(
 
     XLA writes in place where nothing else reads the old cache.
     """
-    new_cache = dict(cache)
+    attention = layer.self_attention
+    query_bthk, *new = attention.project(layer.residual_in("self_attention", x_btd))
+    key_bgsk, value_bgse = (
+        jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
+        for held, part in zip(cache["self_attention"], _by_head(new), strict=True)
+    )
+    y_btd = attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
+    x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
 
-    def self_attention(x_btd: jax.Array) -> Any:
-        query_bthk, *new = layer.self_attention.project(x_btd)
-        key_bgsk, value_bgse = (
-            jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
-            for held, part in zip(cache["self_attention"], _by_head(new), strict=True)
-        )
-        new_cache["self_attention"] = key_bgsk, value_bgse
-        return layer.self_attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
+    attention = layer.cross_attention
+    query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
+    y_btd = attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
+    x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
 
-    def cross_attention(x_btd: jax.Array) -> Any:
-        query_bthk = layer.cross_attention.queries(x_btd)
-        return layer.cross_attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
-
-    x_btd = layer.residual("self_attention", x_btd, self_attention, {})
-    x_btd = layer.residual("cross_attention", x_btd, cross_attention, {})
-    return layer.residual("feed_forward", x_btd, layer.feed_forward, {}), new_cache
+    y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
+    return layer.residual_out("feed_forward", x_btd, y_btd, {}), {**cache, "self_attention": (key_bgsk, value_bgse)}
 
 
 def _by_head(pair: Any) -> Pair:

@@ -45,8 +45,7 @@ def empty(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor |
 
 def beams(cache: Cache) -> int:
     """How many rows of the target share the keys of a row."""
-    key_bgks, _ = cache["layers"][0]["self_attention"]
-    return cache["target_mask_bt"].shape[0] // key_bgks.shape[0]
+    return cache["target_mask_bt"].shape[1] // cache["position_td"].shape[0]
 
 
 def branch(cache: Cache, count: int) -> Cache:

@@ -46,6 +46,7 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
 @click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.")
 @click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
 @click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
+@click.option("--quick", is_flag=True, help="Core cases in float32 only.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
 @click.option(
     "--limit",
@@ -81,6 +82,7 @@ def check(
     html_file: Path | None,
     limit: float,
     first: bool,
+    quick: bool,
     **selection: Any,
 ) -> None:
     """Run every case on every PORT and print the matrix: components down, ports across.
@@ -89,7 +91,9 @@ def check(
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
     torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
-    every mode. The gradient of a component is one of its own (layer_norm_vjp), run with --grad, with --full or by its name.
+    every mode; with --quick the core cases among them in float32. Where only core cases are run, our JAX port is compiled without LLVM's
+    optimisation of its machine code. The gradient of a component is one of its own (layer_norm_vjp), run with --grad, with --full or by
+    its name.
     EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
@@ -102,14 +106,19 @@ def check(
     for name, words in (("component", COMPONENTS), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
         known(name, selection[f"{name}s"], words)
     require_ports(ports)
-    core = not results and all(port in PORTS for port in named)
+    if quick:
+        _refuse_for_quick(results, selection)
+        selection["dtypes"] = ("float32",)
+    chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint"))
+    core = quick or (not (results or chosen) and all(port in PORTS for port in named))
     cases = _cases(core, **{name: selection[name] for name in ("components", "expression", "full", "checkpoint", "grad")})
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
         rows = _judge(results, cases, selection["dtypes"] or DTYPES)
     else:
-        rows = _run(cases, named or tuple(PORTS), limit, lambda result: first and _fails(result, entries, min_version), **selection)
+        asked = named or tuple(PORTS)
+        rows = _run(cases, asked, limit, lambda result: first and _fails(result, entries, min_version), core, quick, **selection)
     seconds = time.monotonic() - started
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
@@ -143,14 +152,19 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
 
 
 def _cases(core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, grad: bool) -> list[Case]:
-    """The cases that are run: those that are chosen, those of the checkpoint, every one, or the core where that is enough."""
+    """The cases that are run: those that are chosen, those of the checkpoint, or every one; of them the core where that is enough."""
     own = checkpoint_cases(checkpoint) if checkpoint else []
     cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)
-    if components or expression is not None:
-        return cases
-    return [case for case in cases if case.core] if core and not (full or checkpoint) else cases
+    return [case for case in cases if case.core] if core else cases
+
+
+def _refuse_for_quick(results: Path | None, selection: dict[str, Any]) -> None:
+    """Raises ValueError on what contradicts --quick."""
+    given = {"--results": results, "--dtype": selection["dtypes"], "--full": selection["full"], "--checkpoint": selection["checkpoint"]}
+    if wrong := [option for option, value in given.items() if value]:
+        raise ValueError(f"--quick runs core cases in float32; it takes no {', '.join(wrong)}")
 
 
 def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
@@ -173,6 +187,8 @@ def _run(
     ports: Names,
     limit: float,
     last: Callable[[runner.Result], bool],
+    core: bool,
+    quick: bool,
     dtypes: Names,
     devices: Names,
     modes: Names,
@@ -183,4 +199,6 @@ def _run(
     dtypes, devices, modes = dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",)
     count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices)
     with Checking(ports, 2 * count if full else count) as checking:
-        return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last)
+        if quick:
+            checking.say("--quick: core cases in float32 only")
+        return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core)

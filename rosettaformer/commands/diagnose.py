@@ -48,7 +48,7 @@ def diagnose(
     limit: float,
     json_file: Path | None,
 ) -> None:
-    """Say what is wrong with PORT: the defects and settings whose truth equals its outputs.
+    """Say what is wrong with PORT: the defects and settings whose reference equals its outputs.
 
     For every component that fails, the catalogue of defects and the settings that ports choose otherwise are searched, alone and in pairs,
     for those that give the port's output on all of the component's cases. `rosettaformer explain ID` shows a defect's page.

@@ -30,7 +30,7 @@ class Checking:
         self._started = self._said = time.monotonic()
 
     def __enter__(self) -> "Checking":
-        self.say(f"starting {', '.join(self._ports)} ...")
+        self.say(f"starting {', '.join(self._ports)}: {self._total} comparisons at most ...")
         self._bar.start()
         return self
 

@@ -20,7 +20,7 @@ SUITE_VERSION = 3  # grows whenever cases are added; a case says since which ver
 class Case:
     """What a port is given: a component, its config, parameters and inputs, and how to run it.
 
-    inputs: by the argument names of the truth's function; arrays, or plain values such as `causal=True`, or tuples of them. What is
+    inputs: by the argument names of the reference's function; arrays, or plain values such as `causal=True`, or tuples of them. What is
     nested in a mapping has a name with dots: `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`, `strategy.end_id`.
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.

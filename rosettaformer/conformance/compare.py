@@ -11,7 +11,7 @@ from .reference.tolerance import Expectation, ulp
 __all__ = ["HIGHEST", "Comparison", "compare", "heat_map", "relative_error"]
 
 CELLS = 48  # along each side of a heat map
-HIGHEST = 1e18  # the error of an element that is NaN or infinite where the truth is not, and the largest that is told apart
+HIGHEST = 1e18  # the error of an element that is NaN or infinite where the reference is not, and the largest that is told apart
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
     """What is wrong with the places of NaN and infinity."""
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
         if (count := int((test(got) != test(reference)).sum())):  # fmt: skip
-            return f"{count} of {got.size} elements are {kind} where the truth is not, or the reverse"
+            return f"{count} of {got.size} elements are {kind} where the reference is not, or the reverse"
     return ""
 
 
@@ -99,7 +99,7 @@ def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 
 def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
-    """|error| / allowed of every element of an output that has the shape of the truth; of exact outputs 0 or the highest."""
+    """|error| / allowed of every element of an output that has the shape of the reference; of exact outputs 0 or the highest."""
     reference = expectation.reference
     if expectation.dtype.kind in "biu":
         return np.where(reference != got, HIGHEST, 0.0)

@@ -67,7 +67,7 @@ def _names(wanted: list[str], got: list[str]) -> str:
 
 
 def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
-    """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the truth gives."""
+    """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the reference gives."""
     if kind != "outputs":
         return Result(**row, status=kind, message=str(answer))
     if answer.keys() != expected.keys():

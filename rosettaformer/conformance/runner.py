@@ -1,6 +1,6 @@
 """Runs ports against cases: every port in its own process, so that a crash, a hang or a wrong dtype is a row and not the end.
 
-The truth's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
+The reference's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
 """
 
 import contextlib
@@ -18,8 +18,9 @@ from .cases import fitted
 from .hidden import Hidden, marked
 from .ports.command import PREFIX, Command
 from .ports.process import Process, Worker
-from .reference import near_ties, tolerance
+from .reference import near_ties
 from .reference.components import SEARCHES
+from .reference.store import Store
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 
 __all__ = ["FAILURES", "NOT_STARTED", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
@@ -35,21 +36,24 @@ def run(
     progress: Callable[[Result], None] = lambda result: None,
     begin: Callable[[str, Counter[str]], None] = lambda port, modes: None,
     last: Callable[[Result], bool] = lambda result: False,
+    quick_compile: bool = False,
+    store: Store | None = None,
 ) -> list[Result]:
     """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
 
     modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case, and for the start. progress
     is called with each result as it comes, begin with each port that has started and how many cases it is asked in each mode, from one
     thread at a time. After a result that `last` is true of nothing more is asked: what is left is "not run".
+    quick_compile: as of `ports.process.Process`. store: where expectations are kept; otherwise they are kept for this run.
     """
     threads = max(1, cores() // max(1, len(ports)))
     observer = _Observer(progress, begin, last)
     stopped = threading.Event()
-    with ThreadPoolExecutor(1) as truth, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, truth, pool):
-        plan = _Plan(cases, dtypes, devices, modes, truth)
-        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped) for port in ports]
+    with ThreadPoolExecutor(1) as reference, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, reference, pool):
+        plan = _Plan(cases, dtypes, devices, modes, reference, store or Store())
+        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped, quick_compile) for port in ports]
         results = [result for job in jobs for result in job.result()]
-        truth.shutdown(cancel_futures=True)  # what a stopped run no longer needs
+        reference.shutdown(cancel_futures=True)  # what a stopped run no longer needs
         return results
 
 
@@ -107,12 +111,25 @@ class _Question:
 
 
 class _Plan:
-    """What a run asks: each port the cases with the config that it fixes; and what the truth answers, computed once for all of them."""
+    """What a run asks: each port the cases with the config that it fixes; and what the reference answers, computed once for all of them."""
 
     def __init__(
-        self, cases: Sequence[Case], dtypes: Sequence[str], devices: Sequence[str], modes: Sequence[str], truth: ThreadPoolExecutor
+        self,
+        cases: Sequence[Case],
+        dtypes: Sequence[str],
+        devices: Sequence[str],
+        modes: Sequence[str],
+        reference: ThreadPoolExecutor,
+        store: Store,
     ) -> None:
-        self._cases, self._dtypes, self._devices, self._modes, self._truth = cases, dtypes, devices, modes, truth
+        self._cases, self._dtypes, self._devices, self._modes, self._reference, self._store = (
+            cases,
+            dtypes,
+            devices,
+            modes,
+            reference,
+            store,
+        )
         self._lock = threading.Lock()
         self._fitted: dict[str, list[Case]] = {}
         self._hidden: dict[int, Hidden] = {}  # by a case as a port is asked it
@@ -131,13 +148,13 @@ class _Plan:
         ]
 
     def expected(self, question: _Question) -> Future[Expected]:
-        """The truth's answer, which is being computed from now on at the latest."""
+        """The reference's answer, which is being computed from now on at the latest."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
                 case, hidden = question.case, self._hidden[id(question.case)]
-                self._expected[key] = self._truth.submit(
-                    lambda: marked(tolerance.expect(case.at(question.dtype, question.device)), hidden.reason(case))
+                self._expected[key] = self._reference.submit(
+                    lambda: marked(self._store.expect(case.at(question.dtype, question.device)), hidden.reason(case))
                 )
             return self._expected[key]
 
@@ -146,7 +163,7 @@ class _Plan:
         if question.case.component not in SEARCHES:
             return expected
         case, hidden = question.case.at(question.dtype, question.device), next(iter(expected.values())).hidden
-        return self._truth.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
+        return self._reference.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
 
     def _fit(self, config: dict[str, Any]) -> list[Case]:
         """The cases for that config: the same objects for equal configs."""
@@ -158,8 +175,10 @@ class _Plan:
             return self._fitted[key]
 
 
-def _run_port(port: str, plan: _Plan, limit: float, threads: int, observer: _Observer, stopped: threading.Event) -> list[Result]:
-    with contextlib.closing(open_worker(port, threads, limit, stopped)) as worker:
+def _run_port(
+    port: str, plan: _Plan, limit: float, threads: int, observer: _Observer, stopped: threading.Event, quick_compile: bool
+) -> list[Result]:
+    with contextlib.closing(open_worker(port, threads, limit, stopped, quick_compile)) as worker:
         results = _judged(worker, plan, limit, observer)
     if worker.left:
         note = f"processes that the port left running, which were ended: {worker.left}"
@@ -198,12 +217,17 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
     return results
 
 
-def open_worker(port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None) -> Worker:
+def open_worker(
+    port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None, quick_compile: bool = False
+) -> Worker:
     """What answers for a port: its process, or the command that its name holds.
 
-    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`.
+    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile: as of
+    `Process`.
     """
-    return (Command if port.startswith(PREFIX) else Process)(port, threads, start_limit, stopped)
+    if port.startswith(PREFIX):
+        return Command(port, threads, start_limit, stopped)
+    return Process(port, threads, start_limit, stopped, quick_compile)
 
 
 def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:

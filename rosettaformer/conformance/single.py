@@ -7,6 +7,7 @@ from ..processes import cores
 from .cases import all_cases
 from .hidden import Hidden, marked
 from .reference import near_ties
+from .reference.store import Store
 from .result import Result, judge
 from .runner import open_worker, unable
 
@@ -16,9 +17,9 @@ __all__ = ["Single"]
 class Single:
     """A port that answers when it is asked. It must be closed."""
 
-    def __init__(self, port: str, sharers: int = 1) -> None:
-        """sharers: how many processes like this one share the machine."""
-        self._port = port
+    def __init__(self, port: str, sharers: int = 1, store: Store | None = None) -> None:
+        """sharers: how many processes like this one share the machine. store: where expectations are kept."""
+        self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
@@ -51,8 +52,9 @@ class Single:
         row["seconds"] = time.monotonic() - started
         if kind != "outputs":
             return judge(row, kind, answer, {})
-        expected, reason = near_ties.expected(case.at(dtype), answer), self._hidden.reason(case)
-        return judge(row, kind, answer, marked(expected, reason))
+        asked = case.at(dtype)
+        expected = near_ties.followed(asked, self._store.expect(asked), answer)
+        return judge(row, kind, answer, marked(expected, self._hidden.reason(case)))
 
     def close(self) -> None:
         """Ends the port's process."""

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from . import wire
@@ -19,15 +20,23 @@ GRACE = 1.0  # seconds in which a process ends that is asked no more
 class Child:
     """`python -m MODULE ARGUMENT`, which `serve`s: it takes questions on its standard input and gives pairs (kind, answer) on its output.
 
-    who: what messages call it, such as "the port". stopped: as of `Program`.
+    who: what messages call it, such as "the port". stopped: as of `Program`. environment: variables that it has besides.
     """
 
-    def __init__(self, module: str, argument: str, threads: int, who: str, stopped: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        argument: str,
+        threads: int,
+        who: str,
+        stopped: threading.Event | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._who = who
         self._largest = 0  # bytes of the arrays of a question
         self._end: Answer | None = None
-        environment = limited_threads(threads) | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._program = Program([sys.executable, "-m", module, argument], environment, talks=True, listens=True, stopped=stopped)
+        variables = limited_threads(threads) | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(environment or {})
+        self._program = Program([sys.executable, "-m", module, argument], variables, talks=True, listens=True, stopped=stopped)
 
     @property
     def running(self) -> bool:

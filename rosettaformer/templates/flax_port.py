@@ -76,4 +76,4 @@ modes = ("eager", "compiled")
 dtypes = ("float64", "float32")
 
 # Where the parts of a larger module are, for the first divergence: end of the canonical path, end of the module's own path.
-# taps = (("self_attention", "attention"), ("feed_forward", "mlp"))
+# module_paths = (("self_attention", "attention"), ("feed_forward", "mlp"))

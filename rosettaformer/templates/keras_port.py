@@ -82,4 +82,4 @@ weights = (
 dtypes = ("float64", "float32")
 
 # Where the parts of a larger layer are, for the first divergence: end of the canonical path, end of the layer's own path.
-# taps = (("self_attention", "attention"), ("feed_forward", "mlp"))
+# module_paths = (("self_attention", "attention"), ("feed_forward", "mlp"))

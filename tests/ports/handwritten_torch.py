@@ -180,7 +180,7 @@ DECODER = {
 }
 
 
-def layer_taps():
+def layer_paths():
     for layer in range(MAX_LAYERS):
         for side, names in (("encoder", ENCODER), ("decoder", DECODER)):
             yield f"{side}.layers.{layer}", f"{side}_blocks.{layer}"
@@ -189,7 +189,7 @@ def layer_taps():
 
 
 def layer_weights():
-    for theirs, ours in layer_taps():
+    for theirs, ours in layer_paths():
         if theirs.endswith("attention"):
             for name, linear, axes in (("query", "w_q", "h k"), ("key", "w_k", "g k"), ("value", "w_v", "g e")):
                 yield f"{theirs}.{name}.kernel", f"{ours}.{linear}.weight", f"({axes}) d"
@@ -213,9 +213,9 @@ weights = (
     ("logits.bias", "generator.bias", "v"),
     *layer_weights(),
 )
-taps = (
+module_paths = (
     ("encoder.positional_encoding", "pos"),
     ("decoder.positional_encoding", "pos"),
     ("logits", "generator"),
-    *layer_taps(),
+    *layer_paths(),
 )

@@ -1,7 +1,7 @@
 """The hand-written torch Transformer after its three mistakes have been corrected."""
 
-from handwritten_torch import Model, config, dtypes, framework, taps, weights
+from handwritten_torch import Model, config, dtypes, framework, module_paths, weights
 
-__all__ = ["components", "config", "dtypes", "framework", "taps", "weights"]
+__all__ = ["components", "config", "dtypes", "framework", "module_paths", "weights"]
 
 components = {"transformer": lambda config, dtype: Model(config, corrected=True)}

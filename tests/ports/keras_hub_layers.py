@@ -85,7 +85,7 @@ weights = (
     ("feed_forward_norm.offset", "layer._feedforward_layer_norm.beta", "d"),
 )
 
-taps = (
+module_paths = (
     ("self_attention", "layer._self_attention_layer"),
     ("self_attention_norm", "layer._self_attention_layer_norm"),
     ("cross_attention", "layer._cross_attention_layer"),

@@ -1,4 +1,4 @@
-"""A port of functions that gives gradients: each by a complex step along every element, which shares no formula with the truth's.
+"""A port of functions that gives gradients: each by a complex step along every element, which shares no formula with the reference's.
 
 f(x + i h).imag / h is the derivative to the last bit, since nothing is subtracted (Squire & Trapp 1998).
 """

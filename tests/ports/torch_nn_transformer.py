@@ -203,7 +203,7 @@ weights = (
     ),
 )
 
-taps = (
+module_paths = (
     ("self_attention", "self_attn"),
     ("cross_attention", "multihead_attn"),
     ("self_attention_norm", "norm1"),

@@ -17,7 +17,7 @@ __all__ = ["cases"]
 # Nearly all have the sizes and lengths of one model, so that a port which compiles a search does so once.
 SIZES: dict[str, Any] = {"model_width": 12, "target_vocabulary": 17, **ONE_LAYER}
 TOKENS = 8
-SINGLE = ("float64", "float32")  # in half types cuts and draws lie near boundaries too often
+SINGLE = ("float64", "float32")  # in half-precision dtypes cuts and draws lie near boundaries too often
 THOROUGH = ("plain", "alpha_0.6")  # in every dtype; the others in one,
 QUICK = ("float32",)  # since a port may compile a whole search for every dtype, and that takes long
 CACHE = "CAU3 PE13 GEN6"

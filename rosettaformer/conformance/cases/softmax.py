@@ -12,7 +12,7 @@ __all__ = ["cases"]
 
 def cases(build: Builder) -> Iterator[Case]:
     """Ragged and empty rows; logits so large that only a subtracted maximum survives; one entry, and so many
-    that a half type cannot count them."""
+    that a half-precision dtype cannot count them."""
     some, shape = build.config(), (B, 3, T, S)
     generator = rng("softmax values")
     large = generator.choice([-6e4, -5.9e4, 0.0, 5.9e4, 6e4], shape) + generator.standard_normal(shape)

@@ -1,4 +1,4 @@
-"""The catalogue of defects: real porting mistakes, each a few lines that alter one component of the truth."""
+"""The catalogue of defects: real porting mistakes, each a few lines that alter one component of the reference."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ def all_defects() -> dict[str, Defect]:
 
 @contextlib.contextmanager
 def injected(*defects: Defect) -> Iterator[None]:
-    """The truth with these defects in it. Of several at one place each alters what those before it left there."""
+    """The reference with these defects in it. Of several at one place each alters what those before it left there."""
     with contextlib.ExitStack() as stack:
         for defect in defects:
             for place, altered in defect.replaces.items():

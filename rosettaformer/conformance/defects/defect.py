@@ -8,7 +8,7 @@ __all__ = ["Defect"]
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """A real mistake of ports, as an alteration of the truth.
+    """A real mistake of ports, as an alteration of the reference.
 
     what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. torch, tf, jax: its fix in that
     framework. evidence: where it was made. replaces: `module.function` of reference_numpy (a name of more parts is a whole one) -> the

@@ -95,10 +95,10 @@ DEFECTS = (
         id="EMB7",
         title="sqrt(d) is rounded to bfloat16",
         component="embedding",
-        what="`x = bfloat16(sqrt(d)) table[token]`: the factor is stored in the half type, whatever the model computes in (sqrt(3072) = "
-        "55.43 becomes 55.5).",
+        what="`x = bfloat16(sqrt(d)) table[token]`: the factor is stored in the half-precision dtype, whatever the model computes in "
+        "(sqrt(3072) = 55.43 becomes 55.5).",
         shows="Every embedding is off by one factor, up to 0.4 %. Shows in float32; in bfloat16 itself it is no larger than rounding.",
-        torch="x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the half type",
+        torch="x = (self.embedding(token).float() * math.sqrt(width)).to(dtype)  # a Python float, no tensor of the dtype",
         tf="x = tf.cast(tf.cast(self.embedding(token), tf.float32) * width**0.5, self.compute_dtype)",
         jax="x = (self.embed(token).astype(jnp.float32) * width**0.5).astype(self.dtype)",
         evidence="transformers#29402",

@@ -42,8 +42,8 @@ def _untransposed(original: Callable, subscripts: str, parameters: Any, x: Array
     kernel = parameters["kernel"]
     rows = kernel.shape[-1] if subscripts == OUTPUT else kernel.shape[0]
     square = kernel.size == rows * rows
-    turned = kernel.reshape(rows, rows).T.reshape(kernel.shape) if square else kernel
-    return original(subscripts, dict(parameters) | {"kernel": turned}, x)
+    transposed = kernel.reshape(rows, rows).T.reshape(kernel.shape) if square else kernel
+    return original(subscripts, dict(parameters) | {"kernel": transposed}, x)
 
 
 def _without_key_bias(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:

@@ -123,10 +123,11 @@ DEFECTS = (
     ),
     Defect(
         id="NRM7",
-        title="cast to the half type before scale and offset",
+        title="cast to the half-precision dtype before scale and offset",
         component="layer_norm",
-        what="The normalised value is rounded to the half type, then multiplied and shifted in it: three roundings for one.",
-        shows="Where the offset nearly cancels the scaled value, half types lose digits. Large scales with opposite offsets show it.",
+        what="The normalised value is rounded to the half-precision dtype, then multiplied and shifted in it: three roundings for one.",
+        shows="Where the offset nearly cancels the scaled value, half-precision dtypes lose digits. Large scales with opposite offsets "
+        "show it.",
         torch="y = (normalised.float() * scale.float() + offset.float()).to(x.dtype)",
         tf="y = tf.cast(normalised * tf.cast(scale, tf.float32) + tf.cast(offset, tf.float32), x.dtype)",
         jax="y = (normalised * scale.astype(jnp.float32) + offset.astype(jnp.float32)).astype(x.dtype)",

@@ -1,6 +1,6 @@
 """Settings on which ports differ without being wrong: what a port may do although its config says otherwise.
 
-Each is an alteration of the truth like those of the catalogue. Diagnosis tries them where no defect explains an output.
+Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
 """
 
 import functools
@@ -37,7 +37,7 @@ def all_settings() -> dict[str, Defect]:
 
 
 def _setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str) -> Defect:
-    """The setting that alters these functions of the truth; the component's own where none is named."""
+    """The setting that alters these functions of the reference; the component's own where none is named."""
     replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
     return Defect(id=id_, title=title, component=component, what=title, torch=fix, tf=fix, jax=fix, replaces=replaces)
 

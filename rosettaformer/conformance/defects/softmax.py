@@ -195,11 +195,11 @@ DEFECTS = (
     ),
     Defect(
         id="ATT19",
-        title="the softmax of half types is not computed in float32",
+        title="the softmax of half-precision dtypes is not computed in float32",
         component="softmax",
-        what="Exponentials, their sum and the quotient are rounded to the half type, and so are the logits before them.",
+        what="Exponentials, their sum and the quotient are rounded to the half-precision dtype, and so are the logits before them.",
         shows="A sum over many keys stops growing, so that the weights sum to more than 1; large logits lose their digits, or overflow. "
-        "Long rows and large logits show it, in half types.",
+        "Long rows and large logits show it, in half-precision dtypes.",
         **_FLOAT32,
         evidence="pytorch#123911",
         replaces={"softmax.softmax": _not_upcast, "attention.scaled_dot_product_attention": _half_logits},

@@ -1,4 +1,4 @@
-"""The truth with some alterations in it: what it answers, and what it lets a port answer."""
+"""The reference with some alterations in it: what it answers, and what it lets a port answer."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ Expectations = Mapping[str, tolerance.Expectation]
 
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
-    """The altered truth's outputs; None where it fails, as some defects make it."""
+    """The altered reference's outputs; None where it fails, as some defects make it."""
     return _attempt(lambda: _answer(combination, case))
 
 
 def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> Expectations | None:
-    """What the altered truth lets a port answer that gave these outputs; None where it fails, or draws at random: that equals nothing.
+    """What the altered reference lets a port answer that gave these outputs; None where it fails, or draws at random: that equals nothing.
 
-    An alteration may condition the truth worse than it is, so that four orders say too little of its noise: where they refuse an answer
+    An alteration may condition the reference worse than it is, so that four orders say too little of its noise: where they refuse an answer
     that is nearer than another alteration may be (`separates`), the random orders of gradients join.
     """
     if draws(combination):
@@ -47,7 +47,7 @@ def expected(combination: Combination, case: Case, outputs: Outputs | None = Non
 
 
 def separates(case: Case, first: Combination, second: Combination) -> bool:
-    """True where the two altered truths differ on the case by at least `APART` times what passes."""
+    """True where the two altered references differ on the case by at least `APART` times what passes."""
     expectations, answers = expected(first, case), answer(second, case)
     if expectations is None or answers is None:
         return (expectations is None) != (answers is None)
@@ -60,7 +60,7 @@ def rounds(combination: Combination, case: Case) -> bool:
 
 
 def draws(combination: Combination) -> bool:
-    """True where an alteration draws at random, so that two answers of the altered truth differ."""
+    """True where an alteration draws at random, so that two answers of the altered reference differ."""
     return any(one.random for one in combination)
 
 
@@ -77,9 +77,10 @@ def _excess(expectations: Expectations, outputs: Outputs) -> float:
 
 
 def supports(clean: Expectations, expectations: Expectations, outputs: Outputs) -> bool:
-    """True where some output that the truth refuses is further from the truth than the altered truth lets it be from its own answer.
+    """True where some output that the reference refuses is further from the reference than the altered reference lets it be from its own
+    answer.
 
-    Where it is not, the altered truth rounds so much that whatever lies near the truth is within its tolerance: that says nothing.
+    Where it is not, the altered reference rounds so much that whatever lies near the reference is within its tolerance: that says nothing.
     """
     compared = {name: compare(clean[name], outputs[name]) for name in expectations}
     return any(one.excess > 1 and one.error > expectations[name].bound for name, one in compared.items())

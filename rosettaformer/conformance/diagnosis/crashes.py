@@ -30,7 +30,7 @@ def sentence(failed: Failed, answered: Sequence[Case]) -> str:
 
 
 def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search, found: Combination = ()) -> list[Combination]:
-    """The defects, alone or with what was found in the answers, with which the truth fails on exactly these cases, too, and equals the
+    """The defects, alone or with what was found in the answers, with which the reference fails on exactly these cases, too, and equals the
     answers to all others.
 
     search: of the cases that have answers; there must be one.

@@ -1,8 +1,8 @@
 """The examination of a port: what is wrong with it, by name.
 
-For every component that fails, the smallest first, the defects and settings are searched whose altered truth equals the port's answers to
-all of the component's cases. What is found in a part is tried first on what contains it. Where one name does not explain a model, and its
-modules can be tapped, the parts that fail on the truth's inputs are searched one by one; then two names together.
+For every component that fails, the smallest first, the defects and settings are searched whose altered reference equals the port's answers
+to all of the component's cases. What is found in a part is tried first on what contains it. Where one name does not explain a model, and
+its modules can be traced, the parts that fail on the reference's inputs are searched one by one; then two names together.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .subject import Subject
 __all__ = ["diagnose"]
 
 Progress = Callable[[str, float], None]
-TAPPED = 2  # a model that no name explains is tapped on so many failing cases
+TRACED = 2  # a model that no name explains is traced on so many failing cases
 SHOWN = 3  # so many places of a finding are listed
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
@@ -42,7 +42,7 @@ def diagnose(
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
     components: only these. pairs: search also for two alterations together. gradients: run the gradient cases of the components whose
-    outputs are right, and walk the gradients of the largest one, where its modules can be tapped. limit: seconds for one answer.
+    outputs are right, and walk the gradients of the largest one, where its modules can be traced. limit: seconds for one answer.
     declared: cases and dtypes in which the port is known to deviate, and which are left out. progress is called with what is being done
     and the share of it that is done.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
@@ -152,10 +152,10 @@ class _Examiner:
 
     def _found(self, component: str, dtype: str, search: Search, pairs: bool, progress: Progress) -> list[Combination]:
         """The simplest explanations: one name, what the parts of the model come to, two names, more that each explain something."""
-        failures = self._tap(dtype, search, 1, progress)
+        failures = self._trace(dtype, search, 1, progress)
         found = search.explain(self._known)
         if not found and failures:
-            self._localise(dtype, failures + self._tap(dtype, search, TAPPED, progress))
+            self._localise(dtype, failures + self._trace(dtype, search, TRACED, progress))
             found = search.explain(self._known)
         if not found and pairs and not search.imprecise():
             found = search.pairs(lambda share: progress(f"{component} {dtype}, pairs", share))
@@ -204,8 +204,8 @@ class _Examiner:
         self.findings.append(Finding(component, dtype, verdict, ids, f"{place}: {text}", tuple(paths)))
         return self.findings[-1]
 
-    def _tap(self, dtype: str, search: Search, count: int, progress: Progress) -> list[Failure]:
-        """The parts that fail on the truth's inputs, in the count-th case that fails; none where the port shows no parts."""
+    def _trace(self, dtype: str, search: Search, count: int, progress: Progress) -> list[Failure]:
+        """The parts that fail on the reference's inputs, in the count-th case that fails; none where the port shows no parts."""
         if len(search.failing) < count:
             return []
         case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
@@ -221,7 +221,7 @@ class _Examiner:
         return list(_parts(found.failures))
 
     def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
-        """Adds the findings on the parts of a model that fail on the truth's inputs."""
+        """Adds the findings on the parts of a model that fail on the reference's inputs."""
         parts: dict[str, list[Failure]] = {}
         for failure in failures:
             parts.setdefault(failure.case.component, []).append(failure)

@@ -13,17 +13,16 @@ SHOWN = 4
 
 
 def crashed(sentence: str, found: Sequence[Combination], framework: str) -> str:
-    """The port has no answer to some cases, and the defects with which the truth has none to the same ones."""
+    """The port has no answer to some cases, and the defects with which the reference has none to the same ones."""
     if not found:
         return sentence
     names = " or ".join(map(_named, found))
-    return (
-        f"{sentence}\n  the truth with {names} fails on the same cases and equals your output on the others\n{_fixes(found[0], framework)}"
-    )
+    same = f"the reference with {names} fails on the same cases and equals your output on the others"
+    return f"{sentence}\n  {same}\n{_fixes(found[0], framework)}"
 
 
 def where(search: Search, combination: Combination) -> str:
-    """On which cases the altered truth was seen to equal the port's answers."""
+    """On which cases the altered reference was seen to equal the port's answers."""
     silent = [search.hypotheses.probes[index].id for index in search.silent(combination)]
     if not silent:
         return (
@@ -36,15 +35,15 @@ def where(search: Search, combination: Combination) -> str:
 
 
 def explained(found: Sequence[Combination], place: str, cases: Iterable[Case], framework: str) -> str:
-    """The combinations whose altered truth equals the port's answers, what would tell them apart, and how to fix the first.
+    """The combinations whose altered reference equals the port's answers, what would tell them apart, and how to fix the first.
 
     place: the cases, as `where` says it. cases: among which a separating one is sought. framework: whose fix is shown; another name shows
     every framework's.
     """
-    text = f"your output equals the truth with {_named(found[0])}, on {place}"
+    text = f"your output equals the reference with {_named(found[0])}, on {place}"
     if len(found) == 1:
         return f"{text}\n{_fixes(found[0], framework)}"
-    lines = [f"{text}. So does the truth with"]
+    lines = [f"{text}. So does the reference with"]
     cases = list(cases)
     for other in found[1:SHOWN]:
         lines.append(f"  {_named(other)}; {_separated(found[0], other, cases)}")
@@ -54,12 +53,14 @@ def explained(found: Sequence[Combination], place: str, cases: Iterable[Case], f
 
 
 def partly(base: Combination, rest: Sequence[Combination], search: Search, framework: str) -> str:
-    """Some answers equal the truth with some alterations, the others do not: different paths of the port do different things."""
+    """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
     probes = search.hypotheses.probes
     explained = search.explained(base)
     others = [probes[index].id for index in range(len(probes)) if index not in explained]
-    lines = [f"your output equals the truth{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} {_cases(search)}"]
-    lines += [f"  on {', '.join(others)} it equals the truth with {_named(combination)}" for combination in rest[:SHOWN]]
+    lines = [
+        f"your output equals the reference{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} {_cases(search)}"
+    ]
+    lines += [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
     if rest == [base]:
         lines[1:] = [f"  unexplained remain {', '.join(others)}"]
     return "\n".join([*lines, _fixes(rest[0], framework)])
@@ -72,7 +73,7 @@ def imprecise(combination: Combination, dtype: str, framework: str) -> str:
 
 def follows(known: Combination) -> str:
     """The component fails because of what was found in its parts."""
-    return f"follows from {' and '.join(one.id for one in known)}: your output equals the truth with that alone"
+    return f"follows from {' and '.join(one.id for one in known)}: your output equals the reference with that alone"
 
 
 def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ class Finding:
 class Diagnosis:
     """What diagnosis found.
 
-    findings: the smallest components first, then the gradients. divergences: where models that can be tapped first diverge, forward.
+    findings: the smallest components first, then the gradients. divergences: where models that can be traced first diverge, forward.
     gradients: the same backward, of the largest component whose outputs are right.
     """
 

@@ -27,7 +27,7 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[De
 
 
 class Hypotheses:
-    """Defects and settings, and what the truth altered by them answers to some probes; each answer is computed once and kept.
+    """Defects and settings, and what the reference altered by them answers to some probes; each answer is computed once and kept.
 
     probes: cases in the dtype in which a port answered them. What alters no probe is left out. What draws at random equals no answer and is
     in `random` alone.
@@ -43,7 +43,7 @@ class Hypotheses:
         self.settings = [setting for setting in settings if self._alters(setting)]
 
     def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
-        """The altered truth's float64 outputs of a probe; None where it fails."""
+        """The altered reference's float64 outputs of a probe; None where it fails."""
         key = (tuple(one.id for one in combination), index)
         if key not in self._answers:
             self._answers[key] = altered.answer(combination, self.probes[index].at("float64"))

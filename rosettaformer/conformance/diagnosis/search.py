@@ -1,7 +1,7 @@
-"""Which alterations of the truth give a port's outputs.
+"""Which alterations of the reference give a port's outputs.
 
-An alteration is a defect of the catalogue or a setting. It explains a port where the altered truth equals the port's answers within the
-tolerance, derived from the altered truth itself, on every probe: those that the port fails and those that it passes. Of those that it
+An alteration is a defect of the catalogue or a setting. It explains a port where the altered reference equals the port's answers within the
+tolerance, derived from the altered reference itself, on every probe: those that the port fails and those that it passes. Of those that it
 fails some must support it: there the tolerance is narrower than the port's error. What lies within a wider one is equal, and says nothing.
 """
 
@@ -61,15 +61,15 @@ class Search:
         return []
 
     def imprecise(self) -> list[Combination]:
-        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the order of
-        additions, so that equality can not be asked."""
+        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
+        order, so that equality can not be asked."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
         if len(low) == len(self.answers) and all(map(altered.equal, map(tolerance.expect, low), self.answers)):
             return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
         return [(defect,) for defect in self.hypotheses.defects if self._loses_digits((defect,))]
 
     def _loses_digits(self, combination: Combination) -> bool:
-        """True where the altered truth equals every answer, no answer supports it, and by itself it fails the very probes that fail."""
+        """True where the altered reference equals every answer, no answer supports it, and by itself it fails the very probes that fail."""
         if not self.equals(combination) or self.silent(combination) != self.failing:
             return False
         answers = [altered.answer(combination, probe) for probe in self.hypotheses.probes]
@@ -110,24 +110,25 @@ class Search:
         return [index for index in self._order if index not in explained]
 
     def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
-        """The probes, or those among these, on which the altered truth equals the answer; of those that fail, the ones that support it."""
+        """The probes, or those among these, on which the altered reference equals the answer; of those that fail, the ones that support
+        it."""
         near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
         relations = {index: self._relation(combination, index) for index in near}
         return [index for index, relation in relations.items() if relation == SUPPORT or (relation == EQUAL and index not in self.failing)]
 
     def silent(self, combination: Combination) -> list[int]:
-        """The probes that fail, and are equal to the altered truth in a tolerance so wide that they do not support it."""
+        """The probes that fail, and are equal to the altered reference in a tolerance so wide that they do not support it."""
         return [index for index in self.failing if self._relation(combination, index) == EQUAL]
 
     def equals(self, combination: Combination) -> bool:
-        """True where the altered truth equals every answer."""
+        """True where the altered reference equals every answer."""
         return all(self._near(combination, index) for index in self._order) and all(
             self._relation(combination, index) for index in self._order
         )
 
     def explains(self, combination: Combination, known: Combination = ()) -> bool:
-        """True where the altered truth equals every answer, some that fail support it, and each alteration that is not known is needed for
-        these."""
+        """True where the altered reference equals every answer, some that fail support it, and each alteration that is not known is needed
+        for these."""
         if not all(self._near(combination, index) for index in self._order):
             return False
         supporting = []
@@ -140,7 +141,7 @@ class Search:
         return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
 
     def _relation(self, combination: Combination, index: int) -> str:
-        """What the answer to a probe is to the altered truth: equal, where it fails perhaps a support, or nothing; kept."""
+        """What the answer to a probe is to the altered reference: equal, where it fails perhaps a support, or nothing; kept."""
         key = (tuple(one.id for one in combination), index)
         if key not in self._relations:
             self._relations[key] = self._related(combination, index)
@@ -169,7 +170,8 @@ class Search:
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
 
     def _distance(self, combination: Combination) -> float:
-        """The root mean square, over the probes, of the largest error in units of the truth's largest value; infinite without outputs."""
+        """The root mean square, over the probes, of the largest error in units of the reference's largest value; infinite without
+        outputs."""
         distances = []
         for index, answer in enumerate(self.answers):
             predicted = self.hypotheses.answer(combination, index)
@@ -183,9 +185,9 @@ class Search:
         return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
 
     def _near(self, combination: Combination, index: int) -> bool:
-        """False where the float64 answer of the altered truth alone rules the combination out."""
+        """False where the float64 answer of the altered reference alone rules the combination out."""
         probe, answer = self.hypotheses.probes[index], self.answers[index]
-        # A half type's search may lie near many ties, at which float64 chooses otherwise.
+        # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
         predicted = self.hypotheses.answer(combination, index)

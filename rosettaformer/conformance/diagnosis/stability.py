@@ -30,7 +30,7 @@ def twice(cases: Iterable[Case], count: int | None = None) -> list[Case]:
 
 
 def made_random(hypotheses: Hypotheses) -> set[int]:
-    """The probes to which the truth gives another answer each time with some defect that draws at random."""
+    """The probes to which the reference gives another answer each time with some defect that draws at random."""
     return {index for defect in hypotheses.random for index in _spreads(defect, hypotheses)}
 
 
@@ -45,7 +45,7 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
-    """By how much the answers of the truth with this defect differ, for every probe to which they do."""
+    """By how much the answers of the reference with this defect differ, for every probe to which they do."""
     draws = [[altered.answer((defect,), probe) for _ in range(DRAWS)] for probe in hypotheses.probes]
     spreads = {index: _spread([answer for answer in answers if answer]) for index, answers in enumerate(draws)}
     return {index: spread for index, spread in spreads.items() if spread > 0}

@@ -39,8 +39,8 @@ def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
         return f"the kind {kind}"
     if method == "answer":
         return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"
-    if method == "taps":
-        return _taps(arguments[1], value)
+    if method == "trace":
+        return _trace(arguments[1], value)
     return _about(value)
 
 
@@ -60,17 +60,17 @@ def _about(value: Any) -> str:
     return f"what it says of its {wrong[0]}" if wrong else ""
 
 
-def _taps(forces: Sequence[Any], value: Any) -> str:
-    """What is wrong with the taps of a run for each force."""
+def _trace(forces: Sequence[Any], value: Any) -> str:
+    """What is wrong with the traces of a run for each force."""
     if type(value) is not list or len(value) != len(forces):
-        return f"taps that are not those of {len(forces)} runs"
+        return f"traces that are not those of {len(forces)} runs"
     for force, run in zip(forces, value, strict=True):
-        if not _is_mapping(run, _is_tap) or (force is None and "" not in run):
-            return "taps that are none"
+        if not _is_mapping(run, _is_traced) or (force is None and "" not in run):
+            return "a trace that is none"
     return ""
 
 
-def _is_tap(value: Any) -> bool:
+def _is_traced(value: Any) -> bool:
     kinds: dict[str, Callable[[Any], bool]] = {
         "inputs": lambda part: type(part) is list and all(map(_is_array, part)),
         "output": lambda part: part is None or _is_array(part),

@@ -54,7 +54,7 @@ class Port:
     What is loaded defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
     its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
     axes; gradients (`layer_norm_vjp`) are then the framework's own. Optional are `modes`, `config` (the config fields that the port
-    fixes), `dtypes` (those that it supports) and `taps`.
+    fixes), `dtypes` (those that it supports) and `module_paths`.
     Raises MissingBackend where a framework is not installed or cannot be imported, and ValueError where the port is none.
     """
 
@@ -89,7 +89,7 @@ class Port:
     def answer(self, case: Case) -> Any:
         """The port's outputs for the case; raises NotCovered where it does not define the component.
 
-        A function is given a case whose inputs are nested where their names have dots, as arguments of the truth's function are.
+        A function is given a case whose inputs are nested where their names have dots, as arguments of the reference's function are.
         """
         if case.component not in self.components:
             raise NotCovered(f"the port does not define {case.component}")
@@ -97,16 +97,16 @@ class Port:
             return self.adapter.run(case)
         return getattr(self.module, case.component)(dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
 
-    def taps(self, case: Case, forces: Any = (None,)) -> Any:
+    def trace(self, case: Case, forces: Any = (None,)) -> Any:
         """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.
 
         Raises NotCovered where the port is functions, which show nothing of their inside.
         """
         if self.adapter is None:
-            raise NotCovered("the port gives functions, and only modules of a framework can be tapped")
+            raise NotCovered("the port gives functions, and only modules of a framework can be traced")
         if case.component not in self.components:
             raise NotCovered(f"the port does not define {case.component}")
-        return self.adapter.taps(case, forces)
+        return self.adapter.trace(case, forces)
 
 
 def _load(name: str) -> Any:

@@ -1,5 +1,7 @@
 """The process of a port, from the judge's side."""
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -13,6 +15,9 @@ from .port import PORTS
 __all__ = ["RESTARTS", "Process", "Worker"]
 
 RESTARTS = 3
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+# XLA rewrites and fuses a program as always, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.
+QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 class Worker(Protocol):
@@ -43,17 +48,27 @@ class Process:
     """A worker that is a process which has loaded the port.
 
     A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
-    ("error", what came); the next one is run in a new process.
+    ("error", what came); the next one is run in a new process. XLA compiles equal programs once for all of them, in a cache that begins
+    empty and ends with the worker, unless the environment names another.
     """
 
-    def __init__(self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
+    def __init__(
+        self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None, quick_compile: bool = False
+    ) -> None:
+        """quick_compile: our JAX port is compiled with `QUICK_XLA`, where this XLA knows it."""
         self.port, self._threads, self._start_limit, self._stopped = port, threads, start_limit, stopped
         self.left = 0
+        self._cache = tempfile.TemporaryDirectory(prefix="rosettaformer-", ignore_cleanup_errors=True)
+        self._environment = {} if CACHE in os.environ else {CACHE: self._cache.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        self._quick = {"XLA_FLAGS": f"{QUICK_XLA} {os.environ.get('XLA_FLAGS', '')}"} if quick_compile and port == "jax" else {}
         self.greeting = self._start()
 
     def _start(self) -> Answer:
-        self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped)
+        self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
         kind, answer = self._answer(answers.START, (), self._start_limit)
+        if kind == "crash" and self._quick:  # XLA ends a process whose flags it does not know
+            self._quick = {}
+            return self._start()
         if kind in ("crash", "hang") and self.port in PORTS:  # our own file is not what ends a process
             return "missing", f"{PORTS[self.port][1]} cannot be imported: {answer}"
         return (kind, answer) if kind in ("ready", "missing") else (NOT_STARTED, answer)
@@ -89,3 +104,4 @@ class Process:
 
     def close(self) -> None:
         self.left += self._child.close()
+        self._cache.cleanup()

@@ -20,7 +20,7 @@ from ..reference import statistics
 from ..reference.components import named_outputs
 from .port import MissingBackend, NotCovered, Port, Unsupported
 from .questions import asked
-from .side_effects import Watch
+from .side_effects import SideEffects
 from .signature import hint
 
 __all__ = ["UNEQUAL", "equal", "reply"]
@@ -32,12 +32,12 @@ class _Wrong(Exception):
     """The port returned no arrays; the message says what is required and what came."""
 
 
-def reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
+def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
     """The port's answer, or why there is none."""
     arguments: list[Any] = []
     try:
         arguments = asked(sent)
-        return _answer(port, watch, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
+        return _answer(port, effects, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
     except NotCovered as error:
         return "not covered", message(error)
     except Unsupported as error:
@@ -49,11 +49,11 @@ def reply(port: Port, watch: Watch, method: str, *sent: Any) -> Answer:
         return "error", _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
 
 
-def _answer(port: Port, watch: Watch, case: Case) -> Answer:
+def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
     """The outputs for a case, evaluated twice where the case says so; or what the port did meanwhile that it must not do."""
-    with watch.over(case) as problems:
-        first = _evaluate(port, watch, case)
-        second = _evaluate(port, watch, case) if case.twice else first
+    with effects.over(case) as problems:
+        first = _evaluate(port, effects, case)
+        second = _evaluate(port, effects, case) if case.twice else first
     if problems:
         return "error", "; ".join(problems)
     return ("outputs", first) if equal(first, second) else ("error", UNEQUAL)
@@ -64,7 +64,7 @@ def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> 
     return first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
-def _evaluate(port: Port, watch: Watch, case: Case) -> dict[str, np.ndarray]:
+def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndarray]:
     """Copies of the arrays that the port returns, or their statistics; raises _Wrong where it returns something else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
@@ -78,7 +78,7 @@ def _evaluate(port: Port, watch: Watch, case: Case) -> dict[str, np.ndarray]:
     most = wire.answer_limit(sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if wire.is_array(value)))
     if size > most:
         raise _Wrong(f"must return arrays of at most {most} bytes; got {size}")
-    watch.returned(case, arrays)
+    effects.returned(case, arrays)
     return statistics.measured(case.component, case.inputs, {name: np.array(array) for name, array in arrays.items()})
 
 
@@ -100,8 +100,8 @@ def _start(name: str) -> tuple[Answer, Reply | None]:
     """Loads the port: the greeting, and what answers the questions."""
     try:
         port = Port(name)
-        watch = Watch()
-        return ("ready", port.describe()), lambda *question: reply(port, watch, *question)
+        effects = SideEffects()
+        return ("ready", port.describe()), lambda *question: reply(port, effects, *question)
     except MissingBackend as error:
         return ("missing", message(error)), None
     except BaseException as error:

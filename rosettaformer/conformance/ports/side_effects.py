@@ -12,13 +12,13 @@ import numpy as np
 
 from ..case import Case
 
-__all__ = ["Watch"]
+__all__ = ["SideEffects"]
 
 Remembered = tuple[str, np.ndarray, np.ndarray]  # what it is called, the array, a copy of it
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # what it is called -> how it is read, how it is put back
 
 
-class Watch:
+class SideEffects:
     """Watches a port from answer to answer: what it has changed that it must not change, in words."""
 
     def __init__(self) -> None:

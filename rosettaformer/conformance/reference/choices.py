@@ -1,6 +1,6 @@
 """The choices of a search: which token comes next, which beams live on, which hypotheses are kept, when a row stops.
 
-The truth's searches call the functions that choose through their modules, so that choices can be recorded in one run and taken again in
+The reference's searches call the functions that choose through their modules, so that choices can be recorded in one run and taken again in
 another, whose scores are then those of the very same answers.
 """
 
@@ -24,7 +24,7 @@ Tokens = tuple[int, ...]
 
 
 class Chooser:
-    """Chooses as the truth does, and records what was chosen and by which scores.
+    """Chooses as the reference does, and records what was chosen and by which scores.
 
     made: of a token its id; of beams and hypotheses the tokens of each; of a stop whether the row does.
     """
@@ -34,11 +34,11 @@ class Chooser:
         self.scores: dict[Key, np.ndarray] = {}
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
-        """The next token of a row. own: the truth's; again: what it would choose by other scores."""
+        """The next token of a row. own: the reference's; again: what it would choose by other scores."""
         return own
 
     def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
-        """The beams, or the hypotheses, that are kept of all: so many, the best first. ranking: all, as the truth ranks them."""
+        """The beams, or the hypotheses, that are kept of all: so many, the best first. ranking: all, as the reference ranks them."""
         return ranking[:count]
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
@@ -47,7 +47,7 @@ class Chooser:
 
 
 class Replay(Chooser):
-    """Takes the choices that were made in another run; where that had none, the truth's."""
+    """Takes the choices that were made in another run; where that had none, the reference's."""
 
     def __init__(self, made: Mapping[Key, Any]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Replay(Chooser):
 
 @contextlib.contextmanager
 def chosen_by(chooser: Chooser) -> Iterator[None]:
-    """The truth's searches with the choices of the chooser."""
+    """The reference's searches with the choices of the chooser."""
     replacements: list[tuple[Any, str, Any]] = [(decoding, "_one_by_one", _one_by_one(chooser)), *_beams(chooser)]
     with contextlib.ExitStack() as stack:
         for module, name, function in replacements:

@@ -1,4 +1,4 @@
-"""How the truth runs a case: which function of `reference_numpy` answers, and what it takes from the config."""
+"""How the reference runs a case: which function of `reference_numpy` answers, and what it takes from the config."""
 
 import contextlib
 import importlib
@@ -101,9 +101,9 @@ def module_of(name: str) -> ModuleType:
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """The truth's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics.
+    """The reference's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics.
 
-    around: is entered while the truth computes.
+    around: is entered while the reference computes.
     """
     module, settings = COMPONENTS[case.component]
     function = getattr(module_of(module), case.component)

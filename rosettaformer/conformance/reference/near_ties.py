@@ -1,6 +1,6 @@
-"""Near ties of a search: where a port chooses what the truth does not, by scores that rounding alone may order otherwise.
+"""Near ties of a search: where a port chooses what the reference does not, by scores that rounding alone may order otherwise.
 
-A search's tokens are compared exactly, and one choice decides all that follow. So where a port's answer is another one, the truth runs
+A search's tokens are compared exactly, and one choice decides all that follow. So where a port's answer is another one, the reference runs
 again and takes the port's choice wherever it would make the same, if its scores were off by no more than the bound of their noise; anywhere
 else it takes its own. Then the tokens must be those of this run, and their scores within what it expects. The noise is that of the very
 scores that are compared: those of the orders of `tolerance`, which make the choices of this run.
@@ -15,7 +15,7 @@ import numpy as np
 from ..case import Case
 from . import components
 from .choices import Key
-from .replay import ANY, BeamGuide, Bounds, Hypothesis, TokenGuide
+from .replay import ANY, BeamReplay, Bounds, Hypothesis, TokenReplay
 from .tolerance import Answer, Expectation, expect, expectation, searched
 
 __all__ = ["expected", "followed"]
@@ -41,14 +41,14 @@ def followed(
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
-        guide = BeamGuide(case, answer, bounds, rejected) if case.component == "beam_search" else TokenGuide(case, answer, bounds)
-        found, scores = searched(case, guide, ask, rounded)
+        replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
+        found, scores = searched(case, replay, ask, rounded)
         tokens = next(iter(found))
-        others = guide.others(found[tokens].reference)
-        if guide.made == made and others <= rejected:
+        others = replay.others(found[tokens].reference)
+        if replay.made == made and others <= rejected:
             break
-        made, bounds, rejected = guide.made, _bounds(guide.scores, scores), rejected | others
-    note = "; ".join(guide.notes(found[tokens].reference))
+        made, bounds, rejected = replay.made, _bounds(replay.scores, scores), rejected | others
+    note = "; ".join(replay.notes(found[tokens].reference))
     return found | {tokens: dataclasses.replace(found[tokens], note=note)}
 
 

@@ -1,4 +1,4 @@
-"""The orders in which the truth's arithmetic is done: what a framework may reasonably do otherwise, and no output may depend on."""
+"""The orders in which the reference's arithmetic is done: what a framework may reasonably do otherwise, and no output may depend on."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ __all__ = ["GRADIENT_ORDERS", "ORDERS", "TF32_ORDERS", "order", "shuffled", "to_
 
 @contextlib.contextmanager
 def order(replacements: dict[str, Callable]) -> Iterator[None]:
-    """The truth with some functions of its arithmetic, or others by `module.function`, replaced."""
+    """The reference with some functions of its arithmetic, or others by `module.function`, replaced."""
     with contextlib.ExitStack() as stack:
         for place, function in replacements.items():
             module, _, name = place.rpartition(".")

@@ -1,6 +1,6 @@
-"""What guides a search of the truth to a port's answer: the port's choice where the truth could make it, otherwise the truth's own.
+"""The near-tie replay: a search of the reference takes a port's choice where the reference could make it, otherwise its own.
 
-The truth could make a choice where it makes it by scores that are off by no more than their bound.
+The reference could make a choice where it makes it by scores that are off by no more than their bound.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from reference_numpy.beams import Beam
 from ..case import Case
 from .choices import Chooser, Key
 
-__all__ = ["ANY", "BeamGuide", "Bounds", "Hypothesis", "TokenGuide", "could_choose"]
+__all__ = ["ANY", "BeamReplay", "Bounds", "Hypothesis", "TokenReplay", "could_choose"]
 
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
@@ -21,8 +21,8 @@ ANY = 1e6  # an error that explains any choice of a token that may be chosen at 
 SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token that is unlikely
 
 
-class TokenGuide(Chooser):
-    """Takes a port's tokens where the truth could draw them, until a row's is another one."""
+class TokenReplay(Chooser):
+    """Takes a port's tokens where the reference could draw them, until a row's is another one."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class TokenGuide(Chooser):
 
 
 def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
-    """Whether the truth chooses the wanted token, were the scores of a row off by no more than the error."""
+    """Whether the reference chooses the wanted token, were the scores of a row off by no more than the error."""
     if not np.isfinite(scores_bv[row, wanted]):
         return False
     for sign_v, share in itertools.product(_directions(wanted, scores_bv[row]), SHARES):
@@ -90,10 +90,10 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
     return high
 
 
-class BeamGuide(Chooser):
-    """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the truth could.
+class BeamReplay(Chooser):
+    """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the reference could.
 
-    rejected: hypotheses that the port has not, although the truth found them: what leads to them is kept where nothing else could be.
+    rejected: hypotheses that the port has not, although the reference found them: what leads to them is kept where nothing else could be.
     """
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> None:

@@ -1,7 +1,7 @@
 """What is judged of random answers: not the numbers, which every framework draws in its own way, but their statistics.
 
-A component of `RANDOM` is given a seed. Of its answer, and of the truth's with other seeds, the same statistics are taken; what the truth's
-own draws differ by is the noise of the comparison (`tolerance.expect`).
+A component of `RANDOM` is given a seed. Of its answer, and of the reference's with other seeds, the same statistics are taken; what the
+reference's own draws differ by is the noise of the comparison (`tolerance.expect`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,11 +1,11 @@
-"""The tolerance of a case, derived from the truth itself.
+"""The tolerance of a case, derived from the reference itself.
 
-r is the float64 truth on the inputs rounded to the dtype. c_i is the same truth computed in the dtype, with its additions in another
-order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as much.
-The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all hang
-on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few answers,
-in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean of DRAWS
-seeds and the c_i are what each gives.
+r is the float64 reference on the inputs rounded to the dtype. c_i is the same reference computed in the dtype, with its additions in
+another order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as
+much. The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all
+hang on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few
+answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean
+of DRAWS seeds and the c_i are what each gives.
 
 An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
 """
@@ -35,7 +35,7 @@ SHUFFLES, SEARCHED, DRAWS = 16, 8, 32
 
 @dataclass(frozen=True)
 class Expectation:
-    """One output of the truth: its value in float64, its dtype, and the errors of plain arithmetic in that dtype."""
+    """One output of the reference: its value in float64, its dtype, and the errors of plain arithmetic in that dtype."""
 
     reference: np.ndarray
     dtype: np.dtype
@@ -98,8 +98,8 @@ Expectations = dict[str, Expectation]
 def expect(case: Case, answer: Answer = components.answer, rounded: bool = False, random_orders: bool = False) -> Expectations:
     """The expectation of every output of a case that has been cast to its dtype.
 
-    answer: what stands for the truth, such as the truth with a defect in it. rounded: r is its answer in the case's own dtype, for what
-    differs from the truth in rounding alone. random_orders: the random orders of gradients join, whatever the component.
+    answer: what stands for the reference, such as the reference with a defect in it. rounded: r is its answer in the case's own dtype, for
+    what differs from the reference in rounding alone. random_orders: the random orders of gradients join, whatever the component.
     """
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)

@@ -1,4 +1,4 @@
-"""The truth's taps: every component call of one run of the truth, by canonical path.
+"""The reference's calls: every component call of one run of the reference, by canonical path.
 
 The functions of `reference_numpy` call their siblings through modules, so that all of them can be watched from outside. A component with
 parameters is known by the identity of its subtree of the nested parameters, one without by the call that it stands in.
@@ -20,18 +20,18 @@ from reference_numpy import TransformerConfig, parameters
 from ..case import Case, numpy_dtype
 from . import components
 
-__all__ = ["Tap", "arrays", "record"]
+__all__ = ["TracedCall", "arrays", "record"]
 
 _SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}
 _SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 
 @dataclass(frozen=True)
-class Tap:
-    """One call of a component within a run of the truth.
+class TracedCall:
+    """One call of a component within a run of the reference.
 
     path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the component of the case itself. parent: the path of
-    the component whose call this one stands in. inputs: by the truth's argument names, without what comes from the config and without
+    the component whose call this one stands in. inputs: by the reference's argument names, without what comes from the config and without
     arguments that have their default. parameters: by canonical name, relative to the component. output: of a pair the first.
     """
 
@@ -69,8 +69,8 @@ class _Frame:
     component: str
 
 
-def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None) -> dict[str, Tap]:
-    """The taps of the truth's run on the case, in the case's dtype, by path in the order in which the components finish.
+def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None) -> dict[str, TracedCall]:
+    """The calls of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
 
     changed: functions by path; what the component gives is changed by its function before anything takes it.
     """
@@ -81,19 +81,19 @@ def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]]
         for name in _SCOPES:
             recorder.watch(stack, "transformer", name, recorder.scope)
         components.answer(case)
-    return recorder.taps
+    return recorder.calls
 
 
 class _Recorder:
     def __init__(self, case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> None:
-        self.taps: dict[str, Tap] = {}
+        self.calls: dict[str, TracedCall] = {}
         self._case, self._changed = case, changed
         self._frames: list[_Frame] = []  # the calls that have not finished, the scopes among them
         self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
         self._taken: set[str] = set()
 
     def watch(self, stack: contextlib.ExitStack, module_name: str, name: str, around: Callable) -> None:
-        """Replaces a function of the truth until the stack is closed."""
+        """Replaces a function of the reference until the stack is closed."""
         module = importlib.import_module(f"reference_numpy.{module_name}")
         function = getattr(module, name)
         signature = inspect.signature(function)
@@ -119,7 +119,7 @@ class _Recorder:
             result = function(*bound.args, **bound.kwargs)
         if path in self._changed:
             result = (self._changed[path](result[0]), *result[1:]) if isinstance(result, tuple) else self._changed[path](result)
-        self.taps[path] = self._tap(path, component, parent, bound, result)
+        self.calls[path] = self._call(path, component, parent, bound, result)
         return result
 
     @contextlib.contextmanager
@@ -159,17 +159,17 @@ class _Recorder:
         return _join(frame.path, component)
 
     def _site(self, frame: _Frame) -> str:
-        """The canonical name of the dropout that the truth applies in this call."""
+        """The canonical name of the dropout that the reference applies in this call."""
         if frame.component == "scaled_dot_product_attention":
             return _join(frame.path.rpartition(".")[0], "weights_dropout")
         if frame.component in _SCOPES:
             return _join(frame.path, "embedding_dropout")
         if frame.component == "feed_forward":
             return _join(frame.path, "hidden_dropout")
-        sublayer = next(path for path, tap in reversed(self.taps.items()) if tap.component in _SUBLAYERS)
+        sublayer = next(path for path, call in reversed(self.calls.items()) if call.component in _SUBLAYERS)
         return f"{sublayer}_dropout"
 
-    def _tap(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> Tap:
+    def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config
         settings = components.FORWARD[component][1](config, numpy_dtype(self._case.dtype))
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
@@ -177,7 +177,7 @@ class _Recorder:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
         if component == "dropout":  # of any site, whose rate the case then has as that of a dropout by itself
             config = config.replace(dropout_rate=bound.arguments["rate"])
-        return Tap(
+        return TracedCall(
             path=path,
             component=component,
             parent=parent,
@@ -201,7 +201,7 @@ def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[
 
 
 def _own(value: Any) -> Any:
-    """A copy that is laid out in its own order: the truth hands on views, such as the table of tied logits, transposed."""
+    """A copy that is laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
     return np.array(value, order="C") if isinstance(value, np.ndarray) else value
 
 

@@ -17,8 +17,8 @@ def render_tree(console: Console, divergence: Divergence) -> None:
     """Prints the tree, what the port shows nothing of, and the sentence."""
     if divergence.rows:
         console.print(_table(divergence))
-    if divergence.untapped:
-        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untapped)}", highlight=False, soft_wrap=True)
+    if divergence.untraced:
+        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untraced)}", highlight=False, soft_wrap=True)
     if divergence.problem:
         console.print(f"[red]{escape(divergence.problem)}[/]", highlight=False, soft_wrap=True)
     colour = "green" if divergence.rows and divergence.first is None else "red"
@@ -48,7 +48,7 @@ def _table(divergence: Divergence) -> Table:
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("component", no_wrap=True)
     table.add_column("free run", justify="right")
-    table.add_column("on the truth's inputs", justify="right")
+    table.add_column("on the reference's inputs", justify="right")
     table.add_column("")
     parents: list[str] = []
     for row in divergence.rows:

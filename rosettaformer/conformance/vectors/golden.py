@@ -1,9 +1,9 @@
-"""Golden vectors: the cases with what the truth gives for them, in files that need no framework and no Python.
+"""Golden vectors: the cases with what the reference gives for them, in files that need no framework and no Python.
 
 A folder of vectors holds `manifest.json` and one safetensors file a case. The file holds the float64 inputs and parameters, and for each
-dtype `expected.<dtype>.<output>`: the float64 truth on the inputs rounded to that dtype. The manifest adds, for each dtype and output, its
-own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is that of everything else that it says,
-as JSON without spaces whose names are in order.
+dtype `expected.<dtype>.<output>`: the float64 reference on the inputs rounded to that dtype. The manifest adds, for each dtype and output,
+its own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is that of everything else that it
+says, as JSON without spaces whose names are in order.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Where a model first diverges from the truth, forward and backward."""
+"""Where a model first diverges from the reference, forward and backward."""
 
 from .findings import Divergence, Failure, Row
 from .forward import divergence

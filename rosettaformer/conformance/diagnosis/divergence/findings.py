@@ -9,21 +9,21 @@ import numpy as np
 
 from ...case import Case
 from ...compare import Comparison, compare, heat_map, relative_error
-from ...ports.adapters.matching import turned
+from ...ports.adapters.matching import transposed
 from .teacher import Teacher
 
-__all__ = ["Divergence", "Failure", "Findings", "Row", "Taps"]
+__all__ = ["Activations", "Divergence", "Failure", "Findings", "Row"]
 
-Taps = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
+Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
 
 
 @dataclass(frozen=True)
 class Row:
     """One component of the tree that the port shows.
 
-    depth: how many tapped components it is within. free: its output in the free run, allowed for what plain arithmetic costs up to it.
-    forced: its output on the truth's inputs, allowed for what plain arithmetic costs within it; None where it could not be forced.
-    inputs_agree: whether its inputs in the free run are the truth's; None where they have no counterpart. first: the first divergence.
+    depth: how many traced components it is within. free: its output in the free run, allowed for what plain arithmetic costs up to it.
+    forced: its output on the reference's inputs, allowed for what plain arithmetic costs within it; None where it could not be forced.
+    inputs_agree: whether its inputs in the free run are the reference's; None where they have no counterpart. first: the first divergence.
     """
 
     path: str
@@ -42,13 +42,13 @@ class Row:
 
     @property
     def fails(self) -> bool:
-        """Whether it fails on the truth's inputs."""
+        """Whether it fails on the reference's inputs."""
         return self.forced is not None and self.forced.excess > 1
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a component that fails on the truth's inputs was asked, as a case of that component, and what it gave."""
+    """What a component that fails on the reference's inputs was asked, as a case of that component, and what it gave."""
 
     path: str
     case: Case
@@ -57,11 +57,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a port first differs from the truth on a case.
+    """Where a port first differs from the reference on a case.
 
     rows: the tree, every component before its parts and in the order of execution. sentence: what it comes to. heat: |error| / allowed
-    of the first diverging output, positions x features. failures: every component that fails on the truth's inputs and gave an output,
-    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untapped: the components with
+    of the first diverging output, positions x features. failures: every component that fails on the reference's inputs and gave an output,
+    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untraced: the components with
     parameters that the port has no module for. problem: why the rows are missing or are not all there.
     """
 
@@ -72,7 +72,7 @@ class Divergence:
     rows: tuple[Row, ...] = ()
     heat: list[list[float]] | None = None
     failures: tuple[Failure, ...] = ()
-    untapped: tuple[str, ...] = ()
+    untraced: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -85,28 +85,28 @@ class Divergence:
 class Findings:
     """What the runs have shown so far."""
 
-    truth: Teacher
-    free: Taps
+    teacher: Teacher
+    free: Activations
     forced: dict[str, Comparison] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
-    within: dict[str, Taps] = field(default_factory=dict)  # the taps of the run in which the component was forced
+    within: dict[str, Activations] = field(default_factory=dict)  # the calls of the run in which the component was forced
     undone: set[str] = field(default_factory=set)  # what fails, and is right again in what takes its output
     deaths: int = 0
     problem: str = ""
 
     def __post_init__(self) -> None:
-        self._judge("", self.free)  # the whole is given the truth's inputs by the case
+        self._judge("", self.free)  # the whole is given the reference's inputs by the case
 
     @property
-    def tapped(self) -> list[str]:
-        """The paths that the port shows, in the order in which the truth finishes them."""
-        return [path for path in self.truth.taps if path in self.free]
+    def traced(self) -> list[str]:
+        """The paths that the port shows, in the order in which the reference finishes them."""
+        return [path for path in self.teacher.calls if path in self.free]
 
     @property
     def paths(self) -> list[str]:
         """The paths that are to be forced."""
-        return [path for path in self.tapped if path]
+        return [path for path in self.traced if path]
 
     def add(self, path: str, kind: str, answer: Any) -> None:
         """The answer to the run in which the component was forced."""
@@ -116,27 +116,27 @@ class Findings:
         self.deaths += kind in ("crash", "hang")
         self.messages[path] = f"{kind}: {answer}" if kind != "outputs" else "was not reached when it was to be forced"
 
-    def _judge(self, path: str, run: Taps) -> None:
-        tap = run[path]
-        if "refused" in tap:
-            self.messages[path] = tap["refused"]
+    def _judge(self, path: str, run: Activations) -> None:
+        call = run[path]
+        if "refused" in call:
+            self.messages[path] = call["refused"]
             return
-        if "output" not in tap:
-            self.forced[path] = _failed(tap.get("error", "gave no output"))
+        if "output" not in call:
+            self.forced[path] = _failed(call.get("error", "gave no output"))
         else:
-            expectation = self.truth.forced(path)
-            output = turned(tap["output"], expectation.reference.shape) if path else tap["output"]
+            expectation = self.teacher.forced(path)
+            output = transposed(call["output"], expectation.reference.shape) if path else call["output"]
             self.forced[path] = compare(expectation, output)
             if self.forced[path].excess > 1 and isinstance(output, np.ndarray):
-                self.failures[path] = Failure(path, self.truth.question(path), output)
+                self.failures[path] = Failure(path, self.teacher.question(path), output)
         self.messages[path] = self.forced[path].message
         self.within[path] = run
 
     def _guilty(self) -> set[str]:
         """Those that fail, and all around them that was forced too, and that nothing undoes."""
         guilty: set[str] = set()
-        for path in reversed(self.tapped):
-            above = self.truth.parent(path, self.forced)
+        for path in reversed(self.traced):
+            above = self.teacher.parent(path, self.forced)
             if self._fails(path) and (above is None or above in guilty):
                 (self.undone if above is not None and self._is_undone(path, self.within.get(above, {})) else guilty).add(path)
         return guilty
@@ -144,20 +144,20 @@ class Findings:
     def _fails(self, path: str) -> bool:
         return path in self.forced and self.forced[path].excess > 1
 
-    def _is_undone(self, path: str, run: Taps) -> bool:
-        """Whether in this run, of what is around it on the truth's inputs, the component is given the truth's inputs, and so is the first
-        component that takes its output: the port does after it what the truth does in it."""
-        if path not in run or not self.truth.inputs_agree(path, run[path]["inputs"]):
+    def _is_undone(self, path: str, run: Activations) -> bool:
+        """Whether in this run, of what is around it on the reference's inputs, the component is given the reference's inputs, and so is the
+        first component that takes its output: the port does after it what the reference does in it."""
+        if path not in run or not self.teacher.inputs_agree(path, run[path]["inputs"]):
             return False
-        consumer = self.truth.consumer(path, run)
-        return consumer is not None and self.truth.inputs_agree(consumer[0], run[consumer[0]]["inputs"], consumer[1]) is True
+        consumer = self.teacher.consumer(path, run)
+        return consumer is not None and self.teacher.inputs_agree(consumer[0], run[consumer[0]]["inputs"], consumer[1]) is True
 
     def result(self, port: str, case: str, dtype: str) -> Divergence:
         """Everything, put together."""
         guilty = self._guilty()
-        first = next((path for path in self.tapped if path in guilty), None)  # a part finishes before what it is part of
+        first = next((path for path in self.traced if path in guilty), None)  # a part finishes before what it is part of
         rows = (self._row(path, depth) for path, depth in self._tree("", 0))
-        known = [name for name, tap in self.truth.taps.items() if tap.parameters]
+        known = [name for name, call in self.teacher.calls.items() if call.parameters]
         return Divergence(
             port=port,
             case=case,
@@ -165,8 +165,8 @@ class Findings:
             sentence=self._sentence(first),
             rows=tuple(replace(row, first=row.path == first, message=_explained(row, guilty, self.undone)) for row in rows),
             heat=self._heat(first),
-            failures=tuple(self.failures[path] for path in self.tapped if path in self.failures and path in guilty),
-            untapped=tuple(path for path in known if path not in self.free),
+            failures=tuple(self.failures[path] for path in self.traced if path in self.failures and path in guilty),
+            untraced=tuple(path for path in known if path not in self.free),
             problem=self.problem,
         )
 
@@ -176,28 +176,28 @@ class Findings:
             yield from self._tree(child, depth + 1)
 
     def _children(self, path: str) -> list[str]:
-        return [child for child in self.paths if self.truth.parent(child, self.free) == path]
+        return [child for child in self.paths if self.teacher.parent(child, self.free) == path]
 
     def _row(self, path: str, depth: int) -> Row:
-        tap = self.free[path]
+        call = self.free[path]
         free = None
-        if "output" in tap:
-            expectation = self.truth.free(path)
-            free = compare(expectation, turned(tap["output"], expectation.reference.shape))
+        if "output" in call:
+            expectation = self.teacher.free(path)
+            free = compare(expectation, transposed(call["output"], expectation.reference.shape))
         return Row(
             path=path,
-            component=self.truth.taps[path].component,
+            component=self.teacher.calls[path].component,
             depth=depth,
             free=free,
             forced=self.forced.get(path),
-            inputs_agree=self.truth.inputs_agree(path, tap["inputs"]),
+            inputs_agree=self.teacher.inputs_agree(path, call["inputs"]),
             message=self.messages.get(path, ""),
         )
 
     def _heat(self, path: str | None) -> list[list[float]] | None:
         if path is None or path not in self.failures:
             return None
-        expectation, output = self.truth.forced(path), self.failures[path].output
+        expectation, output = self.teacher.forced(path), self.failures[path].output
         if output.shape != expectation.reference.shape:
             return None
         error = relative_error(expectation, output)
@@ -205,11 +205,13 @@ class Findings:
 
     def _sentence(self, path: str | None) -> str:
         if path is None:
-            return f"no divergence: {self.truth.taps[''].component} agrees, and with it {len(self.paths)} components inside it were tapped"
+            return (
+                f"no divergence: {self.teacher.calls[''].component} agrees, and with it {len(self.paths)} components inside it were traced"
+            )
         comparison = self.forced[path]
         error = f"error {comparison.excess:.3g} x allowed" if math.isfinite(comparison.excess) else comparison.message
         subject = "fails, as the whole" if not path and not self.paths else "the first component that fails although its inputs agree"
-        return f"{self.truth.taps[path].name}: {subject} ({error}){self._wiring(path)}"
+        return f"{self.teacher.calls[path].name}: {subject} ({error}){self._wiring(path)}"
 
     def _wiring(self, path: str) -> str:
         """Of a component whose parts are right: where within it something goes wrong."""
@@ -219,10 +221,10 @@ class Findings:
         subject = "its other parts" if any(map(self._fails, children)) else "its parts"
         parts = f"{subject} are right" if all(child in self.forced for child in children) else f"{subject} that could be compared are right"
         for child in compared:
-            if child in run and self.truth.inputs_agree(child, run[child]["inputs"]) is False:
-                return f"; {parts}, but {child} is given something else than the truth gives it, after {before}"
+            if child in run and self.teacher.inputs_agree(child, run[child]["inputs"]) is False:
+                return f"; {parts}, but {child} is given something else than the reference gives it, after {before}"
             before = child
-        return f"; {parts} and given what the truth gives them: it fails after {before}" if compared else ""
+        return f"; {parts} and given what the reference gives them: it fails after {before}" if compared else ""
 
 
 def _explained(row: Row, guilty: set[str], undone: set[str]) -> str:

@@ -1,7 +1,7 @@
-"""The first divergence: which component of a whole model fails, although it is given what the truth gives it.
+"""The first divergence: which component of a whole model fails, although it is given what the reference gives it.
 
-The port runs once free, and once for every component with that component's inputs exchanged for the truth's. In the free run an error
-spreads to everything that follows; a component that fails on the truth's inputs is wrong itself. Only one component is forced in a run
+The port runs once free, and once for every component with that component's inputs replaced with the reference's. In the free run an error
+spreads to everything that follows; a component that fails on the reference's inputs is wrong itself. Only one component is forced in a run
 and what it is made of runs free, so that wrong wiring inside it (a query taken before the residual) shows in it and is not hidden.
 """
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from ....processes import Answer
 from ...case import Case
-from ...ports.adapters.tapping import Force
+from ...ports.adapters.tracing import Force
 from ...ports.process import RESTARTS, Worker
-from .findings import Divergence, Failure, Findings, Row, Taps
+from .findings import Activations, Divergence, Failure, Findings, Row
 from .teacher import Teacher
 
 __all__ = ["Divergence", "Failure", "Row", "chunks", "divergence", "run_forced"]
@@ -29,23 +29,23 @@ def divergence(
     progress: Callable[[float], None] = lambda share: None,
 ) -> Divergence:
     """Runs the worker's port on the case, free and forced, and finds the first component in the order of execution, the deepest, that fails
-    on the truth's inputs while none of its own parts does.
+    on the reference's inputs while none of its own parts does.
 
     A component that fails within one that does not is no divergence: the port divides the work otherwise there.
     case: with the config fields that the port fixes. limit: seconds for a few runs. progress is called with the share of the runs that is
     done.
     """
-    truth = Teacher(case.at(dtype, device))
-    kind, answer = worker.call("taps", truth.case, [None], limit=limit)
-    if kind in ("crash", "hang") and worker.call("taps", truth.case, [], limit=limit)[0] == "outputs":  # it can be built
-        return _until_death(worker, truth, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
+    teacher = Teacher(case.at(dtype, device))
+    kind, answer = worker.call("trace", teacher.case, [None], limit=limit)
+    if kind in ("crash", "hang") and worker.call("trace", teacher.case, [], limit=limit)[0] == "outputs":  # it can be built
+        return _until_death(worker, teacher, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
     if kind != "outputs":
         problem = f"{kind}: {answer}"
-        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be tapped: {problem}", problem=problem)
-    findings = Findings(truth, answer[0])
+        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
+    findings = Findings(teacher, answer[0])
     for done, paths in enumerate(chunks(findings.paths)):
         progress(done * CHUNK / len(findings.paths))
-        for path, reply in run_forced(worker, truth.case, [Force(path, truth.arrays(path)) for path in paths], limit):
+        for path, reply in run_forced(worker, teacher.case, [Force(path, teacher.arrays(path)) for path in paths], limit):
             findings.add(path, *reply)
         if findings.deaths > RESTARTS:
             findings.problem = f"the port's process had ended {findings.deaths} times; what follows is unknown"
@@ -53,15 +53,15 @@ def divergence(
     return findings.result(worker.port, case.id, dtype)
 
 
-def _until_death(worker: Worker, truth: Teacher, limit: float, problem: str) -> Findings:
+def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -> Findings:
     """What can be known of a port whose process ends in the free run: a run ends with the component that is forced, and before it is free.
 
     The first component to finish whose run ends the process is the one that does so, or something between it and the one before.
     """
-    runs: dict[str, Taps] = {}
+    runs: dict[str, Activations] = {}
     dead = ""
-    for path in filter(None, truth.taps):
-        kind, answer = worker.call("taps", truth.case, [Force(path, truth.arrays(path))], limit=limit)
+    for path in filter(None, teacher.calls):
+        kind, answer = worker.call("trace", teacher.case, [Force(path, teacher.arrays(path))], limit=limit)
         if kind != "outputs":
             dead = path
             break
@@ -69,9 +69,9 @@ def _until_death(worker: Worker, truth: Teacher, limit: float, problem: str) -> 
             runs[path] = answer[0]
     free: dict[str, Mapping[str, Any]] = {path: {"inputs": []} for path in runs}
     for path, run in runs.items():
-        free |= {name: tap for name, tap in run.items() if name and not f"{name}.".startswith(f"{path}.")}
+        free |= {name: call for name, call in run.items() if name and not f"{name}.".startswith(f"{path}.")}
     free |= {name: {"inputs": [], "error": problem} for name in ("", dead)}
-    findings = Findings(truth, free, problem=problem)
+    findings = Findings(teacher, free, problem=problem)
     for path in (*runs, dead):
         findings.add(path, "outputs", runs.get(path, free))
     return findings
@@ -85,7 +85,7 @@ def chunks(paths: list[str]) -> Iterator[list[str]]:
 
 def run_forced(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
     """The port's answer for each forced component: from one question, or one by one where that one has no answer."""
-    kind, answers = worker.call("taps", case, forces, limit=limit)
+    kind, answers = worker.call("trace", case, forces, limit=limit)
     if kind == "outputs":
         yield from ((force.path, (kind, answer)) for force, answer in zip(forces, answers, strict=True))
     elif len(forces) == 1:

@@ -1,7 +1,8 @@
 """The first divergence of the gradients: in backward order, the first component whose gradient is wrong although all that it is given is
-the truth's.
+the reference's.
 
-Every component that agrees forward is given the truth's inputs and a random cotangent, so that what goes wrong behind it cannot reach it.
+Every component that agrees forward is given the reference's inputs and a random cotangent, so that what goes wrong behind it cannot reach
+it.
 """
 
 import dataclasses
@@ -48,7 +49,7 @@ class BackwardRow:
 
 @dataclass(frozen=True)
 class Backward:
-    """Where a port's gradients first differ from the truth's. rows: the components that agree forward, in backward order."""
+    """Where a port's gradients first differ from the reference's. rows: the components that agree forward, in backward order."""
 
     port: str
     case: str
@@ -106,11 +107,11 @@ def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
     return Backward(forward.port, forward.case, forward.dtype, sentence, tuple(rows))
 
 
-def _row(tap: trace.Tap, probe: Probe, kind: str, answer: Any) -> BackwardRow:
+def _row(call: trace.TracedCall, probe: Probe, kind: str, answer: Any) -> BackwardRow:
     if kind != "outputs" or "gradients" not in answer:
         message = f"{kind}: {answer}" if kind != "outputs" else answer.get("error", answer.get("refused", "no gradient came"))
-        return BackwardRow(tap.path, tap.component, message=message)
-    row = BackwardRow(tap.path, tap.component, probe.compare(answer["gradients"]))
+        return BackwardRow(call.path, call.component, message=message)
+    row = BackwardRow(call.path, call.component, probe.compare(answer["gradients"]))
     if not row.fails or row.worst is None:
         return row
     return dataclasses.replace(row, message=f"{row.worst.name}: {row.worst.comparison.message}")

@@ -1,4 +1,4 @@
-"""The gradients of one component of a model, against the truth's own, written by hand (`<component>_vjp`).
+"""The gradients of one component of a model, against the reference's own, written by hand (`<component>_vjp`).
 
 The port's framework gives the gradient of <cotangent, output> with respect to the inputs on which the component was forced and to its
 parameters. Every element is compared; what is allowed is what plain arithmetic of the dtype costs on the same gradient.
@@ -16,8 +16,8 @@ from reference_numpy import parameters
 from ... import compare
 from ...case import Case
 from ...cases.gradients import with_cotangent
-from ...ports.adapters.matching import turned
-from ...ports.adapters.tapping import Force
+from ...ports.adapters.matching import transposed
+from ...ports.adapters.tracing import Force
 from ...reference import components, tolerance, trace
 
 __all__ = ["Gradient", "Probe", "within"]
@@ -42,15 +42,15 @@ def within(path: str, around: str) -> bool:
 
 
 class Probe:
-    """The truth's side of one component that is differentiable: its cotangent and its gradients.
+    """The reference's side of one component that is differentiable: its cotangent and its gradients.
 
     Inputs that are equal are one, the first of them, whose gradient is the sum: a module may take them as one.
     """
 
-    def __init__(self, tap: trace.Tap, case: Case) -> None:
-        self._tap, self._config = tap, case.config
-        cotangent = np.random.default_rng(zlib.crc32(f"{case.id} {tap.path}".encode())).standard_normal(tap.output.shape)
-        self._question = with_cotangent(tap.case(), np.asarray(cotangent)).at(case.dtype)
+    def __init__(self, call: trace.TracedCall, case: Case) -> None:
+        self._call, self._config = call, case.config
+        cotangent = np.random.default_rng(zlib.crc32(f"{case.id} {call.path}".encode())).standard_normal(call.output.shape)
+        self._question = with_cotangent(call.case(), np.asarray(cotangent)).at(case.dtype)
         inputs = {name: value for name, value in self._question.inputs.items() if name != "cotangent"}
         self._arrays = trace.arrays(inputs)
         names = [next(name for name, value in inputs.items() if value is array) for array in self._arrays]
@@ -62,10 +62,10 @@ class Probe:
     @property
     def force(self) -> Force:
         """What the port is asked."""
-        return Force(self._tap.path, self._arrays, self._question.inputs["cotangent"])
+        return Force(self._call.path, self._arrays, self._question.inputs["cotangent"])
 
     def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> tuple[Gradient, ...]:
-        """The port's gradients beside the truth's; what has none in the port has one of zero."""
+        """The port's gradients beside the reference's; what has none in the port has one of zero."""
         got = self._received(gradients)
         found = []
         for name, expectation in tolerance.expect(self._question, self._answer).items():
@@ -74,7 +74,7 @@ class Probe:
         return tuple(found)
 
     def _answer(self, case: Case) -> dict[str, np.ndarray]:
-        """The truth's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an
+        """The reference's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an
         argument; the table's own gradient is in the whole's."""
         merged: dict[str, np.ndarray] = {}
         for name, value in components.answer(case).items():
@@ -86,20 +86,20 @@ class Probe:
         return merged
 
     def _tied(self, name: str) -> bool:
-        return bool(self._tap.path) and self._tap.component == "logits" and self._full(name) in parameters.ties(self._config)
+        return bool(self._call.path) and self._call.component == "logits" and self._full(name) in parameters.ties(self._config)
 
     def _full(self, name: str) -> str:
         """The name of a parameter in the whole model."""
         own = name.removeprefix("parameters.")
-        return f"{self._tap.path}.{own}" if self._tap.path else own
+        return f"{self._call.path}.{own}" if self._call.path else own
 
     def _received(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, np.ndarray]:
         got = {}
         for name, index in self._first.items():
             if self._names[index] == name and index in gradients["inputs"]:
-                got[name] = turned(gradients["inputs"][index], self._arrays[index].shape)
+                got[name] = transposed(gradients["inputs"][index], self._arrays[index].shape)
         ties = parameters.ties(self._config)
-        for own in self._tap.parameters:
+        for own in self._call.parameters:
             full = self._full(own)
             if (stored := ties.get(full, full)) in gradients["parameters"]:
                 got[f"parameters.{own}"] = gradients["parameters"][stored]

@@ -22,7 +22,7 @@ from ...reference.components import forward_of
 from ..port import Unsupported
 from . import matching
 from .matching import Rows
-from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
+from .tracing import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
 
 __all__ = ["Adapter"]
 
@@ -31,14 +31,14 @@ class Adapter:
     """Runs cases on the components of a port.
 
     port: a module or namespace with `components` (name -> build(config, dtype), dtype being JAX's), and where they differ from those
-    of `impl_jax`: `weights` (the table), `compiled`, `modes`, and `taps` (the modules' other names).
+    of `impl_jax`: `weights` (the table), `compiled`, `modes`, and `module_paths` (the modules' other names).
     """
 
     def __init__(self, port: Any) -> None:
         self.components: dict[str, Callable[..., Any]] = port.components
         self.table = getattr(port, "weights", weights.TABLE)
         self.compiled = getattr(port, "compiled", compiled)
-        self.renamed: Rows = getattr(port, "taps", ())
+        self.renamed: Rows = matching.own_paths(port)
         self.modes: tuple[str, ...] = getattr(port, "modes", ("compiled", "eager"))
 
     def run(self, case: Case) -> Any:
@@ -62,7 +62,7 @@ class Adapter:
                 function = self.compiled(function)
             return jax.tree.map(weights.to_numpy, function(**inputs))
 
-    def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.

@@ -1,4 +1,4 @@
-"""Which part of a model is which of the truth: submodules by path, a module's inputs by shape."""
+"""Which part of a model is which of the reference: submodules by path, a module's inputs by shape."""
 
 import dataclasses
 import functools
@@ -21,10 +21,11 @@ __all__ = [
     "leaves",
     "mapped",
     "of_other",
+    "own_paths",
     "owner",
     "refuse_keep",
     "submodules",
-    "turned",
+    "transposed",
     "walk",
     "whole",
 ]
@@ -32,10 +33,15 @@ __all__ = [
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
 
 
-def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:
-    """The submodules of a model that stand for components, by canonical path in the order of the truth's calls.
+def own_paths(port: Any) -> Rows:
+    """How a port's file says that the paths of its modules differ: its `module_paths`; files of suite versions up to 3 call them `taps`."""
+    return getattr(port, "module_paths", getattr(port, "taps", ()))
 
-    case: what the model is run on; the truth's own run says which paths there are. rows: how the native paths differ.
+
+def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:
+    """The submodules of a model that stand for components, by canonical path in the order of the reference's calls.
+
+    case: what the model is run on; the reference's own run says which paths there are. rows: how the native paths differ.
     """
     found = {}
     for path in filter(None, trace.record(case.at("float64"))):
@@ -48,10 +54,10 @@ def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]
 
 
 def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int | None] | None:
-    """Which of the truth's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
+    """Which of the reference's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
 
     In order, of the same kind of number, and of the same shape or with the first two axes exchanged. A further tensor of a shape that has
-    been given already is given again (key and value are the memory). None altogether where an input of the truth has no place.
+    been given already is given again (key and value are the memory). None altogether where an input of the reference has no place.
     """
     chosen: list[int | None] = []
     for array in own:
@@ -63,7 +69,7 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
     return None if lost or not placed else chosen
 
 
-def turned(array: Any, shape: tuple[int, ...]) -> Any:
+def transposed(array: Any, shape: tuple[int, ...]) -> Any:
     """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
         return array

@@ -24,7 +24,7 @@ from ...case import Case
 from ...reference.components import forward_of
 from ..port import Unsupported
 from . import matching
-from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
+from .tracing import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
 
 __all__ = ["Adapter"]
 
@@ -60,7 +60,7 @@ class Adapter:
             function, inputs = self._built(case, device)
             return tf.nest.map_structure(weights.to_numpy, self._graph(function, case)(**inputs))
 
-    def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
@@ -69,7 +69,7 @@ class Adapter:
         with tf.device(device), _float32_matmul(tf32=case.device == "cuda-tf32"), _unsupported(), _eagerly():
             function, inputs = self._built(case, device)
             module = matching.owner(function)
-            modules = matching.submodules(module, case, getattr(self.port, "taps", ()), (keras.layers.Layer, tf.Module))
+            modules = matching.submodules(module, case, matching.own_paths(self.port), (keras.layers.Layer, tf.Module))
             results = []
             for force in forces:
                 with tf.GradientTape() as tape:

@@ -18,7 +18,7 @@ from ...reference.components import forward_of
 from ...reference.statistics import RANDOM
 from ..port import Unsupported
 from . import matching
-from .tapping import Call, Force, Recorder, Tensors, canonical_gradients, native_variables
+from .tracing import Call, Force, Recorder, Tensors, canonical_gradients, native_variables
 
 __all__ = ["Adapter"]
 
@@ -49,7 +49,7 @@ class Adapter:
             with torch.inference_mode():
                 return _to_numpy(self._call(case, self._built(case, device), inputs))
 
-    def taps(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
@@ -58,7 +58,7 @@ class Adapter:
         inputs = {name: _to_device(value, device) for name, value in case.inputs.items()}
         with _matmul_precision(case.device), _unsupported():
             built = self._built(case, device)
-            modules = matching.submodules(built, case, getattr(self.port, "taps", ()), torch.nn.Module)
+            modules = matching.submodules(built, case, matching.own_paths(self.port), torch.nn.Module)
             results = []
             for force in forces:
                 recorder = Recorder(modules, self._tensors(built, case), force)

@@ -41,7 +41,7 @@ function heatMap(heat) {
   heat.forEach((row, y) => row.forEach((value, x) => {
     const cell = draw("rect", { x: left + x * size, y: top + y * size, width: size - 0.7, height: size - 0.7, rx: 1.5, fill: `var(--h${level(value)})` });
     cell.addEventListener("pointerenter", () => {
-      readout.textContent = `position ${y}, feature ${x}: ${value >= data.highest ? "NaN or infinite where the truth is not, or a wrong integer" : `${number(value)} × allowed`}`;
+      readout.textContent = `position ${y}, feature ${x}: ${value >= data.highest ? "NaN or infinite where the reference is not, or a wrong integer" : `${number(value)} × allowed`}`;
     });
     svg.append(cell);
   }));

@@ -1,4 +1,4 @@
-"""The truth's taps: every call of a component, under its path, as a case that gives the same output."""
+"""The reference's calls: every call of a component, under its path, as a case that gives the same output."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 
-import reference_numpy as truth_package
+import reference_numpy as reference_package
 from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.defects import all_defects, injected
@@ -17,18 +17,18 @@ WHOLE = [case.id for case in CASES.values() if case.component in ("encoder_layer
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_tap_is_a_case_that_the_truth_answers_with_the_same_output(name: str) -> None:
-    for path, tap in trace.record(CASES[name]).items():
-        np.testing.assert_allclose(components.answer(tap.case())["output"], tap.output, rtol=1e-12, atol=1e-13, err_msg=path)
+def test_every_tap_is_a_case_that_the_reference_answers_with_the_same_output(name: str) -> None:
+    for path, call in trace.record(CASES[name]).items():
+        np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_there_is_a_tap_for_every_subtree_of_the_parameters_that_is_a_component(name: str) -> None:
+def test_there_is_a_call_for_every_subtree_of_the_parameters_that_is_a_component(name: str) -> None:
     case = CASES[name]
     blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, case.component)}
     projections = {"query", "key", "value", "output", "hidden"}
     expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks}
-    assert expected <= {path for path, tap in trace.record(case).items() if tap.parameters}
+    assert expected <= {path for path, call in trace.record(case).items() if call.parameters}
 
 
 def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent() -> None:
@@ -36,7 +36,7 @@ def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent(
     order = list(record)
     assert order[0] == "source_embedding"
     assert order[-1] == ""
-    assert all(order.index(path) < order.index(tap.parent) for path, tap in record.items() if tap.parent is not None)
+    assert all(order.index(path) < order.index(call.parent) for path, call in record.items() if call.parent is not None)
     assert record["decoder.layers.1.cross_attention"].parent == "decoder.layers.1"
     assert record["decoder.layers.1.self_attention.scaled_dot_product_attention.softmax"].component == "softmax"
     assert record["target_embedding"].parent == ""
@@ -45,7 +45,7 @@ def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent(
 def test_components_without_parameters_have_the_path_of_the_call_around_them_and_dropout_its_canonical_site() -> None:
     record = trace.record(CASES["transformer/semillero"])
     assert {
-        path for path, tap in record.items() if tap.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
+        path for path, call in record.items() if call.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
     } == {
         "encoder.embedding_dropout",
         "encoder.layers.0.self_attention.weights_dropout",
@@ -77,24 +77,24 @@ def test_two_layers_with_the_same_arrays_keep_their_paths() -> None:
 
 
 def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
-    tap = trace.record(CASES["transformer/semillero"])["target_embedding"]
-    assert parameters.shapes(tap.config, "embedding") == {"table": tap.parameters["table"].shape}
+    call = trace.record(CASES["transformer/semillero"])["target_embedding"]
+    assert parameters.shapes(call.config, "embedding") == {"table": call.parameters["table"].shape}
 
 
-def test_half_types_are_recorded_in_the_dtype_in_which_the_truth_computes() -> None:
+def test_half_precision_are_recorded_in_the_dtype_in_which_the_reference_computes() -> None:
     record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"
     assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"
 
 
-def test_the_truth_is_left_as_it_was_also_when_it_fails() -> None:
-    before = truth_package.attention.multi_head_attention
+def test_the_reference_is_left_as_it_was_also_when_it_fails() -> None:
+    before = reference_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
         trace.record(_with_width(CASES["encoder_layer/post"], 3))
-    assert truth_package.attention.multi_head_attention is before
+    assert reference_package.attention.multi_head_attention is before
 
 
-def test_a_defective_truth_is_recorded_as_it_is() -> None:
+def test_a_defective_reference_is_recorded_as_it_is() -> None:
     case = CASES["decoder_layer/post"]
     clean = trace.record(case)
     with injected(all_defects()["MHA11"]):

@@ -161,7 +161,7 @@ def flat(rows: Rows) -> list[Any]:
 
 
 def prove(actual: np.ndarray, oracle: Callable[..., Rows], *inputs: Any, between: float = 0.0) -> None:
-    """Asserts that the truth's result differs from oracle(*inputs) by at most the bound of the module's docstring.
+    """Asserts that the reference's result differs from oracle(*inputs) by at most the bound of the module's docstring.
 
     between: the largest number that is rounded on the way, where it is not of the size of the result and no input moves it.
     """
@@ -255,7 +255,7 @@ def test_activation(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
-def test_activation_of_half_types_is_the_float32_one_rounded_once(name: str, dtype: Any) -> None:
+def test_activation_of_half_precision_is_the_float32_one_rounded_once(name: str, dtype: Any) -> None:
     x = np.linspace(-4, 4, 500).astype(dtype)
     y = feed_forward.activation(x, name)
     assert y.dtype == dtype

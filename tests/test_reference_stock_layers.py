@@ -1,5 +1,5 @@
-"""The truth and its gradients equal the frameworks' own stock layers in float64; weights and masks are carried over by hand, one convention
-at a time."""
+"""The reference and its gradients equal the frameworks' own stock layers in float64; weights and masks are carried over by hand, one
+convention at a time."""
 
 import os
 from collections.abc import Mapping

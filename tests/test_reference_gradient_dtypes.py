@@ -1,4 +1,4 @@
-"""Gradients in every dtype: whose dtype they have, what half types compute in float32, and inputs at the ends of the range."""
+"""Gradients in every dtype: whose dtype they have, what half-precision dtypes compute in float32, and inputs at the ends of the range."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from reference_numpy.softmax import softmax_vjp
 
 BATCH, TARGET, SOURCE = 4, 4, 5
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_types = pytest.mark.parametrize("dtype", HALF)
+half_precision = pytest.mark.parametrize("dtype", HALF)
 
 
 @pytest.fixture(autouse=True)
@@ -80,23 +80,23 @@ ROUNDED_ONCE: dict[str, Callable[[Callable[[Any], Any], Any], dict[str, np.ndarr
 }
 
 
-@half_types
+@half_precision
 @pytest.mark.parametrize("name", ROUNDED_ONCE)
-def test_half_types_compute_in_float32_and_round_once(name: str, dtype: Any) -> None:
+def test_half_precision_compute_in_float32_and_round_once(name: str, dtype: Any) -> None:
     gradients, exact = (ROUNDED_ONCE[name](convert, dtype) for convert in (lambda array: array, wide))
     for key, value in exact.items():
         assert gradients[key].dtype == dtype
         assert_array_equal(gradients[key], value.astype(dtype), err_msg=key)
 
 
-@half_types
-def test_half_types_compute_the_loss_in_float32_and_round_once(dtype: Any) -> None:
+@half_precision
+def test_half_precision_compute_the_loss_in_float32_and_round_once(dtype: Any) -> None:
     logits = 8 * draw(dtype, 3, 7, 40)
     assert_array_equal(loss.cross_entropy(logits, LABEL, None, 0.1), loss.cross_entropy(wide(logits), LABEL, None, 0.1).astype(dtype))
 
 
-@half_types
-def test_half_types_add_over_positions_in_float32(dtype: Any) -> None:
+@half_precision
+def test_half_precision_add_over_positions_in_float32(dtype: Any) -> None:
     """A sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16."""
     many, ids = np.ones((5, 1000, 2), dtype), np.zeros((5, 1000), int)
     expected = np.full(2, 5000, dtype)

@@ -1,4 +1,4 @@
-"""Gradients, loss and update in float64 against 50 digits, within the bound that `test_truth_precision` derives.
+"""Gradients, loss and update in float64 against 50 digits, within the bound that `test_reference_precision` derives.
 
 No derivative is written down here: the oracle is the central difference, in 50 digits, of the forward formula.
 """
@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from mpmath import mpf
-from test_truth_precision import (
+from test_reference_precision import (
     EPS,
     ROWS,
     Rows,

@@ -1,11 +1,11 @@
-"""The truth's gradients and updates equal those of torch's stock functions by autograd, and of its AdamW, in float64."""
+"""The reference's gradients and updates equal those of torch's stock functions by autograd, and of its AdamW, in float64."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from test_truth_stock_layers import EXACT, pair_mask, torch_backward
+from test_reference_stock_layers import EXACT, pair_mask, torch_backward
 
 from reference_numpy import attention, loss, optimizer
 

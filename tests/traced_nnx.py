@@ -80,7 +80,7 @@ WEIGHTS = (
     ("final_norm.scale", "norm.scale", "d"),
     ("final_norm.offset", "norm.bias", "d"),
 )
-TAPS = (
+PATHS = (
     ("self_attention", "attn"),
     ("feed_forward", "ffn"),
     ("self_attention_norm", "ln1"),
@@ -92,4 +92,4 @@ TAPS = (
 def port(mistake: str) -> dict[str, Any]:
     """What the file of a port with that mistake contains; "" is the model as it should be."""
     components = {"encoder": lambda config, dtype: Encoder(config, dtype, mistake)}
-    return {"framework": "jax", "components": components, "weights": WEIGHTS, "taps": TAPS}
+    return {"framework": "jax", "components": components, "weights": WEIGHTS, "module_paths": PATHS}

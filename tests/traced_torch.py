@@ -168,7 +168,7 @@ WEIGHTS = (
     ("logits.kernel", "generator.weight", "v d"),
     ("logits.bias", "generator.bias", "v"),
 )
-TAPS = (
+PATHS = (
     ("source_embedding", "src_tok_emb"),
     ("target_embedding", "tgt_tok_emb"),
     ("self_attention", "self_attn"),
@@ -183,8 +183,8 @@ TAPS = (
 )
 
 
-def port(mistake: str, taps: tuple[tuple[str, str], ...] = TAPS, scale: str = "inside") -> dict[str, Any]:
+def port(mistake: str, paths: tuple[tuple[str, str], ...] = PATHS, scale: str = "inside") -> dict[str, Any]:
     """What the file of a port with that mistake contains; "" is the model as it should be. scale: whether embeddings are multiplied by
     sqrt(d) inside their module, outside of it, or nowhere."""
     components = {"transformer": lambda config, dtype: Seq2Seq(config, mistake, scale)}
-    return {"framework": "torch", "components": components, "weights": WEIGHTS, "taps": taps}
+    return {"framework": "torch", "components": components, "weights": WEIGHTS, "module_paths": paths}

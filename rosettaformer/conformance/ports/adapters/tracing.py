@@ -1,4 +1,4 @@
-"""What the adapters' taps share: the record of a model's run, and the exchange of a component's inputs."""
+"""What the adapters share to trace a model: the record of a model's run, and the exchange of a component's inputs."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ __all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "inter
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the truth's input."""
+    """A call of a forced module. leaves: the tensors that it was forced with, by the index of the reference's input."""
 
     module: Any
     args: tuple[Any, ...]
@@ -51,12 +51,12 @@ class Recorder:
     """Records the calls of a model's submodules by canonical path; or gives one of them other inputs, and ends the run with its output.
 
     modules: as `submodules` finds them. One that stands for several components (shared embeddings) is each of them in turn.
-    `taps` holds for each path that was reached: inputs, the numeric arrays given; output; gradients where they were asked for; where
+    `activations` holds for each path that was reached: inputs, the numeric arrays given; output; gradients where they were asked for; where
     something failed, error or refused.
     """
 
     def __init__(self, modules: Mapping[str, Any], tensors: Tensors, force: Force | None) -> None:
-        self.taps: dict[str, dict[str, Any]] = {}
+        self.activations: dict[str, dict[str, Any]] = {}
         self.modules = list({id(module): module for module in modules.values()}.values())
         self._tensors, self._force = tensors, force
         self._waiting: dict[int, list[str]] = {id(module): [] for module in self.modules}
@@ -66,12 +66,12 @@ class Recorder:
             self._waiting[id(module)].append(path)
 
     def run(self, root: Any, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Calls the model and returns the taps: none where it has no component to be forced.
+        """Calls the model and returns the activations: none where it has no component to be forced.
 
         An exception is the error of every component that had begun and not finished.
         """
         if self._force is not None and self._force.path and not any(self._force.path in paths for paths in self._waiting.values()):
-            return self.taps
+            return self.activations
         try:
             args, kwargs = self._begin(root, "", (), dict(inputs))
             self.leave(function(*args, **kwargs))
@@ -81,8 +81,8 @@ class Recorder:
             pass
         except Exception as error:
             for _, path in self._open:
-                self.taps[path]["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return self.taps
+                self.activations[path]["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return self.activations
 
     def enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call begins: the arguments that it is to have."""
@@ -92,11 +92,11 @@ class Recorder:
         """The call that began last ends."""
         path = self._open[-1][1]
         first = next((tensor for tensor in matching.leaves(output) if self._tensors.is_tensor(tensor)), None)
-        self.taps[path]["output"] = None if first is None else self._tensors.to_numpy(first)
+        self.activations[path]["output"] = None if first is None else self._tensors.to_numpy(first)
         if self._force is not None and path == self._force.path:
             if self._call is not None and self._force.cotangent is not None and first is not None:
-                cotangent = matching.turned(self._force.cotangent, tuple(first.shape))
-                self.taps[path]["gradients"] = self._tensors.gradients(self._call, first, cotangent)
+                cotangent = matching.transposed(self._force.cotangent, tuple(first.shape))
+                self.activations[path]["gradients"] = self._tensors.gradients(self._call, first, cotangent)
             raise _Enough
         self._open.pop()
 
@@ -123,10 +123,10 @@ class Recorder:
 
     def _begin(self, module: Any, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._open.append((id(module), path))
-        self.taps[path] = {}
+        self.activations[path] = {}
         if self._force is not None and path == self._force.path:
             args, kwargs = self._forced(self._force, module, args, kwargs)
-        self.taps[path]["inputs"] = [array for _, array in self._numeric((args, kwargs))]
+        self.activations[path]["inputs"] = [array for _, array in self._numeric((args, kwargs))]
         return args, kwargs
 
     def _numeric(self, value: Any) -> list[tuple[Any, np.ndarray]]:
@@ -138,8 +138,8 @@ class Recorder:
         chosen = matching.assign([array for _, array in own], force.inputs)
         if chosen is None:
             wanted, given = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
-            refused = f"cannot be forced: the truth's inputs have shapes {wanted}; the module's {given or 'none'}"
-            self.taps[force.path] = {"inputs": [array for _, array in own], "refused": refused}
+            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {given or 'none'}"
+            self.activations[force.path] = {"inputs": [array for _, array in own], "refused": refused}
             raise _Enough
         leaves: dict[int, Any] = {}
         replaced = []
@@ -149,7 +149,7 @@ class Recorder:
                 continue
             same = next(i for i, other in enumerate(force.inputs) if np.array_equal(other, force.inputs[index]))
             if same not in leaves:
-                leaves[same] = self._tensors.like(matching.turned(force.inputs[same], array.shape), tensor)
+                leaves[same] = self._tensors.like(matching.transposed(force.inputs[same], array.shape), tensor)
                 if force.cotangent is not None and array.dtype.kind not in "iu":
                     leaves[same] = self._tensors.leaf(leaves[same])
             replaced.append(leaves[same])

@@ -20,7 +20,7 @@ SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 BATCH, TARGET, SOURCE = 4, 4, 5
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_types = pytest.mark.parametrize("dtype", HALF)
+half_precision = pytest.mark.parametrize("dtype", HALF)
 smooth = st.sampled_from(ACTIVATIONS[1:])  # differences are not derivatives across the corner of a ReLU
 
 Gradients = dict[str, np.ndarray]

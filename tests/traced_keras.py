@@ -53,7 +53,7 @@ WEIGHTS = (
     *((f"{name}.{kind}", f"{native}.{variable}", "d") for kind, variable in (("scale", "gamma"), ("offset", "beta")) for name, native in
       (("self_attention_norm", "norm1"), ("feed_forward_norm", "norm2"), ("final_norm", "norm"))),
 )  # fmt: skip
-TAPS = (
+PATHS = (
     ("self_attention", "attn"),
     ("feed_forward", "ffn"),
     ("self_attention_norm", "norm1"),
@@ -65,4 +65,4 @@ TAPS = (
 def port(mistake: str) -> dict[str, Any]:
     """What the file of a port with that mistake contains; "" is the model as it should be."""
     components = {"encoder": lambda config, dtype: Encoder(config, mistake, dtype=dtype.name)}
-    return {"framework": "tf", "components": components, "weights": WEIGHTS, "taps": TAPS}
+    return {"framework": "tf", "components": components, "weights": WEIGHTS, "module_paths": PATHS}

@@ -1,4 +1,4 @@
-"""The truth's beams: which live on, which are kept, when a row stops; over tables that stand for a model."""
+"""The reference's beams: which live on, which are kept, when a row stops; over tables that stand for a model."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every `_vjp` of the truth against differences of its own forward function: every element of every parameter and floating input.
+"""Every `_vjp` of the reference against differences of its own forward function: every element of every parameter and floating input.
 
 A Richardson-extrapolated central difference of `<cotangent, forward(x)>` in float64: (4 D(h/2) - D(h)) / 3, whose error is of order h^4.
 """

@@ -1,4 +1,4 @@
-"""The truth's decoding: steps equal the full run, searches find what plain enumeration finds."""
+"""The reference's decoding: steps equal the full run, searches find what plain enumeration finds."""
 
 import itertools
 from collections.abc import Iterator

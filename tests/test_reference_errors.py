@@ -1,4 +1,4 @@
-"""Bad input to the truth: the whole message, which says what is required and then what came; and the batch of 0, which is no error."""
+"""Bad input to the reference: the whole message, which says what is required and then what came; and the batch of 0, which is no error."""
 
 from collections.abc import Callable
 from typing import Any

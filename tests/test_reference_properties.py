@@ -1,4 +1,4 @@
-"""What holds for every valid configuration and input, on the truth, with random ones."""
+"""What holds for every valid configuration and input, on the reference, with random ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The truth's Trainer: what a step does, resuming, microbatches, keep masks, padding; and the dropout sites."""
+"""The reference's Trainer: what a step does, resuming, microbatches, keep masks, padding; and the dropout sites."""
 
 import math
 from typing import Any

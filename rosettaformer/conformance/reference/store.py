@@ -1,0 +1,52 @@
+"""Expectations, each computed once for all that ask: several ports, a check and the diagnosis after it, tests."""
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+from . import tolerance
+
+__all__ = ["Store", "digest"]
+
+
+class Store:
+    """What `tolerance.expect` gives, by what it depends on. May be used by several threads, of which one computes at a time.
+
+    computed: how many expectations were not there when they were asked for.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, tolerance.Expectation]] = {}
+        self._lock = threading.Lock()
+        self.computed = 0
+
+    def expect(self, case: Case) -> dict[str, tolerance.Expectation]:
+        """The expectation of every output of a case that has been cast to its dtype; not to be changed."""
+        key = digest(case)
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = tolerance.expect(case)
+                self.computed += 1
+            return self._held[key]
+
+
+def digest(case: Case) -> str:
+    """The SHA-256 of what an expectation depends on: component, config, dtype, device, inputs and parameters."""
+    found = hashlib.sha256(repr((case.component, case.config.to_dict(), case.dtype, case.device)).encode())
+    for kind in (case.inputs, case.parameters):
+        for name, value in sorted(_flat(kind), key=lambda item: item[0]):
+            array = np.asarray(value)
+            found.update(repr((name, type(value).__name__, array.dtype.name, array.shape)).encode())
+            found.update(array.tobytes() if array.dtype != object else repr(value).encode())
+        found.update(b"|")
+    return found.hexdigest()
+
+
+def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The values with their names, and those of tuples with their places."""
+    nested = ((f"{name}.{place}", item) for name, value in values.items() if isinstance(value, tuple) for place, item in enumerate(value))
+    return [*((name, value) for name, value in values.items() if not isinstance(value, tuple)), *nested]

@@ -1,0 +1,111 @@
+"""What a check compares and computes: every case that it should, each expectation and each program once."""
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases, of_components
+from rosettaformer.conformance.ports import process
+from rosettaformer.conformance.reference.store import Store, digest
+
+CORE = [case for case in all_cases() if case.core]
+NUMPY = "from reference_numpy import softmax as s\n\ndef softmax(case):\n    return s.softmax(**case.inputs)\n"
+COMPILING = """
+import os, jax, numpy as np
+hits = []
+jax.monitoring.register_event_listener(lambda name, **about: hits.append(name))
+
+def softmax(case):
+    jax.jit(lambda x: x * 2)(np.ones(3, np.float32))
+    return {"hits": np.array(sum(name.endswith("/cache_hits") for name in hits)),
+            "folder": np.frombuffer(os.environ["JAX_COMPILATION_CACHE_DIR"].encode(), np.uint8)}
+"""
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> str:
+    path = tmp_path / "numpy_softmax.py"
+    path.write_text(NUMPY)
+    return str(path)
+
+
+@pytest.mark.parametrize(("options", "dtypes"), [((), DTYPES), (("--quick",), ("float32",))])
+def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+    pytest.importorskip("torch")
+    result = invoke("check", "torch", *options, "--json", "-")
+    wanted = [(case.id, dtype) for case in CORE for dtype in dtypes if dtype in case.dtypes]
+    assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == wanted
+    assert {row["status"] for row in json.loads(result.out)["results"]} == {"pass"}
+    assert f"starting torch: {len(wanted)} comparisons at most ..." in result.err
+    assert ("--quick: core cases in float32 only" in result.err) == bool(options)
+
+
+def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
+    result = invoke("check", port, "--quick", "--component", "softmax", "--json", "-")
+    core = [case.id for case in CORE if case.component == "softmax"]
+    assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
+
+
+@pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])
+def test_quick_refuses_what_contradicts_it(option: str) -> None:
+    assert f"--quick runs core cases in float32; it takes no {option.partition('=')[0]}" in refused("check", "--quick", option)
+
+
+def test_an_expectation_is_computed_once_for_all_ports_and_runs(port: str) -> None:
+    store, cases = Store(), of_components(all_cases(), ["softmax"])
+    again = of_components(all_cases(), ["softmax"])
+    runs = [runner.run(those, [port, port], ["float64", "float32"], store=store) for those in (cases, again)]
+    assert [len(results) for results in runs] == [4 * len(cases)] * 2
+    assert {result.status for results in runs for result in results} == {"pass"}
+    assert store.computed == 2 * len(cases)
+
+
+def test_an_expectation_belongs_to_all_that_it_depends_on() -> None:
+    case = next(case for case in CORE if case.id == "encoder_layer/post")
+    name, array = next(iter(case.inputs.items()))
+    other = {
+        "config": dataclasses.replace(case.config, epsilon=0.5),
+        "inputs": dict(case.inputs) | {name: array + 1e-12},
+        "parameters": {key: value + 1e-12 for key, value in case.parameters.items()},
+        "device": "cuda-tf32",
+        "component": "encoder",
+    }
+    changed = [dataclasses.replace(case, **{field: value}) for field, value in other.items()] + [case.at("float32")]
+    assert len({digest(one) for one in (case, *changed)}) == 1 + len(changed)
+    assert digest(dataclasses.replace(case, name="other", catches=(), inputs=dict(reversed(case.inputs.items())))) == digest(case)
+
+
+def test_a_port_compiles_equal_programs_once_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    (tmp_path / "compiling.py").write_text(COMPILING)
+    case = next(case for case in CORE if case.component == "softmax")
+    with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
+        answers = [worker.ask(case, 60)[1] for _ in range(3)]
+        folder = Path(bytes(answers[0]["folder"]).decode())
+        assert [int(answer["hits"]) for answer in answers] == [0, 1, 2]
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_a_user_s_own_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
+    (tmp_path / "compiling.py").write_text(COMPILING)
+    with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
+        folder = worker.ask(next(case for case in CORE if case.component == "softmax"), 60)[1]["folder"]
+    assert np.array_equal(folder, np.frombuffer(str(tmp_path / "own").encode(), np.uint8))
+
+
+def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")
+    with contextlib.closing(runner.open_worker("jax", 1, quick_compile=True)) as worker:
+        assert worker.greeting[0] == "ready"

@@ -1,0 +1,131 @@
+"""What every port must do and the forward cases do not show: gradients, empty rows to the bit, dropout in training."""
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import PORTS, Backend
+
+from reference_numpy import parameters, preset, sites
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.conformance.reference.components import forward_of
+
+CONFIG = preset(
+    "tiny", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=7, value_size=5,
+    feed_forward_width=19, encoder_layers=1, decoder_layers=1, dropout_rate=0.4, attention_dropout_rate=0.3, hidden_dropout_rate=0.2,
+)  # fmt: skip
+RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate")
+GRADIENTS = [case for case in all_cases(grad=True) if forward_of(case.component)]
+
+
+@pytest.fixture(scope="module", params=PORTS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return Backend(request.param)
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("port", PORTS)
+def test_gradients_conform(port: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core, and every case in the other tier; XLA optimises nothing."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    cases = [case for case in GRADIENTS if case.core or whole]
+    results = runner.run(cases, [port], ["float32"])
+    assert [result for result in results if result.status not in ("pass", "empty")] == []
+    assert {result.case for result in results} == {case.id for case in cases}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden_by", ["mask", "bias", "both"])
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_a_row_without_keys_is_zero_and_passes_zero_gradient(backend: Backend, dtype: str, hidden_by: str, return_weights: bool) -> None:
+    rng, kind = np.random.default_rng(0), numpy_dtype(dtype)
+    query, key, value = (rng.standard_normal(shape).astype(kind) for shape in ((2, 3, 6, 8), (2, 7, 2, 8), (2, 7, 2, 5)))
+    mask, bias = np.ones((2, 1, 3, 7), bool), rng.standard_normal((2, 6, 3, 7))
+    mask[0, :, 1] = False
+    bias = {"mask": 0 * bias, "bias": np.where(mask, bias, -np.inf), "both": bias}[hidden_by].astype(kind)
+    mask = np.ones_like(mask) if hidden_by == "bias" else mask
+    attend = backend.part("attention").scaled_dot_product_attention
+
+    def attended(query: Any, key: Any, value: Any, bias: Any) -> Any:
+        found = attend(query, key, value, backend.weights.from_numpy(mask), bias, return_weights=return_weights)
+        return found[0] if return_weights else found
+
+    with backend.wide():
+        output, gradients = backend.gradients(attended, query, key, value, bias)
+    dquery, _, _, dbias = gradients
+    assert output.dtype == kind
+    assert not output[0, 1].any()
+    assert output[1].any()
+    assert all(np.isfinite(gradient.astype(float)).all() for gradient in gradients)
+    assert not dquery[0, 1].any()
+    assert dquery[1].any()
+    assert not dbias[0, :, 1].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_softmax_of_an_empty_row_is_zero_and_passes_zero_gradient(backend: Backend, dtype: str) -> None:
+    logits = np.random.default_rng(0).standard_normal((2, 3)).astype(numpy_dtype(dtype))
+    with backend.wide(), _nan_refused(backend):
+        mask = backend.weights.from_numpy(np.array([[True, False, True], [False] * 3]))
+        p, (gradient,) = backend.gradients(lambda x: backend.part("softmax").softmax(x, mask), logits)
+    assert not p[1].any()
+    assert not gradient[1].any()
+    assert gradient[0, 0]
+
+
+def _nan_refused(backend: Backend) -> Any:
+    if backend.name == "torch":
+        return backend.framework.autograd.set_detect_anomaly(True, check_nan=True)
+    return backend.framework.debug_nans(True) if backend.name == "jax" else contextlib.nullcontext()
+
+
+def called(backend: Backend, module: Any, *arrays: np.ndarray, training: bool, **more: Any) -> np.ndarray:
+    given = [backend.weights.from_numpy(array) for array in arrays]
+    if backend.name == "tf":
+        return backend.weights.to_numpy(module(*given, training=training, **more))
+    module.train() if training else module.eval()
+    return backend.weights.to_numpy(module(*given, **more))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("component", ["encoder", "decoder"])
+def test_every_site_drops_in_training_alone(backend: Backend, component: str, rate: str) -> None:
+    config = CONFIG.replace(**dict.fromkeys(RATES, 0.0) | {rate: 0.5})
+    rng, module = np.random.default_rng(0), backend.build(component, config)
+    shapes = parameters.shapes(config, component)
+    backend.weights.load(module, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}, config, component)
+    x = [rng.standard_normal((2, 5, 12)).astype(np.float32) for _ in range(1 + (component == "decoder"))]
+    expected = called(backend, module, *x, training=False)
+    first, second = (called(backend, module, *x, training=True) for _ in range(2))
+    assert not np.allclose(first, expected)
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(called(backend, module, *x, training=False), expected)
+
+
+def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(backend: Backend) -> None:
+    rng = np.random.default_rng(0)
+    model = backend.loaded(CONFIG, parameters.initialise(CONFIG, 0, np.float32))
+    ids = rng.integers(1, 23, (3, 7)), rng.integers(1, 23, (3, 5))
+    keep = {name: backend.weights.from_numpy(mask) for name, mask in parameters.flatten(sites.draw(CONFIG, 3, 7, 5, rng)).items()}
+    one = {name: mask for name, mask in keep.items() if "cross_attention.weights" in name}
+    evaluated, trained = (called(backend, model, *ids, training=training, keep=parameters.nest(keep)) for training in (False, True))
+    np.testing.assert_allclose(trained, evaluated, rtol=0, atol=1e-5)
+    evaluated, trained = (called(backend, model, *ids, training=training, keep=parameters.nest(one)) for training in (False, True))
+    plain = called(backend, model, *ids, training=False)
+    assert not np.allclose(evaluated, plain)
+    assert not np.allclose(trained, evaluated)
+
+
+def test_what_takes_no_keep_masks_does_not_cover_them(backend: Backend) -> None:
+    """A function of one argument stands for a user's module."""
+    x, keep = np.ones((1, 1, 12)), np.ones((1, 1, 12), bool)
+    inputs = {"x_btd": x, "keep.feed_forward_dropout": keep, "cotangent": x}
+    port = SimpleNamespace(components={"encoder_layer": lambda config, dtype: lambda x_btd: x_btd})
+    for component in ("encoder_layer", "encoder_layer_vjp"):
+        with pytest.raises(NotCovered, match="takes no keep masks"):
+            type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
