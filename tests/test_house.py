@@ -233,3 +233,13 @@ def test_every_decision_has_a_line_in_the_docs() -> None:
 
 def test_every_decision_in_the_docs_has_a_test_of_its_name() -> None:
     assert decisions() <= ids_with_a_test()
+
+
+def test_no_test_replaces_a_private_name() -> None:
+    """Tests check behaviour: what they need to replace is public."""
+    private = re.compile(r"(?:^|\.)_(?!_)\w*$")
+    for path in files("tests"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "patch", "object", "delattr"):
+                names = [argument.value for argument in node.args if isinstance(argument, ast.Constant) and isinstance(argument.value, str)]
+                assert not [name for name in names if private.search(name)], f"{path.relative_to(HOUSE)}:{node.lineno}"
