@@ -198,15 +198,19 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
         assert not result.incomparable or case.component.endswith("_vjp")
 
 
+IN_RANDOM_ORDERS = ("transformer_vjp/semillero", "encoder_vjp/pre_norm_no_final_norm", "training_loss_vjp/keep")
+
+
 @pytest.mark.parametrize("case", [each for each in EVERY if each.values[0].component not in statistics.RANDOM])
 def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
-    """In half-precision dtypes contractions are also rounded at random, up or down, which may cost more."""
+    """With random orders in the tolerance another one passes; four orders say within a factor of two what it costs."""
+    limit = 1 if case.id in IN_RANDOM_ORDERS else 2
     for dtype, seed in itertools.product(case.dtypes, (1001, 1002)):
         cast = case.at(dtype)
         with tolerance.order(shuffled(seed)):
             got = components.answer(cast)
         expected = near_ties.followed(cast, expect(cast), got)
-        assert max(compare(expected[name], got[name]).excess for name in expected) <= (2 if dtype.endswith("16") else 1), (dtype, seed)
+        assert max(compare(expected[name], got[name]).excess for name in expected) <= limit, (dtype, seed)
         assert not any(one.note for one in expected.values()), (dtype, seed)
 
 
