@@ -227,8 +227,8 @@ def _page(rows: Sequence[tuple[Defect, Naming, Naming]], pairs: Sequence[Naming]
     lines = [
         "# What diagnosis names",
         "",
-        "`make mutation` puts every defect of the catalogue into the reference, lets it answer the cases in a summation order of its own,",
-        "and asks diagnosis for a name from the outputs alone.",
+        "`make mutation` injects every defect of the catalogue into the reference, lets it answer the cases in a summation order of its",
+        "own, and asks diagnosis for a name from the outputs alone.",
         "",
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
         f"- From the whole model alone (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",

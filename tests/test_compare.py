@@ -9,7 +9,7 @@ from expectations import all_by_id, expect
 from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, near_ties, statistics, tolerance
+from rosettaformer.conformance.reference import components, near_ties, tolerance
 from rosettaformer.conformance.reference.orders import shuffled
 from rosettaformer.conformance.reference.tolerance import Expectation, ulp
 from rosettaformer.conformance.result import Result, judge
@@ -198,19 +198,19 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
         assert not result.incomparable or case.component.endswith("_vjp")
 
 
-IN_RANDOM_ORDERS = ("transformer_vjp/semillero", "encoder_vjp/pre_norm_no_final_norm", "training_loss_vjp/keep")
+HALF_TOO = ("transformer_vjp/semillero", "encoder_vjp/pre_norm_no_final_norm", "training_loss_vjp/keep")
 
 
-@pytest.mark.parametrize("case", [each for each in EVERY if each.values[0].component not in statistics.RANDOM])
+@pytest.mark.parametrize("case", [each for each in EVERY if each.values[0].component.endswith("_vjp")])
 def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
-    """With random orders in the tolerance another one passes; four orders say within a factor of two what it costs."""
-    limit = 1 if case.id in IN_RANDOM_ORDERS else 2
-    for dtype, seed in itertools.product(case.dtypes, (1001, 1002)):
+    """The tolerance of gradients has random orders in it, so another one passes; in half precision three models stand for all."""
+    dtypes = [dtype for dtype in case.dtypes if case.id in HALF_TOO or dtype in ("float64", "float32")]
+    for dtype, seed in itertools.product(dtypes, (1001, 1002)):
         cast = case.at(dtype)
         with tolerance.order(shuffled(seed)):
             got = components.answer(cast)
         expected = near_ties.followed(cast, expect(cast), got)
-        assert max(compare(expected[name], got[name]).excess for name in expected) <= limit, (dtype, seed)
+        assert max(compare(expected[name], got[name]).excess for name in expected) <= 1, (dtype, seed)
         assert not any(one.note for one in expected.values()), (dtype, seed)
 
 
