@@ -18,7 +18,7 @@ import safetensors.numpy
 from checkpoint_models import CHOICES, CONFIG, NAMES, random_parameters
 from forked import Forks, Outcome, forks
 from mutations import mutate
-from training_runs import MODEL, catalogue, train
+from training_runs import MODEL, TINY, catalogue
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
@@ -180,13 +180,19 @@ def _torch(path: Path) -> None:
 
 
 def _run(path: Path, command: Forks) -> None:
-    train(path, "--steps", 4, "--save-every", 2, "--sample", 1)
+    """A run, and what goes on from it, by the command as the tests run it: another process may sum in another order."""
+
+    def run(folder: Path, *line: object) -> Outcome:
+        found = command.run(*line, folder=folder)
+        assert found.code == 0, found
+        return found
+
+    run(path.parent, "train", "--out", path, *TINY, "--steps", 4, "--save-every", 2, "--sample", 1)
     (path / "lines.txt").write_text("abc\n\nhgf e\n")
     after = shutil.copytree(path, path.with_name("after"))
-    train(after, "--resume", "--steps", 6)
+    run(after, *RESUME)
     shutil.move(after, path / "after")
-    found = command.run(*TRANSLATE, folder=path)
-    assert found.code == 0, found
+    found = run(path, *TRANSLATE)
     (path / "translation.txt").write_text(found.out)
 
 
