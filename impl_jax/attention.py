@@ -73,21 +73,13 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        d, h, g, k, e, _ = config.sizes.values()
-
-        def projection(subscripts: str, kernel: tuple[int, ...], bias: tuple[int, ...], inputs: int) -> Projection:
-            axes = range(len(kernel))  # the fans of INIT are those of the unfused projection
-            return Projection(
-                subscripts, kernel, bias if config.attention_bias else None, dtype=dtype, param_dtype=param_dtype,
-                kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
-            )  # fmt: skip
-
-        self.query = projection("btd,dhk->bthk", (d, h, k), (h, k), inputs=1)
-        self.key = projection("bsd,dgk->bsgk", (d, g, k), (g, k), inputs=1)
-        self.value = projection("bsd,dge->bsge", (d, g, e), (g, e), inputs=1)
-        self.output = projection("bthe,hed->btd", (h, e, d), (d,), inputs=2)
+        sizes, bias = config.sizes, config.attention_bias
+        self.query = Projection("btd,dhk->bthk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.key = Projection("bsd,dgk->bsgk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.value = Projection("bsd,dge->bsge", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.output = Projection("bthe,hed->btd", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
-        self.width = d
+        self.width = config.model_width
 
     def __call__(
         self,
@@ -101,33 +93,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
-
-    def queries(self, query_btd: jax.Array) -> jax.Array:
-        """`x W^Q + b^Q`, `b t h k`."""
-        return self.query(query_btd)
-
-    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
-        return self.key(memory_bsd), self.value(memory_bsd)
-
-    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries, keys and values of self-attention."""
-        return self.queries(x_btd), *self.keys_and_values(x_btd)
-
-    def attend(
-        self,
-        query_bthk: jax.Array,
-        key_bsgk: jax.Array,
-        value_bsge: jax.Array,
-        mask_bhts: jax.Array | None = None,
-        bias_bhts: jax.Array | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
-        keep_bhts: jax.Array | None = None,
-    ) -> Output:
-        """The rest: the attention of these queries to these keys and values, and the output's projection."""
+        query_bthk, key_bsgk, value_bsge = self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd)
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))

@@ -84,10 +84,5 @@ def reorder(cache: Cache, row_b: jax.Array) -> Cache:
 
     This copies the whole cache. `beam_search` does without: its beams are queries of one row (`fast.beams.Beams`).
     """
-    source_mask_bs = cache["source_mask_bs"]
-    return {
-        **cache,
-        "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
-        "target_mask_bt": cache["target_mask_bt"][row_b],
-        "layers": jax.tree.map(lambda held: held[row_b], cache["layers"]),
-    }
+    of_rows = {name: held for name, held in cache.items() if name != "read"}
+    return {**cache, **jax.tree.map(lambda held: held[row_b], of_rows)}

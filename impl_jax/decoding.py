@@ -49,16 +49,13 @@ class Searcher:
         strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of the start token.
         Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
         """
-        strategy = Strategy.of(strategy, self._model.config)
-        return self._one_by_one(plan(strategy), strategy, source, prefix, source_mask_bs)
+        return self._one_by_one(Strategy.of(strategy, self._model.config), source, prefix, source_mask_bs)
 
     def sample(self, source: Any, strategy: Options, uniform_bn: Any, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then `draw` (SAMPLE)."""
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
         checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
-        if not strategy.temperature:
-            return self._one_by_one(plan(strategy), strategy, source, prefix, source_mask_bs)
-        return self._one_by_one(plan(strategy, drawn=True), strategy, source, prefix, source_mask_bs, uniform_bn)
+        return self._one_by_one(strategy, source, prefix, source_mask_bs, uniform_bn if strategy.temperature else None)
 
     def beam_search(self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None) -> Answers:
         """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`: token_bwn `b w n`, best first, and score_bw (BEAM).
@@ -70,8 +67,9 @@ class Searcher:
         token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
         return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(found["score_bw"][:, : strategy.n_best])}
 
-    def _one_by_one(self, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
-        found = self._run(search.one_by_one, chosen, strategy, *given)
+    def _one_by_one(self, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, uniform_bn: Any = None) -> Answers:
+        chosen = plan(strategy, drawn=uniform_bn is not None)
+        found = self._run(search.one_by_one, chosen, strategy, source, prefix, source_mask_bs, uniform_bn)
         return {name: jax.device_put(found[name][:, : strategy.max_new_tokens]) for name in ("token_bn", "log_p_bn")}
 
     def _run(self, program: Any, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *given: Any) -> dict[str, np.ndarray]:

@@ -40,17 +40,10 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        d, f = config.model_width, config.feed_forward_width
-
-        def projection(subscripts: str, inputs: int, outputs: int) -> Projection:
-            return Projection(
-                subscripts, (inputs, outputs), (outputs,), dtype=dtype, param_dtype=param_dtype,
-                kernel_init=nnx.initializers.xavier_uniform(), rngs=rngs,
-            )  # fmt: skip
-
-        self.hidden, self.output = projection("btd,df->btf", d, f), projection("btf,fd->btd", f, d)
+        self.hidden = Projection("btd,df->btf", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.output = Projection("btf,fd->btd", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
-        self.activation_name, self.width = config.activation, d
+        self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.width)

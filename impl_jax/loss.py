@@ -31,20 +31,13 @@ def cross_entropy(
     are not made. Logits that do not count are replaced before they are used, so that no infinity among them reaches the gradient. A traced
     total, and the labels in a traced program, are not checked.
     """
-    label_bt, mask_bt, count = _checked(logits_btv, label_bt, mask_bt, smoothing, total)
+    known = None if total is None or is_traced(total) else int(total)
+    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *id_bounds(label_bt))
+    label_bt, mask_bt = jnp.asarray(label_bt), jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
+    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
+    count = jnp.maximum(mask_bt.sum() if total is None else total, 1)
     x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)
     loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * jnp.take_along_axis(x_btv, label_bt[..., None], axis=-1)[..., 0]
     if smoothing:
         loss_bt -= smoothing * x_btv.mean(axis=-1)
     return (jnp.sum(loss_bt, where=mask_bt) / count.astype(x_btv.dtype)).astype(logits_btv.dtype)
-
-
-def _checked(
-    logits_btv: jax.Array, label_bt: jax.Array, mask_bt: jax.Array | None, smoothing: float, total: jax.Array | int | None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The labels, the mask and the total, which is at least 1. Raises ValueError on what does not fit, as far as it is concrete."""
-    known = None if total is None or is_traced(total) else int(total)
-    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *id_bounds(label_bt))
-    mask_bt = jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
-    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
-    return jnp.asarray(label_bt), mask_bt, jnp.maximum(mask_bt.sum() if total is None else total, 1)

@@ -1,7 +1,9 @@
 """What the judge calls: every component of the port, built from a config."""
 
 import functools
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,29 +41,29 @@ __all__ = ["compiled", "components", "framework", "modes", "weights"]
 Builder = Callable[[TransformerConfig, Dtype], Callable[..., Any]]
 
 
-def _function(function: Callable[..., Any]) -> Builder:
-    return lambda config, dtype: function
+@functools.cache  # of shapes, no arrays; tracing the draws takes half of the Python time of a case
+def _abstract(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: np.dtype) -> Any:
+    return nnx.split(nnx.eval_shape(lambda: build(config, param_dtype=dtype, rngs=nnx.Rngs(0))))
 
 
-def _blank(build: Callable[[TransformerConfig, Dtype, nnx.Rngs], nnx.Module]) -> Callable[[TransformerConfig, Dtype], Any]:
+def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: Dtype) -> Any:
     """A module of zeros: the judge loads the parameters, and drawing random ones first would compile a program for every shape."""
+    graph, state = _abstract(build, config, jnp.dtype(dtype))
+    seeds = itertools.count()
 
-    @functools.cache  # tracing the draws takes half of the Python time of a case
-    def abstract(config: TransformerConfig, dtype: np.dtype) -> Any:
-        return nnx.split(nnx.eval_shape(lambda: build(config, dtype, nnx.Rngs(0))))
+    def filled(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key(next(seeds)) if is_key else from_numpy(np.zeros(leaf.shape, leaf.dtype))
 
-    def builder(config: TransformerConfig, dtype: Dtype) -> nnx.Module:
-        graph, state = abstract(config, jnp.dtype(dtype))
-        leaves, structure = jax.tree.flatten(state)
-        return nnx.merge(graph, jax.tree.unflatten(structure, [_zeros(leaf, seed) for seed, leaf in enumerate(leaves)]))
-
-    return builder
+    return nnx.merge(graph, jax.tree.map(filled, state))
 
 
-def _zeros(leaf: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.key(seed)
-    return from_numpy(np.zeros(leaf.shape, leaf.dtype))
+def _embedding(config: TransformerConfig, **options: Any) -> Embedding:
+    return Embedding(config.source_vocabulary, config.model_width, config.scale_embedding, **options)
+
+
+def _logits(config: TransformerConfig, **options: Any) -> Logits:
+    return Logits(config.model_width, config.target_vocabulary, config.output_bias, **options)
 
 
 def _adam(
@@ -75,68 +77,51 @@ def _adam(
     return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
 
 
-def _of_model(function: Callable[..., Any]) -> Builder:
-    return lambda config, dtype: functools.partial(function, _transformer(config, dtype))
+def _search(model: Transformer, search: Callable[..., Any], *args: Any, compiled: bool = True, **kwargs: Any) -> dict[str, jax.Array]:
+    return search(Searcher(model, compiled=compiled), *args, **kwargs)
 
 
-def _search(name: str) -> Builder:
-    def search(model: Transformer, *args: Any, compiled: bool = True, **kwargs: Any) -> dict[str, jax.Array]:
-        return getattr(Searcher(model, compiled=compiled), name)(*args, **kwargs)
-
-    return _of_model(search)
-
-
-def _initialise(config: TransformerConfig, dtype: Dtype) -> Callable[[int], dict[str, jax.Array]]:
-    def initialise(seed: int) -> dict[str, jax.Array]:
-        model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
-        return {".".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}
-
-    return initialise
+def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str, jax.Array]:
+    model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
+    return {".".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}
 
 
 framework = "jax"
 modes = ("compiled", "eager")
-_transformer = _blank(lambda config, dtype, rngs: Transformer(config, param_dtype=dtype, rngs=rngs))
 weights = TABLE
 components: dict[str, Builder] = {
-    "embedding": _blank(
-        lambda config, dtype, rngs: Embedding(
-            config.source_vocabulary, config.model_width, config.scale_embedding, param_dtype=dtype, rngs=rngs
-        )
-    ),
-    "token_positions": _function(token_positions),
-    "positional_encoding": lambda config, dtype: functools.partial(positional_encoding, width=config.model_width, dtype=dtype),
-    "token_mask": lambda config, dtype: functools.partial(token_mask, padding_id=config.padding_id),
-    "padding_mask": _function(padding_mask),
-    "causal_mask": _function(causal_mask),
-    "combine_masks": _function(combine_masks),
-    "softmax": _function(softmax),
-    "scaled_dot_product_attention": _function(scaled_dot_product_attention),
-    "multi_head_attention": _blank(lambda config, dtype, rngs: MultiHeadAttention(config, param_dtype=dtype, rngs=rngs)),
-    "activation": lambda config, dtype: functools.partial(activation, name=config.activation),
-    "feed_forward": _blank(lambda config, dtype, rngs: FeedForward(config, param_dtype=dtype, rngs=rngs)),
+    "embedding": partial(_blank, _embedding),
+    "token_positions": lambda config, dtype: token_positions,
+    "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
+    "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
+    "padding_mask": lambda config, dtype: padding_mask,
+    "causal_mask": lambda config, dtype: causal_mask,
+    "combine_masks": lambda config, dtype: combine_masks,
+    "softmax": lambda config, dtype: softmax,
+    "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
+    "multi_head_attention": partial(_blank, MultiHeadAttention),
+    "activation": lambda config, dtype: partial(activation, name=config.activation),
+    "feed_forward": partial(_blank, FeedForward),
     "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon, param_dtype=dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": _blank(lambda config, dtype, rngs: EncoderLayer(config, param_dtype=dtype, rngs=rngs)),
-    "decoder_layer": _blank(lambda config, dtype, rngs: DecoderLayer(config, param_dtype=dtype, rngs=rngs)),
-    "encoder": _blank(lambda config, dtype, rngs: Encoder(config, param_dtype=dtype, rngs=rngs)),
-    "decoder": _blank(lambda config, dtype, rngs: Decoder(config, param_dtype=dtype, rngs=rngs)),
-    "logits": _blank(
-        lambda config, dtype, rngs: Logits(config.model_width, config.target_vocabulary, config.output_bias, param_dtype=dtype, rngs=rngs)
-    ),
-    "transformer": _transformer,
-    "decode_in_steps": _of_model(decode_in_steps),
-    "penalise": _function(penalise),
-    "truncate": _function(truncate),
-    "draw": _function(draw),
-    "greedy_search": _search("greedy_search"),
-    "sample": _search("sample"),
-    "beam_search": _search("beam_search"),
-    "cross_entropy": _function(cross_entropy),
-    "training_loss": lambda config, dtype: _transformer(config, dtype).training_loss,
-    "adam": _function(_adam),
-    "clip_global_norm": _function(clip_global_norm),
-    "noam": lambda config, dtype: functools.partial(noam, width=config.model_width, dtype=dtype),
-    "initialise": _initialise,
+    "encoder_layer": partial(_blank, EncoderLayer),
+    "decoder_layer": partial(_blank, DecoderLayer),
+    "encoder": partial(_blank, Encoder),
+    "decoder": partial(_blank, Decoder),
+    "logits": partial(_blank, _logits),
+    "transformer": partial(_blank, Transformer),
+    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, _blank(Transformer, config, dtype)),
+    "penalise": lambda config, dtype: penalise,
+    "truncate": lambda config, dtype: truncate,
+    "draw": lambda config, dtype: draw,
+    "greedy_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.greedy_search),
+    "sample": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.sample),
+    "beam_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.beam_search),
+    "cross_entropy": lambda config, dtype: cross_entropy,
+    "training_loss": lambda config, dtype: _blank(Transformer, config, dtype).training_loss,
+    "adam": lambda config, dtype: _adam,
+    "clip_global_norm": lambda config, dtype: clip_global_norm,
+    "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
+    "initialise": lambda config, dtype: partial(_initialise, config, dtype),
     "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x),
 }

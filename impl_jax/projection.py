@@ -1,10 +1,13 @@
 """The affine map of every projection."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.typing import Dtype
 
 from .precision import upcast_half
 
@@ -12,10 +15,22 @@ __all__ = ["Projection", "add_bias"]
 
 
 class Projection(nnx.Einsum):
-    """`y = x W + b`, the contraction being that of the axis letters.
+    """`y = x W + b`, the contraction being that of the axis letters, and the sizes of W and b those that its letters have.
 
-    `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`.
+    `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`. A letter of W that the result lacks is contracted,
+    and stands before the others; the fans of the initial kernel (INIT) follow from that.
     """
+
+    def __init__(
+        self, subscripts: str, sizes: Mapping[str, int], bias: bool = True, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        _, letters, result = re.split(",|->", subscripts)
+        shape, axes, inputs = tuple(sizes[letter] for letter in letters), range(len(letters)), len({*letters} - {*result})
+        super().__init__(
+            subscripts, shape, shape[inputs:] if bias else None, dtype=dtype, param_dtype=param_dtype,
+            kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
+        )  # fmt: skip
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
         bias: Any = None if self.bias is None else self.bias[...]

@@ -1,6 +1,7 @@
 """Training: one step of the recipe as one program."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -53,28 +54,19 @@ class Trainer:
         self._device, self._name, self._compiled = framework.device(device), device, compiled
         self._searcher: Searcher | None = None  # of the parameters as they are now
         with self._settings():
-            model = _blank(config, self._dtype, seed)
-            weights.load(model, parameters, config)
+            model: Transformer = _blank(config, self._dtype, seed)
             self._shapes = nnx.eval_shape(lambda: model)
+            weights.load(model, parameters, config)
             self._graph, self._parameters, *self._random = nnx.split(model, nnx.Param, nnx.RngCount, nnx.RngKey)
-            model.eval()
             # Committed to the device, as what the step returns is: otherwise its second call would compile anew.
             self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
             self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
-            self._evaluate = jax.jit(_evaluation(nnx.split(model)[0], self._random))
+            self._evaluate = jax.jit(functools.partial(_evaluate, self._graph, self._random))
 
     @property
     def graphs(self) -> int:
         """How many programs have been compiled for the training step."""
         return graphs(self._step)
-
-    @property
-    def searcher(self) -> Searcher:
-        """The searches of the parameters as they are now, which are copied once after each change."""
-        if self._searcher is None:
-            with self._settings():
-                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
-        return self._searcher
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
@@ -131,8 +123,11 @@ class Trainer:
         self._shapes.check_ids(source, target)
 
     def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+        """By the searcher of the parameters as they are now, which are copied once after each change."""
         with self._settings():
-            return {name: weights.to_numpy(array) for name, array in getattr(self.searcher, search)(source, strategy).items()}
+            if self._searcher is None:
+                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
+            return {name: weights.to_numpy(array) for name, array in getattr(self._searcher, search)(source, strategy).items()}
 
     def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
         module = self._module(self._parameters)
@@ -158,16 +153,12 @@ def moments(state: Any) -> dict[str, Any]:
     return {"first_moment": optax.tree.get(state, "mu"), "second_moment": optax.tree.get(state, "nu")}
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _blank(config: TransformerConfig, dtype: np.dtype, seed: int) -> Transformer:
     """A model of zeros with the random streams of the seed: a program does not compute the random parameters that it does not return."""
-
-    @nnx.jit
-    def blank() -> Transformer:
-        model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
-        nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
-        return model
-
-    return blank()
+    model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
+    nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
+    return model
 
 
 def _optimizer(recipe: Recipe, learning_rate: Any) -> optax.GradientTransformationExtraArgs:
@@ -210,10 +201,8 @@ def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, step
     return jax.lax.scan(add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts))[0]
 
 
-def _evaluation(graph: Any, random: list[Any]) -> Callable[..., Any]:
-    """The program of an evaluation: (parameters, source, target) -> the sum of the losses of all labels."""
-
-    def evaluate(parameters: nnx.State, source: jax.Array, target: jax.Array) -> jax.Array:
-        return nnx.merge(graph, parameters, *random).training_loss(source, target, total=1)
-
-    return evaluate
+def _evaluate(graph: Any, random: list[Any], parameters: nnx.State, source: jax.Array, target: jax.Array) -> jax.Array:
+    """The sum of the losses of all labels, in evaluation mode."""
+    model = nnx.merge(graph, parameters, *random)
+    model.eval()
+    return model.training_loss(source, target, total=1)

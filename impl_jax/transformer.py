@@ -64,14 +64,7 @@ class Transformer(nnx.Module):
         """The embedding of the target: the source's own where they share it."""
         return self.target_embedding or self.source_embedding
 
-    def check_ids(
-        self,
-        source: jax.Array,
-        target: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        target_mask_bt: jax.Array | None = None,
-        keep: Tree | None = None,
-    ) -> None:
+    def check_ids(self, source: jax.Array, target: jax.Array, **others: Any) -> None:
         """Raises ValueError on tokens that a call with the same arguments refuses: `compiled` calls this before its program."""
         self.source_embedding.check_ids(source)
         self.decoder_embedding.check_ids(target)

@@ -99,11 +99,8 @@ def _variables(
 def _walk(node: Any, path: str) -> Any:
     """What stands at a dotted path of attributes, keys and indices; None where it leads nowhere."""
     for part in path.split("."):
-        if hasattr(node, part):
-            node = getattr(node, part)
-        else:
-            try:
-                node = node[int(part) if part.isdigit() else part]
-            except (IndexError, KeyError, TypeError):
-                return None
+        try:
+            node = getattr(node, part) if hasattr(node, part) else node[int(part) if part.isdigit() else part]
+        except (IndexError, KeyError, TypeError):
+            return None
     return node

@@ -20,19 +20,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
     before the program, which cannot raise.
     """
-    owner = function if isinstance(function, nnx.Module) else getattr(function, "__self__", None)
+    owner = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature = inspect.signature(function)
     graph, state = nnx.split(module)
-    variables, structure = _variables(state), jax.tree.structure(state)
+    variables, structure = nnx.to_flat_state(state).leaves, jax.tree.structure(state)
     check_ids = getattr(function, "check_ids", None)
 
     @functools.partial(jax.jit, static_argnums=2)
     def program(before: list[Any], arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:
         merged = nnx.merge(graph, jax.tree.unflatten(structure, before))
         output = (function if module is None else getattr(merged, name))(**arrays, **dict(plain))
-        after = [variable.get_raw_value() for variable in _variables(nnx.state(merged))]
+        after = jax.tree.leaves(nnx.state(merged))
         return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -57,11 +57,6 @@ def graphs(*functions: Any) -> int:
     JAX counts them under a private name alone.
     """
     return sum(function._cache_size() for function in functions)
-
-
-def _variables(state: Any) -> list[nnx.Variable[Any]]:
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
-    return [leaf for leaf in leaves if isinstance(leaf, nnx.Variable)]
 
 
 def _holds_arrays(value: Any) -> bool:

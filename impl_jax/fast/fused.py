@@ -14,29 +14,15 @@ from .projection import SMALL, FusedProjection
 __all__ = ["FusedAttention", "fused"]
 
 
-class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
-
-    query: Any
-    output: Any
+class FusedAttention(nnx.Module):
+    """The projections of an attention, query, key and value as one product (self-attention), or key and value (cross-attention)."""
 
     def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
         if of_itself:
             self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
         else:
             self.query, self.key_value = FusedProjection(attention.query), FusedProjection(attention.key, attention.value)
-        self.output, self.weights_dropout = FusedProjection(attention.output, inputs=2), attention.weights_dropout
-
-    def queries(self, query_btd: jax.Array) -> jax.Array:
-        return self.query.separate(query_btd)[0]
-
-    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return key_bsgk, value_bsge
-
-    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
-        return query_bthk, key_btgk, value_btge
+        self.output = FusedProjection(attention.output, inputs=2)
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
@@ -53,7 +39,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     copy: Any = nnx.clone(model)
     copy.eval()
     if dtype is not None:
-        _round(copy, dtype)
+        nnx.update(copy, jax.tree.map(lambda x: x.astype(dtype), nnx.state(copy, nnx.Param)))
+        copy.set_attributes(dtype=dtype)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=True)
         layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
@@ -64,11 +51,3 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     if hasattr(copy.logits, "kernel"):
         copy.logits = FusedProjection(copy.logits)
     return copy
-
-
-def _round(model: Transformer, dtype: Dtype) -> None:
-    for _, node in nnx.iter_graph(model):
-        if isinstance(node, nnx.Param):
-            node.set_value(node.get_value().astype(dtype))
-        elif isinstance(node, nnx.Module) and hasattr(node, "dtype"):
-            node.dtype = dtype
