@@ -1,6 +1,8 @@
 """Inverted dropout (DROPOUT)."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,8 @@ from reference_numpy import checks
 from .precision import upcast_half
 
 __all__ = ["Dropout"]
+
+Tree = Mapping[str, Any]  # keep masks by site
 
 
 class Dropout(nnx.Dropout):

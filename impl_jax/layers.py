@@ -1,6 +1,5 @@
 """Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,13 +10,11 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
-from .dropout import Dropout
+from .dropout import Dropout, Tree
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
-
-Tree = Mapping[str, Any]
 
 
 class EncoderLayer(nnx.Module):

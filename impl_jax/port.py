@@ -1,9 +1,8 @@
 """What the judge calls: every component of the port, built from a config."""
 
-import functools
 import itertools
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -41,7 +40,7 @@ __all__ = ["compiled", "components", "framework", "modes", "weights"]
 Builder = Callable[[TransformerConfig, Dtype], Callable[..., Any]]
 
 
-@functools.cache  # of shapes, no arrays; tracing the draws takes half of the Python time of a case
+@cache  # of shapes, no arrays; tracing the draws takes half of the Python time of a case
 def _abstract(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: np.dtype) -> Any:
     return nnx.split(nnx.eval_shape(lambda: build(config, param_dtype=dtype, rngs=nnx.Rngs(0))))
 
@@ -56,14 +55,6 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
         return jax.random.key(next(seeds)) if is_key else from_numpy(np.zeros(leaf.shape, leaf.dtype))
 
     return nnx.merge(graph, jax.tree.map(filled, state))
-
-
-def _embedding(config: TransformerConfig, **options: Any) -> Embedding:
-    return Embedding(config.source_vocabulary, config.model_width, config.scale_embedding, **options)
-
-
-def _logits(config: TransformerConfig, **options: Any) -> Logits:
-    return Logits(config.model_width, config.target_vocabulary, config.output_bias, **options)
 
 
 def _adam(
@@ -90,7 +81,9 @@ framework = "jax"
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {
-    "embedding": partial(_blank, _embedding),
+    "embedding": partial(
+        _blank, lambda config, **own: Embedding(config.source_vocabulary, config.model_width, config.scale_embedding, **own)
+    ),
     "token_positions": lambda config, dtype: token_positions,
     "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
@@ -108,7 +101,7 @@ components: dict[str, Builder] = {
     "decoder_layer": partial(_blank, DecoderLayer),
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
-    "logits": partial(_blank, _logits),
+    "logits": partial(_blank, lambda config, **own: Logits(config.model_width, config.target_vocabulary, config.output_bias, **own)),
     "transformer": partial(_blank, Transformer),
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, _blank(Transformer, config, dtype)),
     "penalise": lambda config, dtype: penalise,

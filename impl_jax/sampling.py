@@ -110,10 +110,8 @@ def _check_truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int 
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
-    if not is_traced(uniform_b):
-        bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
-        checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
+    bounds = [] if is_traced(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
     _check_truncate(logits_bv)
 
 

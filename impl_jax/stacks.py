@@ -1,8 +1,5 @@
 """Encoder and decoder: stacks of layers, with a final norm where the config has one."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,13 +7,11 @@ from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig
 
-from .dropout import Dropout
+from .dropout import Dropout, Tree
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
 __all__ = ["Decoder", "Encoder"]
-
-Tree = Mapping[str, Any]
 
 
 class Encoder(nnx.Module):

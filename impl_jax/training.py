@@ -18,6 +18,7 @@ from reference_numpy.strategy import Strategy
 
 from . import framework, weights
 from .decoding import Searcher
+from .dropout import Tree
 from .fast.compiled import graphs
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
@@ -25,8 +26,6 @@ from .schedule import noam
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
-
-Tree = Mapping[str, Any]
 
 
 class Trainer:

@@ -1,6 +1,5 @@
 """The whole Transformer: embeddings, encoder, decoder and logits."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
+from .dropout import Tree
 from .embedding import Embedding, Logits
 from .framework import take_rows
 from .loss import cross_entropy, teacher_forcing
@@ -19,8 +19,6 @@ from .positional_encoding import positional_encoding, token_positions
 from .stacks import Decoder, Encoder
 
 __all__ = ["Transformer"]
-
-Tree = Mapping[str, Any]
 
 
 class Transformer(nnx.Module):

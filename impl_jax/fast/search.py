@@ -34,7 +34,10 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
     """Greedy search; with uniform numbers, sampling."""
     model = jax.tree.unflatten(structure, leaves)
 
-    def choose(answer: Answer, logits_bv: jax.Array, log_p_bv: jax.Array) -> Answer:
+    def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
+        answer, cache, valid = state
+        logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
+        logits_bv, log_p_bv, valid = _checked(request, logits_b1v[:, 0], valid)
         scores_bv = _penalised(plan, model, request, answer.token_bn, answer.step, logits_bv)
         token_b = _chosen(plan, request, scores_bv, answer.step)
         # Where no token may follow, the answer ends.
@@ -45,13 +48,7 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
             jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
             for old, new in ((answer.token_bn, token_b), (answer.log_p_bn, log_p_b))
         )
-        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == request.end_id))
-
-    def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
-        answer, cache, valid = state
-        logits_b1v, cache = decode_step(model, answer.token_b[:, None], cache)
-        logits_bv, log_p_bv, valid = _checked(request, logits_b1v[:, 0], valid)
-        return choose(answer, logits_bv, log_p_bv), cache, valid
+        return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == request.end_id)), cache, valid
 
     cache, dtype = _after_prefix(model, request, plan.room)
     token_bn = jnp.full((len(request.source), plan.room), request.pad_id, int)
