@@ -19,7 +19,6 @@ from reference_numpy.strategy import Strategy
 from . import framework, weights
 from .decoding import Searcher
 from .dropout import Tree
-from .fast.compiled import graphs
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
 from .schedule import noam
@@ -61,11 +60,6 @@ class Trainer:
             self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
             self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
             self._evaluate = jax.jit(functools.partial(_evaluate, self._graph, self._random))
-
-    @property
-    def graphs(self) -> int:
-        """How many programs have been compiled for the training step."""
-        return graphs(self._step)
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
