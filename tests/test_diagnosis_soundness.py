@@ -107,7 +107,7 @@ def test_noise_and_constants_are_equalled_by_no_pair_with_a_rounding_defect(id_:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("id_", "dtype"), zip([*DEFECTS, *SETTINGS], itertools.cycle(DTYPES), strict=False))
+@pytest.mark.parametrize(("id_", "dtype"), [*zip([*DEFECTS, *SETTINGS], itertools.cycle(DTYPES), strict=False)])
 def test_noise_and_constants_are_equalled_by_nothing_with_a_defect_of_rounding(id_: str, dtype: str) -> None:
     one = (DEFECTS | SETTINGS)[id_]
     probes = _probes(one, dtype, 1 if _dear(one) else 3)
