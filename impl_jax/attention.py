@@ -93,7 +93,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        query_bthk, key_bsgk, value_bsge = self.query(query_btd), self.key(memory_bsd), self.value(memory_bsd)
+        key_bsgk, value_bsge, query_bthk = self.key(memory_bsd), self.value(memory_bsd), self.query(query_btd)
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
