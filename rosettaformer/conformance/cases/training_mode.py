@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, parameters, sites
 
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .transformer import ONE_LAYER, ids
+from .transformer import ONE_LAYER, tokens
 
 __all__ = ["cases"]
 
@@ -77,11 +77,7 @@ def _model(
     build: Builder, name: str, config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, only: tuple[str, ...] = ()
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}
-    tokens = {
-        "source": ids("source", config.source_vocabulary, config.padding_id, source_mask),
-        "target": ids("target", config.target_vocabulary, config.padding_id, target_mask),
-    }
-    return build.make("transformer", name, config, CATCHES, since=2, **tokens, **_named(masks))
+    return build.make("transformer", name, config, CATCHES, since=2, **tokens(config, source_mask, target_mask), **_named(masks))
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:
