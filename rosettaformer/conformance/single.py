@@ -1,15 +1,13 @@
 """One case at a time: a port's process that stays open between them."""
 
 import time
-from typing import Any
 
 from ..processes import cores
 from .cases import all_cases
-from .hidden import Hidden, marked
-from .reference import near_ties
+from .hidden import Hidden
 from .reference.store import Store
 from .result import Result, judge
-from .runner import open_worker, unable
+from .runner import Question, open_worker, unable
 
 __all__ = ["Single"]
 
@@ -44,17 +42,12 @@ class Single:
         status, reason = self.unable(case_id, dtype, mode)
         if status:
             return Result(case_id, case_id.partition("/")[0], self._port, dtype, "cpu", mode, status, reason)
-        case, mode = self._cases[case_id], mode or self._about["modes"][0]
-        row: dict[str, Any] = {"case": case_id, "component": case.component, "port": self._port, "since": case.since}
-        row |= {"dtype": dtype, "device": "cpu", "mode": mode}
+        question = Question(self._cases[case_id], self._hidden, dtype, "cpu", mode or self._about["modes"][0])
         started = time.monotonic()
-        kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
-        row["seconds"] = time.monotonic() - started
-        if kind != "outputs":
-            return judge(row, kind, answer, {})
-        asked = case.at(dtype)
-        expected = near_ties.followed(asked, self._store.expect(asked), answer)
-        return judge(row, kind, answer, marked(expected, self._hidden.reason(case)))
+        kind, answer = self._worker.ask(question.case.at(dtype, "cpu", question.mode), limit)
+        row = question.row(self._port) | {"seconds": time.monotonic() - started}
+        expected = question.followed(question.expected(self._store), answer) if kind == "outputs" else {}
+        return judge(row, kind, answer, expected)
 
     def close(self) -> None:
         """Ends the port's process."""

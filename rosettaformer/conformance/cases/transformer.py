@@ -53,11 +53,11 @@ def cases(build: Builder) -> Iterator[Case]:
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
     """A case of the whole model with random ids; the masks, of source and target, say where padding stands."""
-    drawn = tokens(config, *masks) if masks else tokens(config, np.ones((B, S), bool), np.ones((B, T), bool), f"{name} ")
+    drawn = tokens(config, *masks) if masks else tokens(config, np.ones((B, S), bool), np.ones((B, T), bool), name=f"{name} ")
     return build.make("transformer", name, config, catches, **(drawn | inputs))
 
 
-def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, name: str = "") -> dict[str, np.ndarray]:
+def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, *, name: str = "") -> dict[str, np.ndarray]:
     """The ids of a source and a target, padding where the masks are False."""
     return {
         "source": ids(f"{name}source", config.source_vocabulary, config.padding_id, source_mask),

@@ -9,8 +9,8 @@ import numpy as np
 
 from reference_numpy import parameters
 
-from ..case import Case, numpy_dtype
-from ..reference.components import COMPONENTS, forward_of, model_of
+from ..case import Case
+from ..reference.components import forward_of, model_of, settings
 
 __all__ = ["condition"]
 
@@ -79,7 +79,7 @@ def _sizes(case: Case) -> dict[str, int]:
             sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
         else:
             sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
-    taken = COMPONENTS[case.component][1](case.config, numpy_dtype(case.dtype))  # by the component's function from the config
+    taken = settings(case.component, case.config, case.dtype)  # by the component's function from the config
     return sizes | {name: value for name, value in taken.items() if type(value) is int} | _config_sizes(case)
 
 
