@@ -1,6 +1,5 @@
 """Which part of a model is which of the reference: submodules by path, a module's inputs by shape."""
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,6 @@ import numpy as np
 
 from ...case import Case
 from ...reference import trace
-from ...reference.components import model_of
 from ..port import NotCovered
 
 __all__ = [
@@ -27,7 +25,6 @@ __all__ = [
     "submodules",
     "transposed",
     "walk",
-    "whole",
 ]
 
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
@@ -144,11 +141,6 @@ def compiles_itself(function: Callable[..., Any]) -> bool:
         return "compiled" in inspect.signature(function).parameters
     except ValueError:  # what is written in C may have none
         return False
-
-
-def whole(case: Case) -> Case:
-    """The case as one of the component that its parameters are declared for."""
-    return dataclasses.replace(case, component=model_of(case.component))
 
 
 def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
