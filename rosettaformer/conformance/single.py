@@ -20,22 +20,17 @@ class Single:
         self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
-        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
+        self.ready = kind == "ready"  # whether the port has started
+        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if self.ready else {}
         self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
-
-    @property
-    def ready(self) -> bool:
-        """Whether the port has started."""
-        return self._worker.greeting[0] == "ready"
 
     def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:
         """The status of what the port is not asked and the reason, or nothing."""
-        kind, about = self._worker.greeting
-        if kind != "ready":
-            return kind, about
-        if mode and mode not in about["modes"]:
+        if not self.ready:
+            return self._worker.greeting
+        if mode and mode not in self._about["modes"]:
             return "not covered", f"the port has no mode {mode}"
-        return unable(self._cases[case_id], dtype, "cpu", about)
+        return unable(self._cases[case_id], dtype, "cpu", self._about)
 
     def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
         """What becomes of the case, as the port is asked it, within so many seconds."""

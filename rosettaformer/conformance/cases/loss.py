@@ -29,7 +29,7 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
     some = np.where(left_padding(B, T), label, 0)  # a row of nothing but padding
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
-        given = {"logits_btv": (B, T, V), "label_bt": label} | inputs
+        given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs
         return build.make("cross_entropy", name, build.config(), catches, since=2, **given)
 
     yield case("plain")

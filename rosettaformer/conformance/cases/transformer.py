@@ -57,7 +57,7 @@ def _model(build: Builder, name: str, config: TransformerConfig, catches: str = 
     return build.make("transformer", name, config, catches, **(drawn | inputs))
 
 
-def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, *, name: str = "") -> dict[str, np.ndarray]:
+def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, *, name: str = "") -> dict[str, Any]:
     """The ids of a source and a target, padding where the masks are False."""
     return {
         "source": ids(f"{name}source", config.source_vocabulary, config.padding_id, source_mask),

@@ -12,7 +12,8 @@ from ..reference.components import COMPONENTS
 __all__ = ["START", "problem"]
 
 START = "start"  # the method to which the greeting is the answer
-REASONS = ("error", "not covered", "unsupported")  # kinds that belong to every answer but the greeting, with a text
+OTHERS = ("error", "not covered", "unsupported")  # the kinds that are a reason, with a text, of any method but these
+REASONS = {START: ("missing", "error"), "answer": (*OTHERS, "differs")}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
@@ -31,25 +32,13 @@ def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
     kind, value = answer
     if kind in ("crash", "hang"):
         return ""
-    if method == START:
-        return _greeting(kind, value)
-    if kind in (*REASONS, *(["differs"] if method == "answer" else [])):
+    if kind in REASONS.get(method, OTHERS):
         return "" if type(value) is str else f"{kind} without a reason"
-    if kind != "outputs":
+    if kind != ("ready" if method == START else "outputs"):
         return f"the kind {kind}"
     if method == "answer":
         return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"
-    if method == "trace":
-        return _trace(arguments[1], value)
-    return _about(value)
-
-
-def _greeting(kind: str, value: Any) -> str:
-    if kind == "ready":
-        return _about(value)
-    if kind not in ("missing", "error"):
-        return f"the kind {kind}"
-    return "" if type(value) is str else f"{kind} without a reason"
+    return _trace(arguments[1], value) if method == "trace" else _about(value)
 
 
 def _about(value: Any) -> str:

@@ -12,27 +12,9 @@ from ...case import Case
 from ...reference import trace
 from ..port import NotCovered
 
-__all__ = [
-    "Rows",
-    "assign",
-    "compiles_itself",
-    "leaves",
-    "mapped",
-    "of_other",
-    "own_paths",
-    "owner",
-    "refuse_keep",
-    "submodules",
-    "transposed",
-    "walk",
-]
+__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_keep", "submodules", "transposed", "walk"]
 
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
-
-
-def own_paths(port: Any) -> Rows:
-    """How a port's file says that the paths of its modules differ: its `module_paths`; files of suite versions up to 3 call them `taps`."""
-    return getattr(port, "module_paths", getattr(port, "taps", ()))
 
 
 def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Adapter(Base):
     def _gradients(self, case: Case) -> Named:
         function, inputs = self._built(case)
         cotangent, flat = inputs.pop("cotangent"), parameters.flatten(inputs)
-        leaves = {name: value.requires_grad_() for name, value in flat.items() if _is_floating(value)}
+        floating = {name: value for name, value in flat.items() if isinstance(value, torch.Tensor) and value.is_floating_point()}
+        leaves = {name: value.requires_grad_() for name, value in floating.items()}
         if isinstance(module := matching.owner(function), torch.nn.Module):
             module.requires_grad_()
         outputs = matching.leaves(self._in_mode(function, case)(**inputs))
@@ -126,10 +127,6 @@ class Adapter(Base):
             "devices": ["cpu", *cuda],
             "precision": torch.get_float32_matmul_precision(),
         }
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _pull(output: torch.Tensor, sought: list[torch.Tensor], cotangent: torch.Tensor) -> list[torch.Tensor]:
