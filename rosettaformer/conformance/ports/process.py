@@ -10,7 +10,7 @@ from typing import Any
 from ...processes import Answer, Child
 from ..case import Case
 from ..result import NOT_STARTED
-from . import answers, questions
+from . import messages
 from .port import PORTS
 
 __all__ = ["RESTARTS", "Process", "Worker"]
@@ -70,7 +70,7 @@ class Process(Worker):
 
     def _start(self) -> Answer:
         self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
-        kind, answer = self._answer(answers.START, (), self._start_limit)
+        kind, answer = self._answer(messages.START, (), self._start_limit)
         if kind == "crash" and self._quick:  # XLA ends a process whose flags it does not know
             self._quick = {}
             return self._start()
@@ -95,13 +95,13 @@ class Process(Worker):
             if kind != "ready":
                 self.left += self._child.close()
                 return "crash", f"the port's process did not start again: {why}"
-        self._child.ask(method, *questions.plain(arguments), limit=limit)
+        self._child.ask(method, *messages.plain(arguments), limit=limit)
         return self._answer(method, arguments, limit)
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
         """The next answer, which must be one to the question."""
         answer = self._child.answer(limit)
-        why = answers.problem(method, arguments, answer)
+        why = messages.problem(method, arguments, answer)
         return self._child.refuse(why) if why else answer
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The process of one port: `python -m rosettaformer.conformance.ports.server PORT`, asked by `process.Process`.
 
-A question is the name of a method of `Port` and its arguments (`questions`), and the answer a pair of its kind (outputs, differs, error,
-not covered, unsupported) and what belongs to it (`answers`).
+A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
+unsupported) and what belongs to it (`messages`).
 """
 
 import os
@@ -18,8 +18,8 @@ from ...processes.text import message, plain, words
 from ..case import Case
 from ..reference import statistics
 from ..reference.components import named_outputs
+from .messages import asked
 from .port import MissingBackend, NotCovered, Port, Unsupported
-from .questions import asked
 from .side_effects import SideEffects
 from .signature import hint
 

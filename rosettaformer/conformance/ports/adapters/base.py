@@ -15,8 +15,8 @@ from reference_numpy import layout, parameters
 
 from ...case import Case
 from ...reference.components import forward_of, model_of
+from ..messages import Force
 from ..port import Unsupported
-from ..questions import Force
 from . import matching
 from .tracing import Recorder, Tensors, intercepted
 

@@ -8,8 +8,8 @@ from unittest import mock
 
 import numpy as np
 
+from ..messages import Force
 from ..port import NotCovered, Unsupported
-from ..questions import Force
 from . import matching
 
 __all__ = ["Call", "Force", "Recorder", "Tensors", "intercepted"]
