@@ -115,8 +115,25 @@ class Adapter(Base):
                 gradients=gradients,
             )
 
-    def _watched(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
-        return _hooked(recorder)
+    @contextlib.contextmanager
+    def _watched(self, recorder: Recorder) -> Iterator[None]:
+        """Watches the modules through their hooks, which also turn off the fused paths of torch's own layers that skip their submodules."""
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+            return recorder.enter(module, args, kwargs) if recorder.awaits(module) else None
+
+        def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if recorder.is_open(module):
+                recorder.leave(output)
+
+        handles = []
+        for module in recorder.modules:
+            handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after, with_kwargs=True)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -138,24 +155,3 @@ def _pull(output: torch.Tensor, sought: list[torch.Tensor], cotangent: torch.Ten
         torch.zeros_like(tensor, requires_grad=False) if gradient is None else gradient.contiguous()
         for tensor, gradient in zip(sought, gradients, strict=True)
     ]
-
-
-@contextlib.contextmanager
-def _hooked(recorder: Recorder) -> Iterator[None]:
-    """Watches the modules through their hooks, which also turn off the fused paths of torch's own layers that skip their submodules."""
-
-    def before(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        return recorder.enter(module, args, kwargs) if recorder.awaits(module) else None
-
-    def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if recorder.is_open(module):
-            recorder.leave(output)
-
-    handles = []
-    for module in recorder.modules:
-        handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after, with_kwargs=True)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
