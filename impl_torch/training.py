@@ -91,11 +91,11 @@ class Trainer:
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now, eager, as every evaluation."""
-        return self._arrays(self._searcher().greedy_search(self._ids(source), strategy))
+        return self._found(Searcher.greedy_search, source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.beam_search` of the model as it is now, eager."""
-        return self._arrays(self._searcher().beam_search(self._ids(source), strategy))
+        return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
@@ -113,14 +113,10 @@ class Trainer:
             tensors["step"].fill_(steps)
         self.steps = steps
 
-    def _searcher(self) -> Searcher:
-        """A snapshot of the parameters as they are now; the last one, where they have not changed since."""
-        if self._snapshot is None:
-            self._snapshot = Searcher(self._model, compiled=False)
-        return self._snapshot
-
-    def _arrays(self, found: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+    def _found(self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """The search of a snapshot of the parameters as they are now; of the last one, where they have not changed since."""
+        self._snapshot = self._snapshot or Searcher(self._model)
+        return {name: weights.to_numpy(tensor) for name, tensor in search(self._snapshot, self._ids(source), strategy).items()}
 
     def _microbatches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Tensor, Tensor, Tree | None]]:
         """Source, target and keep masks of every part of the rows, on the device."""

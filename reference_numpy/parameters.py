@@ -5,7 +5,7 @@ A component's parameters are a nested mapping whose keys are the parts of the ca
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,13 @@ def axes(config: TransformerConfig, component: str = "transformer") -> Names:
 
     A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown component.
     """
-    declarations = {
-        "embedding": _embedding, "logits": _logits, "multi_head_attention": _multi_head_attention, "feed_forward": _feed_forward,
-        "layer_norm": _layer_norm, "encoder_layer": _encoder_layer, "decoder_layer": _decoder_layer, "encoder": _encoder,
-        "decoder": _decoder, "transformer": _transformer,
-    }  # fmt: skip
-    known("component", [component], declarations)
-    return declarations[component](config)
+    known("component", [component], _COMPONENTS)
+    return _COMPONENTS[component](config)
 
 
 def shapes(config: TransformerConfig, component: str = "transformer") -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a component, by canonical name."""
-    sizes = config.sizes
-    result = {}
+    result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
         vocabulary = config.source_vocabulary if name.startswith(("source_embedding", "table")) else config.target_vocabulary
         result[name] = tuple({**sizes, "v": vocabulary}[letter] for letter in letters.split())
@@ -67,9 +61,9 @@ def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) ->
     Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16), the fans being those of
     the unfused projection. Tables: normal with standard deviation d^-1/2. Biases and offsets 0, scales 1.
     """
-    rng = np.random.default_rng(seed)
+    rng, letters = np.random.default_rng(seed), axes(config)
     return {
-        name: _initial_value(rng, name.rpartition(".")[2], axes(config)[name].split(), shape, config.model_width).astype(dtype)
+        name: _initial_value(rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width).astype(dtype)
         for name, shape in shapes(config).items()
     }
 
@@ -150,14 +144,6 @@ def _projection(name: str, kernel: str, bias: str | None) -> Names:
     return {f"{name}.kernel": kernel} | ({f"{name}.bias": bias} if bias else {})
 
 
-def _embedding(config: TransformerConfig) -> Names:
-    return {"table": "v d"}
-
-
-def _logits(config: TransformerConfig) -> Names:
-    return {"kernel": "d v"} | ({"bias": "v"} if config.output_bias else {})
-
-
 def _multi_head_attention(config: TransformerConfig) -> Names:
     bias = config.attention_bias
     return (
@@ -168,47 +154,38 @@ def _multi_head_attention(config: TransformerConfig) -> Names:
     )
 
 
-def _feed_forward(config: TransformerConfig) -> Names:
-    return _projection("hidden", "d f", "f") | _projection("output", "f d", "d")
-
-
-def _layer_norm(config: TransformerConfig) -> Names:
-    return {"scale": "d", "offset": "d"}
-
-
 def _layer(config: TransformerConfig, *attentions: str) -> Names:
     names: Names = {}
-    for attention in attentions:
-        names |= _within(attention, _multi_head_attention(config)) | _within(f"{attention}_norm", _layer_norm(config))
-    return names | _within("feed_forward", _feed_forward(config)) | _within("feed_forward_norm", _layer_norm(config))
-
-
-def _encoder_layer(config: TransformerConfig) -> Names:
-    return _layer(config, "self_attention")
-
-
-def _decoder_layer(config: TransformerConfig) -> Names:
-    return _layer(config, "self_attention", "cross_attention")
+    for part in (*attentions, "feed_forward"):
+        component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
+        names |= _within(part, axes(config, component)) | _within(f"{part}_norm", axes(config, "layer_norm"))
+    return names
 
 
 def _stack(config: TransformerConfig, layers: int, layer: Names) -> Names:
     names: Names = {}
     for index in range(layers):
         names |= _within(f"layers.{index}", layer)
-    return names | (_within("final_norm", _layer_norm(config)) if config.final_norm else {})
-
-
-def _encoder(config: TransformerConfig) -> Names:
-    return _stack(config, config.encoder_layers, _encoder_layer(config))
-
-
-def _decoder(config: TransformerConfig) -> Names:
-    return _stack(config, config.decoder_layers, _decoder_layer(config))
+    return names | (_within("final_norm", axes(config, "layer_norm")) if config.final_norm else {})
 
 
 def _transformer(config: TransformerConfig) -> Names:
-    names = _within("source_embedding", _embedding(config)) | _within("encoder", _encoder(config))
+    parts = {"source_embedding": "embedding", "encoder": "encoder"}
     if config.decoder_layers:
-        names |= _within("target_embedding", _embedding(config)) | _within("decoder", _decoder(config))
-        names |= _within("logits", _logits(config))
+        parts |= {"target_embedding": "embedding", "decoder": "decoder", "logits": "logits"}
+    names = {name: letters for part, component in parts.items() for name, letters in _within(part, axes(config, component)).items()}
     return {name: letters for name, letters in names.items() if name not in ties(config)}
+
+
+_COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
+    "embedding": lambda config: {"table": "v d"},
+    "logits": lambda config: {"kernel": "d v"} | ({"bias": "v"} if config.output_bias else {}),
+    "multi_head_attention": _multi_head_attention,
+    "feed_forward": lambda config: _projection("hidden", "d f", "f") | _projection("output", "f d", "d"),
+    "layer_norm": lambda config: {"scale": "d", "offset": "d"},
+    "encoder_layer": lambda config: _layer(config, "self_attention"),
+    "decoder_layer": lambda config: _layer(config, "self_attention", "cross_attention"),
+    "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
+    "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
+    "transformer": _transformer,
+}
