@@ -99,8 +99,7 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
-        exported = {part: weights.export(module, self.config) for part, module in self._models.items()}
-        return {f"{part}.{name}": array for part, arrays in exported.items() for name, array in arrays.items()}
+        return canonical.flatten({part: weights.export(module, self.config) for part, module in self._models.items()})
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
@@ -183,14 +182,11 @@ def _zeros(model: Transformer) -> Transformer:
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
     """The device's generator at a place that seed and steps alone decide; afterwards where it was."""
-    cuda = device.type == "cuda"
-    generator = torch.cuda.default_generators[device.index or torch.cuda.current_device()] if cuda else torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
-    try:
+    devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        generator = torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
+        generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
         yield
-    finally:
-        generator.set_state(before)
 
 
 @contextlib.contextmanager

@@ -70,17 +70,13 @@ def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) ->
 
 def _initial_value(rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
     if kind == "kernel":
-        fan_in = math.prod(size for letter, size in zip(letters, shape, strict=True) if letter in _inputs(letters))
+        # The input axes: `h e` of the attention output `h e d`, otherwise the first.
+        fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
         limit = math.sqrt(6 / (fan_in + math.prod(shape) // fan_in))
         return rng.uniform(-limit, limit, shape)
     if kind == "table":
         return rng.normal(0, width**-0.5, shape)
     return np.ones(shape) if kind == "scale" else np.zeros(shape)
-
-
-def _inputs(letters: list[str]) -> list[str]:
-    """The input axes of a kernel: `h e` of the attention output `h e d`, otherwise the first axis."""
-    return letters[:-1] if letters[-1] == "d" else letters[:1]
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,18 +136,9 @@ def _within(prefix: str, names: Names) -> Names:
     return {f"{prefix}.{name}": letters for name, letters in names.items()}
 
 
-def _projection(name: str, kernel: str, bias: str | None) -> Names:
-    return {f"{name}.kernel": kernel} | ({f"{name}.bias": bias} if bias else {})
-
-
-def _multi_head_attention(config: TransformerConfig) -> Names:
-    bias = config.attention_bias
-    return (
-        _projection("query", "d h k", "h k" if bias else None)
-        | _projection("key", "d g k", "g k" if bias else None)
-        | _projection("value", "d g e", "g e" if bias else None)
-        | _projection("output", "h e d", "d" if bias else None)
-    )
+def _biased(bias: bool, names: Names) -> Names:
+    """The names, those of biases only where the config has them."""
+    return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
 def _layer(config: TransformerConfig, *attentions: str) -> Names:
@@ -177,11 +164,21 @@ def _transformer(config: TransformerConfig) -> Names:
     return {name: letters for name, letters in names.items() if name not in ties(config)}
 
 
+_PROJECTIONS = {
+    "query.kernel": "d h k",
+    "query.bias": "h k",
+    "key.kernel": "d g k",
+    "key.bias": "g k",
+    "value.kernel": "d g e",
+    "value.bias": "g e",
+    "output.kernel": "h e d",
+    "output.bias": "d",
+}
 _COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
     "embedding": lambda config: {"table": "v d"},
-    "logits": lambda config: {"kernel": "d v"} | ({"bias": "v"} if config.output_bias else {}),
-    "multi_head_attention": _multi_head_attention,
-    "feed_forward": lambda config: _projection("hidden", "d f", "f") | _projection("output", "f d", "d"),
+    "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
+    "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
+    "feed_forward": lambda config: {"hidden.kernel": "d f", "hidden.bias": "f", "output.kernel": "f d", "output.bias": "d"},
     "layer_norm": lambda config: {"scale": "d", "offset": "d"},
     "encoder_layer": lambda config: _layer(config, "self_attention"),
     "decoder_layer": lambda config: _layer(config, "self_attention", "cross_attention"),
