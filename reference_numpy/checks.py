@@ -44,7 +44,7 @@ def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: i
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
     if len(shape) == 3 and shape[2] not in (vocabulary, None):
         raise ValueError(f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}")
-    check_held(vocabulary, lowest, highest, name)
+    check_held(vocabulary, lowest, highest, name=name)
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
@@ -147,7 +147,7 @@ def check_labels(
     if total is not None and total < 1:
         raise ValueError(f"total must be at least 1; got {total}")
     if logits[2] is not None:
-        check_held(logits[2], lowest, highest, "label")
+        check_held(logits[2], lowest, highest, name="label")
 
 
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
@@ -166,7 +166,7 @@ def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
     _check_count("no_repeat_ngram", no_repeat_ngram)
 
 
-def check_held(vocabulary: int, lowest: int | None, highest: int | None, name: str = "token") -> None:
+def check_held(vocabulary: int, lowest: int | None, highest: int | None, *, name: str = "token") -> None:
     """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too. None: there are no values to look at."""
     for id_ in (lowest, highest):
         if id_ is not None and not 0 <= id_ < vocabulary:
