@@ -11,8 +11,6 @@ from .config import TransformerConfig
 __all__ = ["decoder_layer", "decoder_layer_vjp", "encoder_layer", "encoder_layer_vjp"]
 
 Tree = Mapping[str, Any]
-# attention -> its memory (None: its own input), its mask, whether it is causal
-Attentions = Mapping[str, tuple[np.ndarray | None, np.ndarray | None, bool]]
 
 
 def encoder_layer(
@@ -25,7 +23,14 @@ def encoder_layer(
     (self_attention_dropout, feed_forward_dropout, self_attention.weights_dropout, feed_forward.hidden_dropout); None evaluates.
     Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
     """
-    return _layer(parameters, config, x_btd, {"self_attention": (None, mask_bhts, False)}, keep or {})[0]
+    keep = keep or {}
+    y_btd = residual_in(parameters, config, "self_attention", x_btd)
+    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, False, keep)
+    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
+
+    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
+    y_btd = _feed_forward(parameters, config, y_btd, keep)
+    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
 
 
 def encoder_layer_vjp(
@@ -37,8 +42,30 @@ def encoder_layer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through both sub-layers; parameters and x_btd."""
-    return _layer_vjp(parameters, config, x_btd, {"self_attention": (None, mask_bhts, False)}, keep or {}, cotangent)
+    """The statements of `encoder_layer`, then their vjps in reverse; parameters and x_btd."""
+    keep = keep or {}
+    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
+    out_1_btd = _attend(parameters, config, "self_attention", in_1_btd, in_1_btd, mask_bhts, False, keep)
+    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
+    in_2_btd = residual_in(parameters, config, "feed_forward", x_2_btd)
+    out_2_btd = _feed_forward(parameters, config, in_2_btd, keep)
+
+    after_2 = residual_out_vjp(parameters, config, "feed_forward", x_2_btd, out_2_btd, keep, cotangent=cotangent)
+    inner_2 = _feed_forward_vjp(parameters, config, in_2_btd, keep, cotangent=after_2["y_btd"])
+    before_2 = residual_in_vjp(parameters, config, "feed_forward", x_2_btd, cotangent=inner_2["x_btd"])
+    g_btd = after_2["x_btd"] + before_2["x_btd"]
+
+    after_1 = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
+    inner_1 = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, mask_bhts, False, keep, cotangent=after_1["y_btd"])
+    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
+    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
+    gradients = {
+        "self_attention": inner_1["parameters"],
+        "self_attention_norm": after_1["norm"] or before_1["norm"],
+        "feed_forward": inner_2["parameters"],
+        "feed_forward_norm": after_2["norm"] or before_2["norm"],
+    }
+    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"]}
 
 
 def decoder_layer(
@@ -58,7 +85,18 @@ def decoder_layer(
     Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """
     checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-    return _layer(parameters, config, x_btd, _of_a_decoder(memory_bsd, self_mask_bhts, cross_mask_bhts), keep or {})[0]
+    keep = keep or {}
+    y_btd = residual_in(parameters, config, "self_attention", x_btd)
+    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep)
+    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
+
+    y_btd = residual_in(parameters, config, "cross_attention", x_btd)
+    y_btd = _attend(parameters, config, "cross_attention", y_btd, memory_bsd, cross_mask_bhts, False, keep)
+    x_btd = residual_out(parameters, config, "cross_attention", x_btd, y_btd, keep)
+
+    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
+    y_btd = _feed_forward(parameters, config, y_btd, keep)
+    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
 
 
 def decoder_layer_vjp(
@@ -72,58 +110,42 @@ def decoder_layer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through the three sub-layers; parameters, x_btd and memory_bsd."""
-    return _layer_vjp(parameters, config, x_btd, _of_a_decoder(memory_bsd, self_mask_bhts, cross_mask_bhts), keep or {}, cotangent)
+    """The statements of `decoder_layer`, then their vjps in reverse; parameters, x_btd and memory_bsd."""
+    keep = keep or {}
+    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
+    out_1_btd = _attend(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep)
+    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
+    in_2_btd = residual_in(parameters, config, "cross_attention", x_2_btd)
+    out_2_btd = _attend(parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep)
+    x_3_btd = residual_out(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep)
+    in_3_btd = residual_in(parameters, config, "feed_forward", x_3_btd)
+    out_3_btd = _feed_forward(parameters, config, in_3_btd, keep)
 
+    after_3 = residual_out_vjp(parameters, config, "feed_forward", x_3_btd, out_3_btd, keep, cotangent=cotangent)
+    inner_3 = _feed_forward_vjp(parameters, config, in_3_btd, keep, cotangent=after_3["y_btd"])
+    before_3 = residual_in_vjp(parameters, config, "feed_forward", x_3_btd, cotangent=inner_3["x_btd"])
+    g_btd = after_3["x_btd"] + before_3["x_btd"]
 
-def _of_a_decoder(memory_bsd: np.ndarray, self_mask_bhts: np.ndarray | None, cross_mask_bhts: np.ndarray | None) -> Attentions:
-    return {"self_attention": (None, self_mask_bhts, True), "cross_attention": (memory_bsd, cross_mask_bhts, False)}
+    after_2 = residual_out_vjp(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep, cotangent=g_btd)
+    inner_2 = _attend_vjp(
+        parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep, cotangent=after_2["y_btd"]
+    )
+    before_2 = residual_in_vjp(parameters, config, "cross_attention", x_2_btd, cotangent=inner_2["query_btd"])
+    g_btd = after_2["x_btd"] + before_2["x_btd"]
 
-
-def _layer(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, attentions: Attentions, keep: Tree
-) -> tuple[np.ndarray, list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]]:
-    """The attentions, then the feed-forward, each as a residual sub-layer.
-
-    Returns the layer's output; and of each sub-layer its name, x before it, what it was given and what it gave.
-    """
-    steps = []
-    for name in (*attentions, "feed_forward"):
-        in_btd = residual_in(parameters, config, name, x_btd)
-        if name == "feed_forward":
-            out_btd = feed_forward.feed_forward(parameters[name], in_btd, *_hidden(config, keep))
-        else:
-            memory_bsd, mask_bhts, causal = attentions[name]
-            memory_bsd = in_btd if memory_bsd is None else memory_bsd
-            out_btd = _attend(parameters, config, name, in_btd, memory_bsd, mask_bhts, causal, keep)
-        steps.append((name, x_btd, in_btd, out_btd))
-        x_btd = residual_out(parameters, config, name, x_btd, out_btd, keep)
-    return x_btd, steps
-
-
-def _layer_vjp(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, attentions: Attentions, keep: Tree, g_btd: np.ndarray
-) -> dict[str, Any]:
-    """`_layer`, then the vjps of its statements in reverse; parameters, x_btd, and memory_bsd where an attention has one."""
-    gradients, of_memory = dict[str, Any](), dict[str, np.ndarray]()
-    for name, before_btd, in_btd, out_btd in reversed(_layer(parameters, config, x_btd, attentions, keep)[1]):
-        after = residual_out_vjp(parameters, config, name, before_btd, out_btd, keep, cotangent=g_btd)
-        if name == "feed_forward":
-            inner = feed_forward.feed_forward_vjp(parameters[name], in_btd, *_hidden(config, keep), cotangent=after["y_btd"])
-            g_btd = inner["x_btd"]
-        else:
-            memory_bsd, mask_bhts, causal = attentions[name]
-            given = (in_btd, in_btd if memory_bsd is None else memory_bsd, mask_bhts)
-            settings = _weights(config, name, causal, keep)
-            inner = attention.multi_head_attention_vjp(parameters[name], *given, **settings, cotangent=after["y_btd"])
-            if memory_bsd is None:
-                g_btd = inner["query_btd"] + inner["memory_bsd"]
-            else:
-                g_btd, of_memory = inner["query_btd"], {"memory_bsd": inner["memory_bsd"]}
-        before = residual_in_vjp(parameters, config, name, before_btd, cotangent=g_btd)
-        gradients = {name: inner["parameters"], f"{name}_norm": after["norm"] or before["norm"]} | gradients
-        g_btd = after["x_btd"] + before["x_btd"]
-    return {"parameters": gradients, "x_btd": g_btd} | of_memory
+    after_1 = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
+    inner_1 = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep, cotangent=after_1["y_btd"])
+    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
+    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
+    gradients = {
+        "self_attention": inner_1["parameters"],
+        "self_attention_norm": after_1["norm"] or before_1["norm"],
+        "cross_attention": inner_2["parameters"],
+        "cross_attention_norm": after_2["norm"] or before_2["norm"],
+        "feed_forward": inner_3["parameters"],
+        "feed_forward_norm": after_3["norm"] or before_3["norm"],
+    }
+    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"], "memory_bsd": inner_2["memory_bsd"]}
 
 
 def residual_in(parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray) -> np.ndarray:
@@ -163,15 +185,33 @@ def _attend(
     mask_bhts: np.ndarray | None, causal: bool, keep: Tree,
 ) -> np.ndarray:  # fmt: skip
     """The attention of that name, with its dropout mask."""
-    return attention.multi_head_attention(parameters[name], query_btd, memory_bsd, mask_bhts, **_weights(config, name, causal, keep))
-
-
-def _weights(config: TransformerConfig, name: str, causal: bool, keep: Tree) -> dict[str, Any]:
-    """What that attention does with its weights beside masking them."""
     keep_bhts = keep.get(name, {}).get("weights_dropout")
-    return {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": config.attention_dropout_rate}
+    return attention.multi_head_attention(
+        parameters[name], query_btd, memory_bsd, mask_bhts,
+        causal=causal, keep_bhts=keep_bhts, dropout_rate=config.attention_dropout_rate,
+    )  # fmt: skip
 
 
-def _hidden(config: TransformerConfig, keep: Tree) -> tuple[str, np.ndarray | None, float]:
-    """The activation of the feed-forward network's hidden layer, its dropout mask and its dropout rate."""
-    return config.activation, keep.get("feed_forward", {}).get("hidden_dropout"), config.hidden_dropout_rate
+def _attend_vjp(
+    parameters: Tree, config: TransformerConfig, name: str, query_btd: np.ndarray, memory_bsd: np.ndarray,
+    mask_bhts: np.ndarray | None, causal: bool, keep: Tree, *, cotangent: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
+    keep_bhts = keep.get(name, {}).get("weights_dropout")
+    return attention.multi_head_attention_vjp(
+        parameters[name], query_btd, memory_bsd, mask_bhts,
+        causal=causal, keep_bhts=keep_bhts, dropout_rate=config.attention_dropout_rate, cotangent=cotangent,
+    )  # fmt: skip
+
+
+def _feed_forward(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, keep: Tree) -> np.ndarray:
+    """The feed-forward network, with the dropout mask of its hidden layer."""
+    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
+    return feed_forward.feed_forward(parameters["feed_forward"], x_btd, config.activation, keep_btf, config.hidden_dropout_rate)
+
+
+def _feed_forward_vjp(
+    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, keep: Tree, *, cotangent: np.ndarray
+) -> dict[str, Any]:
+    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
+    settings = config.activation, keep_btf, config.hidden_dropout_rate
+    return feed_forward.feed_forward_vjp(parameters["feed_forward"], x_btd, *settings, cotangent=cotangent)
