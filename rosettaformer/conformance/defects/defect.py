@@ -8,9 +8,9 @@ from typing import Any
 __all__ = ["Defect", "on_arguments", "on_call", "on_result"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Defect:
-    """A real mistake of ports, as an alteration of the reference.
+    """A real mistake of ports, as an alteration of the reference; one that is equal is the same object.
 
     component: that of the first function that it replaces, where no other is named. what: what is computed instead, with the formula.
     shows: how it shows, and which input reveals it. torch, tf, jax: its fix in that framework. evidence: where it was made. replaces:
