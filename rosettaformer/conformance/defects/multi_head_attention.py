@@ -42,6 +42,7 @@ def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
 
 
 def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
+    """The kernel alone."""
     return {"kernel": parameters["kernel"]}
 
 

@@ -151,13 +151,11 @@ class _Examiner:
             self._settle(found)
         elif imprecise := search.imprecise():
             self._add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
+        elif rest := search.remaining(base := self._cover(search)) or [base] * bool(base):
+            self._add(place, "partly", explanation.partly(base, rest, search), rest)
         else:
-            base = self._cover(search)
-            if rest := search.remaining(base) or [base] * bool(base):
-                self._add(place, "partly", explanation.partly(base, rest, search), rest)
-            else:
-                symptoms = stability.symptoms(search, self._subject.ask)
-                self._open.append((self._add(place, "unexplained", explanation.unexplained(search, self._pairs, symptoms)), search))
+            symptoms = stability.symptoms(search, self._subject.ask)
+            self._open.append((self._add(place, "unexplained", explanation.unexplained(search, self._pairs, symptoms)), search))
         return found
 
     def _found(self, place: _Place, search: Search) -> list[Combination]:
