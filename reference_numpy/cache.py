@@ -86,8 +86,7 @@ def decoder_layer_step(
 
     y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
     query_bthk = attention.queries(parameters["cross_attention"], y_btd)
-    memory_key_bsgk, memory_value_bsge = cache["cross_attention"]
-    y_btd = attention.attend(parameters["cross_attention"], query_bthk, memory_key_bsgk, memory_value_bsge, cross_mask_bhts)
+    y_btd = attention.attend(parameters["cross_attention"], query_bthk, *cache["cross_attention"], cross_mask_bhts)
     x_btd = layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
 
     y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
