@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,9 @@ def _properties(case: Case, all_sizes: Sequence[dict[str, int]]) -> dict[str, in
         [f"{name} is given" for name in _given(case)],
         [f"{name} is odd" for name, size in sizes.items() if size % 2],
         [f"{one} equals {other}" for one, other in itertools.combinations(sorted(sizes), 2) if sizes[one] == sizes[other]],
-        [f"{name} is at least {bound}" for name in sizes for bound in _bounds(name, all_sizes) if sizes[name] >= bound],
+        [f"{name} is at least {bound}" for name, size in sizes.items()
+         for bound in sorted({other[name] for other in all_sizes if name in other}) if size >= bound],
     )) for words in kind}  # fmt: skip
-
-
-def _bounds(name: str, all_sizes: Sequence[dict[str, int]]) -> Iterator[int]:
-    yield from sorted({sizes[name] for sizes in all_sizes if name in sizes})
 
 
 def _settings(case: Case) -> dict[str, Any]:
