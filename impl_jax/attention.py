@@ -93,7 +93,33 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        key_bsgk, value_bsge, query_bthk = self.key(memory_bsd), self.value(memory_bsd), self.query(query_btd)
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
+        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        """`x W^Q + b^Q`, `b t h k`."""
+        return self.query(query_btd)
+
+    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
+        return self.key(memory_bsd), self.value(memory_bsd)
+
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries, keys and values of self-attention."""
+        return self.queries(x_btd), *self.keys_and_values(x_btd)
+
+    def attend(
+        self,
+        query_bthk: jax.Array,
+        key_bsgk: jax.Array,
+        value_bsge: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        bias_bhts: jax.Array | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+        keep_bhts: jax.Array | None = None,
+    ) -> Output:
+        """The rest: the attention of these queries to these keys and values, and the output's projection."""
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))

@@ -59,7 +59,7 @@ def advance(beams: Beams, scores_bwv: jax.Array, request: Request) -> Beams:
     stops_b = full_b & (request.early_stop | (highest_b <= kept_bw[:, -1]))
     done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == request.max_new_tokens)
     new = Beams(beams.length + 1, token_bw, live_bwn, live_bw, place_bwn, kept_bwn, kept_bw, done_b)
-    return Beams(new.length, *(jax.vmap(jnp.where)(beams.done_b, now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
+    return Beams(new.length, *(jnp.where(_broadcast(beams.done_b, then), now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
 
 
 def _keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -103,3 +103,7 @@ def _best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 def _rows(x_bcn: jax.Array, index_bw: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x_bcn, index_bw[..., None], axis=1)
+
+
+def _broadcast(done_b: jax.Array, x: jax.Array) -> jax.Array:
+    return done_b.reshape(-1, *(1,) * (x.ndim - 1))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..framework import is_traced
+from ..layers import DecoderLayer
 from ..mask import padding_mask
 from ..positional_encoding import positional_encoding, token_positions
 from ..transformer import Transformer
@@ -21,8 +22,8 @@ Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 
 
-def empty(model: Any, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
-    """`start_cache` on what has been checked, and a model that `fused` made."""
+def empty(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
+    """`start_cache` on what has been checked."""
     batch, sizes = len(memory_bsd), model.config.sizes
     nothing = tuple(jnp.zeros((batch, sizes["g"], length, sizes[size]), memory_bsd.dtype) for size in "ke")
     return {
@@ -30,7 +31,7 @@ def empty(model: Any, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, l
         "source_mask_bs": source_mask_bs,
         "target_mask_bt": jnp.zeros((batch, length), bool),
         "layers": [
-            {"self_attention": nothing, "cross_attention": _by_head(*layer.cross_attention.key_value.separate(memory_bsd))}
+            {"self_attention": nothing, "cross_attention": _by_head(layer.cross_attention.keys_and_values(memory_bsd))}
             for layer in model.decoder.layers
         ],
     }
@@ -68,23 +69,23 @@ def forward_step(
 
 
 def _layer_step(
-    layer: Any, x_btd: jax.Array, cache: Mapping[str, Pair], place: jax.Array, self_mask_bhts: jax.Array, cross_mask_bhts: Any
+    layer: DecoderLayer, x_btd: jax.Array, cache: Mapping[str, Pair], place: jax.Array, self_mask_bhts: jax.Array, cross_mask_bhts: Any
 ) -> tuple[jax.Array, dict[str, Pair]]:
-    """The layer of a model that `fused` made, on more tokens, whose keys and values are written at `place` and following.
+    """The layer on more tokens, whose keys and values are written at `place` and following.
 
     XLA writes in place where nothing else reads the old cache.
     """
     attention = layer.self_attention
-    query_bthk, *new = attention.query_key_value.separate(layer.residual_in("self_attention", x_btd))
+    query_bthk, *new = attention.project(layer.residual_in("self_attention", x_btd))
     key_bgsk, value_bgse = (
         jax.lax.dynamic_update_slice_in_dim(held, part.astype(held.dtype), place, axis=2)
-        for held, part in zip(cache["self_attention"], _by_head(*new), strict=True)
+        for held, part in zip(cache["self_attention"], _by_head(new), strict=True)
     )
     y_btd = attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
     x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
 
     attention = layer.cross_attention
-    (query_bthk,) = attention.query.separate(layer.residual_in("cross_attention", x_btd))
+    query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
     y_btd = attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
     x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
 
@@ -92,6 +93,7 @@ def _layer_step(
     return layer.residual_out("feed_forward", x_btd, y_btd, {}), {**cache, "self_attention": (key_bgsk, value_bgse)}
 
 
-def _by_head(key_bsgk: jax.Array, value_bsge: jax.Array) -> Pair:
+def _by_head(pair: Any) -> Pair:
     """Keys and values with their heads before their positions."""
+    key_bsgk, value_bsge = pair
     return key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2)

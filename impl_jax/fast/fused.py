@@ -14,15 +14,29 @@ from .projection import SMALL, FusedProjection
 __all__ = ["FusedAttention", "fused"]
 
 
-class FusedAttention(nnx.Module):
-    """The projections of an attention, query, key and value as one product (self-attention), or key and value (cross-attention)."""
+class FusedAttention(MultiHeadAttention):
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+
+    query: Any
+    output: Any
 
     def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
         if of_itself:
             self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
         else:
             self.query, self.key_value = FusedProjection(attention.query), FusedProjection(attention.key, attention.value)
-        self.output = FusedProjection(attention.output, inputs=2)
+        self.output, self.weights_dropout = FusedProjection(attention.output, inputs=2), attention.weights_dropout
+
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        return self.query.separate(query_btd)[0]
+
+    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return key_bsgk, value_bsge
+
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+        return query_bthk, key_btgk, value_btge
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
