@@ -1,11 +1,11 @@
 """Texts as token ids: byte-pair encoding over bytes (Sennrich et al. 2016), trained on the training pairs and stored with the run."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
+from .schema import digest
 from .tasks import Pair
 
-__all__ = ["END", "PADDING", "START", "Tokens", "digest"]
+__all__ = ["END", "PADDING", "START", "Tokens"]
 
 PADDING, START, END = range(3)
 _SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as much, so that no text can spell a special token
@@ -72,8 +72,3 @@ class Tokens:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in self._tokenizer.encode_batch(list(texts))]
-
-
-def digest(text: str) -> str:
-    """The fingerprint of the tokens of that JSON, which need not be parsed for it."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
