@@ -87,7 +87,13 @@ def _dear(defect: Defect) -> bool:
 
 
 def _probes(defect: Defect, dtype: str, count: int) -> list[Case]:
-    return [case.at(dtype) for case in _of(_component(defect)) if dtype in case.dtypes and not case.excluded][:count]
+    return [_short(case).at(dtype) for case in _of(_component(defect)) if dtype in case.dtypes and not case.excluded][:count]
+
+
+def _short(case: Case) -> Case:
+    """A search for at most three tokens: each of its many orders costs a decoder step a token."""
+    limit = {name: min(value, 3) for name, value in case.inputs.items() if name == "strategy.max_new_tokens"}
+    return dataclasses.replace(case, inputs=case.inputs | limit)
 
 
 @pytest.mark.parametrize("id_", [pytest.param(one.id, marks=pytest.mark.exhaustive if _dear(one) else ()) for one in OBSERVABLE])
