@@ -12,7 +12,7 @@ import numpy as np
 from reference_numpy.suggestions import nearest
 
 from ..extras import install
-from . import CheckpointError, container, recognise
+from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 
@@ -20,7 +20,6 @@ __all__ = ["SUFFIXES", "read", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
-SHOWN = 20  # entries that a message lists
 LIGHTNING = "pytorch-lightning_version"
 
 

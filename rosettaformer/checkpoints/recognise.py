@@ -39,6 +39,8 @@ _STATE = "load it where it was made, and torch.save(model.state_dict(), FILE)"
 _ORIGINAL = "take the model that it was made from"
 _AGAIN = "download or save it again"
 _UNPACK = "unpack it, and name the file within"
+_NAME = "save the module that holds it, and its embeddings, under the name encoder or decoder"
+_PORT = "this version converts torch.nn.Transformer alone; to check that model's code, begin a port with rosettaformer new-port"
 
 SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
 TORCH = Kind("a file of torch.save", CONVERT)
@@ -93,7 +95,6 @@ _FOLDERS: tuple[tuple[str, Kind], ...] = (
 )
 _TORCH_FILE = r".*\.(pt|pth|ckpt)|pytorch_model.*\.bin"
 
-_PORT = "this version converts torch.nn.Transformer alone; to check that model's code, begin a port with rosettaformer new-port"
 NATIVE = r"(.*\.)?(en|de)coder\.layers\.\d+\.(self_attn|multihead_attn)\.in_proj_weight"  # of torch.nn.Transformer
 _BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
 _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
@@ -124,13 +125,7 @@ _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
 # pattern that fits the name of some tensor -> what the tensors are of
 _OTHER: tuple[tuple[str, Kind], ...] = (
     (NATIVE, Kind("a state dict of torch.nn.Transformer", CONVERT)),
-    (
-        r"layers\.\d+\.self_attn\.in_proj_weight",
-        Kind(
-            "a state dict of torch.nn.TransformerEncoder or TransformerDecoder alone",
-            "save the module that holds it, and its embeddings, under the name encoder or decoder",
-        ),
-    ),
+    (r"layers\.\d+\.self_attn\.in_proj_weight", Kind("a state dict of torch.nn.TransformerEncoder or TransformerDecoder alone", _NAME)),
 )
 
 

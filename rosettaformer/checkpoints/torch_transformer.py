@@ -80,7 +80,9 @@ def import_state_dict(
     if problems or config is None:
         raise CheckpointError(name, problems)
     if fresh_embeddings is not None:
-        natives = _fresh(config, fresh_embeddings, next(iter(tensors.values())).dtype) | natives
+        dtype = next(iter(tensors.values())).dtype
+        fresh = torch_layout.to_native(parameters.initialise(config, fresh_embeddings, dtype), config)
+        natives = {native: fresh[native] for native in torch_layout.OUTER if native in fresh} | natives
     canonical = torch_layout.from_native(natives, config)
     return Checkpoint(config, {each: canonical[each] for each in parameters.axes(config)})
 
@@ -108,11 +110,6 @@ def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], 
         if native in natives and stored in natives and natives[native].shape == natives[stored].shape
         if natives[native].tobytes() != natives[stored].tobytes()
     ]
-
-
-def _fresh(config: TransformerConfig, seed: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    everything = torch_layout.to_native(parameters.initialise(config, seed, dtype), config)
-    return {native: everything[native] for native in torch_layout.OUTER if native in everything}
 
 
 def _resolve(

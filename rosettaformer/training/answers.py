@@ -60,11 +60,8 @@ def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int
     else:
         found = trainer.beam_search(source, strategy)
         tokens, scores = found["token_bwn"][:, 0], found["score_bw"][:, 0]
-    return [Hypothesis(_text(ids), float(score)) for ids, score in zip(tokens.tolist(), scores, strict=True)]
-
-
-def _text(ids: Sequence[int]) -> tuple[int, ...]:
-    return tuple(id_ for id_ in ids if id_ not in (END, PADDING))
+    texts = [tuple(id_ for id_ in ids if id_ not in (END, PADDING)) for ids in tokens.tolist()]
+    return [Hypothesis(text, float(score)) for text, score in zip(texts, scores, strict=True)]
 
 
 def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, list[int]]]:

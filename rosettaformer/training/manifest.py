@@ -15,7 +15,7 @@ from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
 
-__all__ = ["Manifest", "check", "read_tokens", "write_tokens"]
+__all__ = ["Manifest", "check", "read_tokens"]
 
 FORMAT, VERSION = "rosettaformer-run", 2
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
@@ -48,10 +48,12 @@ class Manifest:
     def exists(folder: Path) -> bool:
         return (folder / _FILE).exists()
 
-    def write(self, folder: Path) -> None:
-        """Writes it into the folder, whole or not at all."""
-        with replacing(folder / _FILE) as temporary:
-            temporary.write_text(schema.dump({"format": FORMAT, "version": VERSION} | asdict(self)), encoding="utf-8")
+    def write(self, folder: Path, tokens: Tokens) -> None:
+        """Writes it and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a run."""
+        manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
+        for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -84,12 +86,6 @@ def _limit_problems(limits: Mapping[str, Any], longest: int, most: int) -> Itera
         yield f"limits must map padded lengths, of which 16 is the least, each to {wanted}; got {limits!r:.200}"
     if longest > most:
         yield f"longest must be at most max_length, {most}; got {longest}"
-
-
-def write_tokens(folder: Path, tokens: Tokens) -> None:
-    """Writes the tokens into the folder, whole or not at all."""
-    with replacing(folder / _TOKENS) as temporary:
-        temporary.write_text(str(tokens), encoding="utf-8")
 
 
 def read_tokens(folder: Path, manifest: Manifest) -> Tokens:

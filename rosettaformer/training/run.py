@@ -8,7 +8,7 @@ from typing import Any
 from ..reading import parse_settings
 from . import schema, settings, tasks
 from .corpus import Corpus, answer_limits
-from .manifest import Manifest, check, read_tokens, write_tokens
+from .manifest import Manifest, check, read_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
 
@@ -27,11 +27,6 @@ class Run:
     data: Data
     tokens: Tokens
     corpus: Corpus
-
-    def write(self) -> None:
-        """Writes what the folder of a run always holds; tokens first, since a folder with a manifest is a run."""
-        write_tokens(self.folder, self.tokens)
-        self.manifest.write(self.folder)
 
 
 def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:

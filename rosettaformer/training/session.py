@@ -19,7 +19,7 @@ from reference_numpy import parameters, schedule
 from ..checkpoints import canonical
 from . import answers
 from .answers import Decoding
-from .backends import Trainer
+from .backends import Trainer, parameters_of
 from .report import Log, Report, draw_curves, read_log
 from .run import Run
 from .store import Progress, Store, average
@@ -46,7 +46,7 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> Non
         progress = _restored(run, trainer, store, report)
         with contextlib.closing(Log(run.folder / LOG, progress.steps)) as log, report.bar:
             store.clean()
-            run.write()
+            manifest.write(run.folder, run.tokens)
             loop = _Loop(run, trainer, store, log, report, interruption, progress, progress.steps or None)
             try:
                 log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
@@ -129,7 +129,7 @@ class _Loop:
             if self.progress.steps % free["validate_every"] == 0:
                 self.progress = self.progress.validated(self._validate())
                 if self.progress.stale == 0:
-                    self.store.save_best(self.run.manifest.config, self.trainer.state())
+                    canonical.save(self.store.best, self.run.manifest.config, parameters_of(self.trainer.state()))
             if self.progress.steps % free["save_every"] == 0:
                 self._save()
         if self.saved != self.progress.steps:

@@ -99,10 +99,6 @@ class Store:
         for path in self.paths()[: -self.keep]:
             self._remove(path)
 
-    def save_best(self, config: TransformerConfig, state: State) -> None:
-        """Replaces the model that validated best."""
-        canonical.save(self.best, config, parameters_of(state))
-
     def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
         """The newest checkpoint that can be read and taken, None where there is none yet; and what is wrong with newer ones.
 

@@ -18,9 +18,8 @@ from .manifest import Manifest
 from .store import Store
 from .tokens import Tokens
 
-__all__ = ["CHECKPOINTS", "Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
+__all__ = ["Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
 
-CHECKPOINTS = ("last", "average", "best")
 SHADES = " .:-=+*#%@"
 
 
