@@ -57,7 +57,7 @@ def read(path: Path) -> Container:
 def parse(content: bytes) -> Container:
     """The container of a file's content, which nobody can change any more while it is looked at."""
     try:
-        deserialize(content)
+        deserialize(content)  # which checks it as safe_open checks a file
         return _views(np.frombuffer(content, np.uint8))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
