@@ -1,7 +1,5 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -96,8 +94,7 @@ class MultiHeadAttention(nn.Module):
         checks.check_features("query", query_btd.shape, self.query.in_features)
         checks.check_features("memory", memory_bsd.shape, self.key.in_features)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        masks: dict[str, Any] = {"mask_bhts": mask_bhts, "bias_bhts": bias_bhts, "causal": causal, "keep_bhts": keep_bhts}
-        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, **masks, return_weights=return_weights)
+        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
 
     def queries(self, query_btd: Tensor) -> Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -112,15 +109,22 @@ class MultiHeadAttention(nn.Module):
         """Queries, keys and values of self-attention, all of one input."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
 
-    def attend(self, query_bthk: Tensor, key_bsgk: Tensor, value_bsge: Tensor, **settings: Any) -> Output:
-        """The attention of these queries to these keys and values, and the projection of its output.
-
-        settings: as of `scaled_dot_product_attention`, but for its dropout.
-        """
-        dropped = self.weights_dropout
+    def attend(
+        self,
+        query_bthk: Tensor,
+        key_bsgk: Tensor,
+        value_bsge: Tensor,
+        mask_bhts: Tensor | None = None,
+        bias_bhts: Tensor | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+        keep_bhts: Tensor | None = None,
+    ) -> Output:
+        """The attention of these queries to these keys and values, and the projection of its output."""
+        dropout_rate, training = self.weights_dropout.rate, self.weights_dropout.training
         attended = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, **settings, dropout_rate=dropped.rate, training=dropped.training
+            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate, training
         )
-        if isinstance(attended, tuple):
-            return self.output(attended[0].flatten(-2)), attended[1]
-        return self.output(attended.flatten(-2))
+        output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
+        output_btd = self.output(output_bthe.flatten(-2))
+        return (output_btd, *weights) if return_weights else output_btd

@@ -137,9 +137,7 @@ def multi_head_attention(
     checks.check_features("memory", memory_bsd.shape, width)
     query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
-    masks: dict[str, Any] = {"mask_bhts": mask_bhts, "bias_bhts": bias_bhts, "causal": causal, "keep_bhts": keep_bhts}
-    output_btd, weights_bhts = attend(parameters, query_bthk, key_bsgk, value_bsge, **masks, dropout_rate=dropout_rate)
-    return (output_btd, weights_bhts) if return_weights else output_btd
+    return attend(parameters, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
 
 
 def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
@@ -159,14 +157,23 @@ def project(parameters: Tree, x_btd: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def attend(
-    parameters: Tree, query_bthk: np.ndarray, key_bsgk: np.ndarray, value_bsge: np.ndarray, **settings: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """`sum_i head_i W_i^O + b^O`, and the weights: the rest of `multi_head_attention`, given its queries, keys and values.
-
-    settings: as of `scaled_dot_product_attention`.
-    """
-    output_bthe, weights_bhts = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, **settings, return_weights=True)
-    return _projection("bthe,hed->btd", parameters["output"], output_bthe), weights_bhts
+    parameters: Tree,
+    query_bthk: np.ndarray,
+    key_bsgk: np.ndarray,
+    value_bsge: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    bias_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    keep_bhts: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
+) -> Output:
+    """`sum_i head_i W_i^O + b^O`: the rest of `multi_head_attention`, given its queries, keys and values."""
+    output_bthe, weights_bhts = scaled_dot_product_attention(
+        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, True, keep_bhts, dropout_rate
+    )
+    output_btd = _projection("bthe,hed->btd", parameters["output"], output_bthe)
+    return (output_btd, weights_bhts) if return_weights else output_btd
 
 
 def multi_head_attention_vjp(

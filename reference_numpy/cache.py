@@ -81,12 +81,13 @@ def decoder_layer_step(
     y_btd = layers.residual_in(parameters, config, "self_attention", x_btd)
     query_bthk, *new = attention.project(parameters["self_attention"], y_btd)
     key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True))
-    y_btd, _ = attention.attend(parameters["self_attention"], query_bthk, key_bsgk, value_bsge, mask_bhts=self_mask_bhts, causal=True)
+    y_btd = attention.attend(parameters["self_attention"], query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True)
     x_btd = layers.residual_out(parameters, config, "self_attention", x_btd, y_btd, {})
 
     y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
     query_bthk = attention.queries(parameters["cross_attention"], y_btd)
-    y_btd, _ = attention.attend(parameters["cross_attention"], query_bthk, *cache["cross_attention"], mask_bhts=cross_mask_bhts)
+    memory_key_bsgk, memory_value_bsge = cache["cross_attention"]
+    y_btd = attention.attend(parameters["cross_attention"], query_bthk, memory_key_bsgk, memory_value_bsge, cross_mask_bhts)
     x_btd = layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
 
     y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
