@@ -20,7 +20,7 @@ from huggingface_models import NAMES as LISTS
 from invoke import invoke
 
 from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical, container, families, recognise
+from rosettaformer.checkpoints import canonical, container, recognise
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but")
 
@@ -338,7 +338,7 @@ def test_a_state_dict_of_torch_nn_transformer_where_a_canonical_file_is_due(tmp_
 
 def test_no_model_of_ours_or_of_torch_is_taken_for_another(tmp_path: Path) -> None:
     """Beside nn.Transformer another model's tensors do no harm, nor do canonical names."""
-    assert families.describe(random_parameters(CONFIG), tmp_path / "a") is None
+    assert recognise.describe(random_parameters(CONFIG), tmp_path / "a") is None
     checkpoints.save(tmp_path / "a.safetensors", CONFIG, random_parameters(CONFIG), "torch-transformer")
     state = dict(container.read(tmp_path / "a.safetensors").tensors)
     state["tagger.encoder.layer.0.attention.self.query.weight"] = np.ones((2, 2), np.float32)

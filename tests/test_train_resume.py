@@ -1,6 +1,7 @@
 """A run that is killed and resumed is the run that was not; and no kill leaves a checkpoint that cannot be read."""
 
 import contextlib
+import dataclasses
 import json
 import random
 import signal
@@ -52,7 +53,7 @@ def assert_same_end(folder: Path, other: Path) -> None:
     for event in ("step", "validation"):
         assert log(folder, event) == log(other, event)
     (state, progress), (other_state, other_progress) = (Store(run).newest(Manifest.read(run).config)[0] for run in (folder, other))
-    assert progress.replace(seconds=0) == other_progress.replace(seconds=0)
+    assert dataclasses.replace(progress, seconds=0) == dataclasses.replace(other_progress, seconds=0)
     assert state.keys() == other_state.keys()
     for name, value in state.items():
         assert value.tobytes() == other_state[name].tobytes(), name

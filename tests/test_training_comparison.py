@@ -257,7 +257,7 @@ def test_what_is_allowed_is_the_policy_of_the_references_own_runs() -> None:
         assert allowed.keys() == exact.keys() == {"loss", *which.values}
         assert np.array_equal(allowed[name].reference, exact[name].reference)
         assert exact[name].bound == 1e-9 * np.abs(exact[name].reference).max()
-        assert tolerance.ulp(allowed[name].scale, "float32") <= allowed[name].bound < 1e-5
+        assert tolerance.ulp(allowed[name].largest, "float32") <= allowed[name].bound < 1e-5
         unseen = "decoder.layers.0.cross_attention.key.bias"
         assert 0 < exact[unseen].bound < 1e-9 < allowed[unseen].bound < 1
 

@@ -12,7 +12,7 @@ from reference_numpy import parameters as declaration
 
 from ..atomic import replacing
 from ..reading import parse_json
-from . import Checkpoint, CheckpointError, container, families, strict
+from . import Checkpoint, CheckpointError, container, recognise, strict
 from .container import Container
 
 __all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate"]
@@ -54,7 +54,7 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
     config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
     """
     if not source.problems and not is_canonical(source):
-        families.refuse(source.tensors, name)
+        recognise.refuse_tensors(source.tensors, name)
     problems = list(source.problems)
     config = None
     if source.tensors or not problems:  # otherwise there is nothing to judge
@@ -87,21 +87,16 @@ def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None,
         problems.append(f"metadata must name the format {FORMAT!r}; got {fields.get('format')!r} (a foreign file? see convert)")
     if fields.get("format_version") != VERSION:
         problems.append(f"the format version must be {VERSION!r}; got {fields.get('format_version')!r}")
-    config, config_problems = _config(fields)
-    ties = _json(fields, "ties")
-    if config and ties != declaration.ties(config):
-        problems.append(f"ties contradict the config, which declares {json.dumps(declaration.ties(config))}; got {json.dumps(ties)[:500]}")
-    return config, problems + config_problems
-
-
-def _config(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[str]]:
-    values = _json(fields, "config")
+    values, ties = _json(fields, "config"), _json(fields, "ties")
     if not isinstance(values, dict):
-        return None, ["metadata must hold the config, a JSON object"]
+        return None, [*problems, "metadata must hold the config, a JSON object"]
     try:
-        return TransformerConfig.from_dict(values), []
+        config = TransformerConfig.from_dict(values)
     except ValueError as error:
-        return None, [f"config: {error}"]
+        return None, [*problems, f"config: {error}"]
+    if ties != declaration.ties(config):
+        problems.append(f"ties contradict the config, which declares {json.dumps(declaration.ties(config))}; got {json.dumps(ties)[:500]}")
+    return config, problems
 
 
 def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> list[str]:

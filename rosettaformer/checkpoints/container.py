@@ -57,8 +57,8 @@ def read(path: Path) -> Container:
 def parse(content: bytes) -> Container:
     """The container of a file's content, which nobody can change any more while it is looked at."""
     try:
-        entries = sorted(deserialize(content), key=lambda entry: entry[0])
-        return Container({name: _array(np.frombuffer(entry["data"], np.uint8), name, entry) for name, entry in entries})
+        deserialize(content)  # which checks it as safe_open checks a file
+        return _views(np.frombuffer(content, np.uint8))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
 
@@ -116,30 +116,26 @@ def _only_checkpoint(folder: Path) -> Path:
 
 def _read_file(path: Path) -> Container:
     try:
-        with safe_open(path, framework="np") as file:  # which checks the header, its sizes against the file's, and all offsets
-            metadata = file.metadata() or {}
-        return Container(_views(path), metadata)
-    except (SafetensorError, ValueError) as error:  # the last: dtypes and shapes that NumPy lacks
+        with safe_open(path, framework="np"):  # which checks the header, its sizes against the file's, and all offsets
+            return _views(np.asarray(np.memmap(path, np.uint8, "r")))
+    except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
 
 
-def _array(content: np.ndarray, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-    """The bytes of a tensor as its array. Raises ValueError on dtypes and shapes that NumPy lacks."""
-    if entry["dtype"] not in DTYPES:
-        raise ValueError(f"{name} has the dtype {entry['dtype']}, which NumPy lacks")
-    return content.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-
-
-def _views(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file that is known to be well formed. Raises ValueError on dtypes and shapes that NumPy lacks."""
-    content = np.asarray(np.memmap(path, np.uint8, "r"))
+def _views(content: np.ndarray) -> Container:
+    """The container in bytes that are known to be well formed. Raises ValueError on dtypes and shapes that NumPy lacks."""
     start = 8 + int.from_bytes(content[:8], "little")
     entries = json.loads(content[8:start].tobytes())
-    entries.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", None) or {}
     if len(entries) > MOST_TENSORS:
         raise ValueError(f"at most {MOST_TENSORS} tensors are read; it holds {len(entries)}")
-    data = content[start:]
-    return {name: _array(data[slice(*entry["data_offsets"])], name, entry) for name, entry in sorted(entries.items())}
+    tensors = {}
+    for name, entry in sorted(entries.items()):
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{name} has the dtype {entry['dtype']}, which NumPy lacks")
+        data = content[start:][slice(*entry["data_offsets"])]
+        tensors[name] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return Container(tensors, metadata)
 
 
 def _read_index(path: Path) -> Container:

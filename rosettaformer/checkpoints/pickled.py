@@ -12,15 +12,14 @@ import numpy as np
 from reference_numpy.suggestions import nearest
 
 from ..extras import install
-from . import CheckpointError, container, recognise
+from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 
-__all__ = ["SUFFIXES", "read", "read_any", "write"]
+__all__ = ["SUFFIXES", "read", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
-SHOWN = 20  # entries that a message lists
 LIGHTNING = "pytorch-lightning_version"
 
 
@@ -33,28 +32,23 @@ class _StandIn:
     __setstate__ = __init__
 
 
-def read_any(path: Path, key: str | None = None) -> Container:
+def read(path: Path, key: str | None = None) -> Container:
     """The tensors of a safetensors file, shards with an index or a file of torch.save: as its content says, else its suffix.
 
-    Raises ValueError as `read` and `container.read`, and on a key where there are no entries.
+    Raises ValueError as `container.read`, and on a key where there are no entries; ForeignError on a whole pickled module and on a training
+    checkpoint without the key.
     """
     if path.is_file() and not path.name.endswith(".index.json"):
         kind = recognise.kind_of(path)
         if kind is TORCH or (kind is None and path.suffix in SUFFIXES):
-            return Container(read(path, key))
+            return Container(_state_dict(path, key))
     if key is not None:
         raise ValueError(f"--key names an entry of a file of torch.save; {path} is none")
     return container.read(path)
 
 
-def read(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
-    """The tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True.
-
-    Raises ForeignError on a file of another kind, a whole pickled module, and a training checkpoint without the key.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    recognise.refuse(path, TORCH)
+def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:
+    """The tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True."""
     torch, weights = _torch()
     state = _select(path, _load(torch, path), key)
     if not isinstance(state, Mapping):

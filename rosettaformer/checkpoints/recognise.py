@@ -1,5 +1,7 @@
-"""What a file or folder is that is no safetensors, by its first bytes, members and names. Nothing in it is run."""
+"""What a file or folder is that is no safetensors, by its first bytes, members and names, and of which architecture a set of tensors is, by
+theirs. Nothing in it is run."""
 
+import itertools
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -9,9 +11,10 @@ from typing import NamedTuple
 from ..reading import read_json
 from . import CheckpointError
 
-__all__ = ["CONVERT", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "kind_of", "model_type", "refuse", "refuse_folder"]
+__all__ = ["NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "kind_of", "refuse", "refuse_folder", "refuse_tensors"]
 
 HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
+MOST = 10_000  # names of tensors that are looked at
 LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a table of LevelDB ends
 
 
@@ -36,6 +39,8 @@ _STATE = "load it where it was made, and torch.save(model.state_dict(), FILE)"
 _ORIGINAL = "take the model that it was made from"
 _AGAIN = "download or save it again"
 _UNPACK = "unpack it, and name the file within"
+_NAME = "save the module that holds it, and its embeddings, under the name encoder or decoder"
+_PORT = "this version converts torch.nn.Transformer alone; to check that model's code, begin a port with rosettaformer new-port"
 
 SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
 TORCH = Kind("a file of torch.save", CONVERT)
@@ -90,6 +95,39 @@ _FOLDERS: tuple[tuple[str, Kind], ...] = (
 )
 _TORCH_FILE = r".*\.(pt|pth|ckpt)|pytorch_model.*\.bin"
 
+NATIVE = r"(.*\.)?(en|de)coder\.layers\.\d+\.(self_attn|multihead_attn)\.in_proj_weight"  # of torch.nn.Transformer
+_BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
+_EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
+_LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
+
+# name, patterns that must all fit the name of some tensor; the first row that fits is taken
+_FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
+    ("a Hugging Face DistilBERT", (r"(.*\.)?transformer\.layer\.\d+\.attention\.q_lin\.weight",)),
+    ("a Hugging Face ALBERT", (r"(.*\.)?albert_layer_groups\..*",)),
+    ("a Hugging Face BERT", (r"(.*\.)?bert\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
+    ("a Hugging Face BERT, or one of its kind", (r"(.*\.)?encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
+    ("a Hugging Face GPT-2, or one of its kind", (r"(.*\.)?h\.\d+\.attn\.c_attn\.weight",)),
+    ("a Hugging Face GPT-NeoX", (r"(.*\.)?layers\.\d+\.attention\.query_key_value\.weight",)),
+    ("a Hugging Face T5", (r"(.*\.)?block\.\d+\.layer\.\d+\.SelfAttention\.q\.weight",)),
+    ("a Hugging Face Whisper", (r"(.*\.)?encoder\.conv1\.weight", _BART_LAYER)),
+    ("a Hugging Face mBART", (_EMBEDDING_NORM, _LAST_NORM, _BART_LAYER)),
+    ("a Hugging Face BART", (r"(.*\.)?shared\.weight", _EMBEDDING_NORM, _BART_LAYER)),
+    ("a fairseq Transformer", (r"decoder\.(output_projection\.weight|version)", _BART_LAYER)),
+    ("a Hugging Face Pegasus, or one of its kind", (_LAST_NORM, _BART_LAYER)),
+    ("a Hugging Face Marian, or one of its kind", (_BART_LAYER,)),
+    ("a Hugging Face OPT", (r"(.*\.)?decoder\.layers\.\d+\.self_attn\.k_proj\.weight", r"(.*\.)?decoder\.embed_positions\.weight")),
+    ("a Hugging Face Llama, or one of its kind", (r"(.*\.)?layers\.\d+\.mlp\.(gate|gate_up)_proj\.weight",)),
+    ("a Llama as Meta stores it", (r"layers\.\d+\.attention\.wq\.weight",)),
+    ("an OpenNMT Transformer", (r"(.*\.)?transformer(_layers)?\.\d+\.self_attn\.linear_keys\.weight",)),
+    ("a model of the Annotated Transformer", (r"(.*\.)?encoder\.layers\.\d+\.self_attn\.linears\.\d+\.weight",)),
+)
+# pattern that fits the name of some tensor -> what the tensors are of
+_OTHER: tuple[tuple[str, Kind], ...] = (
+    (NATIVE, Kind("a state dict of torch.nn.Transformer", CONVERT)),
+    (r"layers\.\d+\.self_attn\.in_proj_weight", Kind("a state dict of torch.nn.TransformerEncoder or TransformerDecoder alone", _NAME)),
+)
+
 
 def kind_of(path: Path) -> Kind | None:
     """What a file is; None where nothing is known of it. Raises OSError where it cannot be read."""
@@ -103,10 +141,10 @@ def kind_of(path: Path) -> Kind | None:
     return found or (_TENSORFLOW if footer == LEVEL_DB else _first(_NAMES, [path.name]))
 
 
-def refuse(path: Path, due: Kind = SAFETENSORS) -> None:
-    """Raises ForeignError where the file is known to be of another kind than the one due."""
+def refuse(path: Path) -> None:
+    """Raises ForeignError where the file is known to be of another kind than safetensors."""
     kind = kind_of(path)
-    if kind is not None and kind is not due:
+    if kind is not None and kind is not SAFETENSORS:
         raise ForeignError(path, kind)
 
 
@@ -117,20 +155,44 @@ def refuse_folder(folder: Path) -> None:
         count = "a file" if len(torch) == 1 else f"{len(torch)} files"
         raise ForeignError(folder, Kind(f"a folder with {count} of torch.save", f"name the file: {', '.join(torch[:5])}"))
     kind = _first(_FOLDERS, names)
-    if kind is None and (found := model_type(folder)):
-        kind = Kind(f"the folder of a Hugging Face model of type {found!r} without safetensors", "model.save_pretrained(DIR) writes them")
+    if kind is None and (found := _typed(folder)):
+        kind = Kind(f"the folder of {found} without safetensors", "model.save_pretrained(DIR) writes them")
     if kind:
         raise ForeignError(folder, kind)
 
 
-def model_type(place: Path) -> str | None:
+def describe(names: Iterable[str], path: str | Path) -> Kind | None:
+    """What model the tensors are of, with two of their names; None where nothing is known.
+
+    path: where they were read; a config.json of Hugging Face beside it tells more than names do.
+    """
+    names = list(itertools.islice(names, MOST))
+    for pattern, kind in _OTHER:
+        if example := _fitting(pattern, names):
+            return Kind(f"{kind.what} ({example}, ...)", kind.advice)
+    typed = _typed(Path(path))
+    for what, patterns in _FAMILIES:
+        examples = [_fitting(pattern, names) for pattern in patterns]
+        if all(examples):
+            return Kind(f"{typed or what} ({examples[-1]}, ...)", _PORT)
+    return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
+
+
+def refuse_tensors(names: Iterable[str], path: str | Path) -> None:
+    """Raises ForeignError where the tensors' names are those of a known model."""
+    if kind := describe(names, path):
+        raise ForeignError(path, kind)
+
+
+def _typed(place: Path) -> str | None:
     """The architecture that Hugging Face's config.json names, in a folder or beside a file; None where there is none."""
     try:
         config = read_json((place if place.is_dir() else place.parent) / "config.json")
     except (OSError, ValueError):
         return None
     found = config.get("model_type") if isinstance(config, dict) else None
-    return found if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found) else None
+    is_name = isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found)
+    return f"a Hugging Face model of type {found!r}" if is_name else None
 
 
 def _archive(path: Path) -> Kind:
@@ -144,4 +206,9 @@ def _archive(path: Path) -> Kind:
 
 def _first(table: Iterable[tuple[str, Kind]], names: Sequence[str]) -> Kind | None:
     """The first row of which a name fits."""
-    return next((kind for pattern, kind in table if any(re.fullmatch(pattern, name) for name in names)), None)
+    return next((kind for pattern, kind in table if _fitting(pattern, names) is not None), None)
+
+
+def _fitting(pattern: str, names: Iterable[str]) -> str | None:
+    """The first name that fits."""
+    return next((name for name in names if re.fullmatch(pattern, name)), None)

@@ -59,35 +59,33 @@ OUTER = ("source_embedding.weight", "target_embedding.weight", "logits.weight", 
 
 def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
     """Canonical parameters as a state dict, in which a tied tensor stands under each of its names."""
-    axes, sizes = _declaration(config)
-    tensors = dict(tensors)
-    for name, stored in parameters.ties(config).items():
-        tensors[name] = layout.relayout(tensors[stored], axes[stored], axes[name], sizes[stored])
-    return {
-        native: np.concatenate([layout.relayout(tensors[name], axes[name], part, sizes[name]) for name, part in parts])
-        for native, parts in _rows(config)
-    }
+    tied = ties(config)
+    natives: dict[str, np.ndarray] = {}
+    for native, parts in _rows(config):
+        if native in tied:
+            natives[native] = natives[tied[native]].copy()
+        else:
+            natives[native] = np.concatenate([layout.relayout(tensors[name], axes, part, sizes) for name, axes, part, sizes in parts])
+    return natives
 
 
 def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
     """Canonical parameters, tied ones once, from the native tensors that are there; the inverse of `to_native`."""
-    axes, sizes = _declaration(config)
-    tensors = {}
+    tied, tensors = ties(config), {}
     for native, parts in _rows(config):
         start = 0
-        for name, part in parts if native in natives and native not in ties(config) else ():
-            shape = layout.shape(part, sizes[name])
-            tensors[name] = layout.relayout(natives[native][start : start + shape[0]], part, axes[name], sizes[name])
-            start += shape[0]
+        for name, axes, part, sizes in parts if native in natives and native not in tied else ():
+            stop = start + layout.shape(part, sizes)[0]
+            tensors[name] = layout.relayout(natives[native][start:stop], part, axes, sizes)
+            start = stop
     return tensors
 
 
 def native_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every native tensor, tied ones under each of their names."""
-    _, sizes = _declaration(config)
     shapes = {}
     for native, parts in _rows(config):
-        first, *rest = (layout.shape(part, sizes[name]) for name, part in parts)
+        first, *rest = (layout.shape(part, sizes) for _, _, part, sizes in parts)
         shapes[native] = (first[0] + sum(shape[0] for shape in rest), *first[1:])
     return shapes
 
@@ -98,19 +96,17 @@ def ties(config: TransformerConfig) -> dict[str, str]:
     return {native_names[name]: native_names[stored] for name, stored in parameters.ties(config).items()}
 
 
-def _declaration(config: TransformerConfig) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Axes of every canonical name, tied ones too, and the size of each axis."""
+def _rows(config: TransformerConfig) -> Iterator[tuple[str, list[tuple[str, str, str, dict[str, int]]]]]:
+    """The rows of the table that the config has, one for each layer, tied tensors too.
+
+    Each is a native name and its parts: canonical name, canonical axes, axes within the native tensor, the size of each axis.
+    """
     untied = config.replace(share_embeddings=False, tie_logits=False)
     axes, shapes = parameters.axes(untied), parameters.shapes(untied)
-    return axes, {name: dict(zip(letters.split(), shapes[name], strict=True)) for name, letters in axes.items()}
-
-
-def _rows(config: TransformerConfig) -> Iterator[tuple[str, list[Part]]]:
-    """The rows of the table that the config has, one for each layer."""
-    axes, _ = _declaration(config)
+    sizes = {name: dict(zip(letters.split(), shapes[name], strict=True)) for name, letters in axes.items()}
     for native, parts in TABLE:
         layers = config.encoder_layers if native.startswith("encoder") else config.decoder_layers
         for index in range(layers if "*" in native else 1):
             numbered = [(name.replace("*", str(index)), part) for name, part in parts]
             if numbered[0][0] in axes:
-                yield native.replace("*", str(index)), numbered
+                yield native.replace("*", str(index)), [(name, axes[name], part, sizes[name]) for name, part in numbered]

@@ -11,7 +11,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.parameters import mismatches
 from reference_numpy.suggestions import nearest
 
-from . import CheckpointError, families, torch_layout
+from . import CheckpointError, recognise, torch_layout
 from .strict import contiguous_layers
 
 __all__ = ["Found", "Names"]
@@ -22,7 +22,11 @@ State = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Names:
-    """What the user says of the names; None where nothing is said."""
+    """What the user says of the names; None where nothing is said.
+
+    prefix: what stands before `encoder.layers...`; None finds it. source_embedding, target_embedding, logits: the names of the modules (or
+    of their weights) around the nn.Transformer.
+    """
 
     prefix: str | None = None
     source_embedding: str | None = None
@@ -33,8 +37,8 @@ class Names:
         """The tensors by their native names; raises CheckpointError where there is no nn.Transformer or no source embedding."""
         problems = [f"--ignore {key}: no such tensor{nearest(key, state)}" for key in ignore if key not in state]
         rest = {key: tensor for key, tensor in state.items() if key not in ignore}
-        if not any(re.fullmatch(families.NATIVE, key) for key in rest):
-            families.refuse(rest, name)
+        if not any(re.fullmatch(recognise.NATIVE, key) for key in rest):
+            recognise.refuse_tensors(rest, name)
         prefix = self.prefix if self.prefix is not None else _find_prefix(name, rest)
         keys = {}
         for native in torch_layout.OUTER:

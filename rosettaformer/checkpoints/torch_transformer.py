@@ -16,9 +16,8 @@ from .torch_names import Names
 
 __all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "load", "save"]
 
-SAVE_OPTIONS = ("prefix", "source_embedding", "target_embedding", "logits")
+SAVE_OPTIONS = tuple(field.name for field in dataclasses.fields(Names))
 LOAD_OPTIONS = ("key", "preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
-_FIELDS = tuple(field.name for field in dataclasses.fields(TransformerConfig))
 _SIZES = ("source_vocabulary", "target_vocabulary", "model_width", "feed_forward_width", "encoder_layers", "decoder_layers")
 _PER_HEAD = ("key_value_heads", "key_size", "value_size")
 
@@ -29,7 +28,7 @@ def load(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpo
     key: the entry of a training checkpoint that holds the state dict.
     """
     path = Path(path)
-    source = pickled.read_any(path, key)
+    source = pickled.read(path, key)
     if source.problems:
         raise CheckpointError(path, source.problems)
     return import_state_dict(source.tensors, name=str(path), **options)
@@ -55,24 +54,19 @@ def import_state_dict(
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    prefix: str | None = None,
-    source_embedding: str | None = None,
-    target_embedding: str | None = None,
-    logits: str | None = None,
     ignore: Sequence[str] = (),
     fresh_embeddings: int | None = None,
     name: str = "the state dict",
+    **names: str | None,
 ) -> Checkpoint:
     """The checkpoint of a state dict, given as NumPy arrays.
 
-    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. prefix: what stands
-    before `encoder.layers...`; None finds it. source_embedding, target_embedding, logits: the names of the modules (or of their weights)
-    around the nn.Transformer. ignore: tensors that are no parameters, such as a positional table. fresh_embeddings: a seed, from which
-    the tables and the output layer that the state dict lacks are initialised.
+    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. ignore: tensors that are
+    no parameters, such as a positional table. fresh_embeddings: a seed, from which the tables and the output layer that the state dict
+    lacks are initialised. names: as of `Names`.
     Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with what is told.
     """
-    names = Names(prefix, source_embedding, target_embedding, logits)
-    found = names.find(name, state, ignore)
+    found = Names(**names).find(name, state, ignore)
     natives = {native: state[key] for native, key in found.keys.items()}
     shown = found.shown(natives, fresh_embeddings is not None)
     config, problems = _resolve(shown, preset, settings)
@@ -86,40 +80,26 @@ def import_state_dict(
     if problems or config is None:
         raise CheckpointError(name, problems)
     if fresh_embeddings is not None:
-        natives = _fresh(config, fresh_embeddings, next(iter(tensors.values())).dtype) | natives
+        dtype = next(iter(tensors.values())).dtype
+        fresh = torch_layout.to_native(parameters.initialise(config, fresh_embeddings, dtype), config)
+        natives = {native: fresh[native] for native in torch_layout.OUTER if native in fresh} | natives
     canonical = torch_layout.from_native(natives, config)
     return Checkpoint(config, {each: canonical[each] for each in parameters.axes(config)})
 
 
-def export_state_dict(
-    config: TransformerConfig,
-    tensors: Mapping[str, np.ndarray],
-    *,
-    prefix: str | None = None,
-    source_embedding: str | None = None,
-    target_embedding: str | None = None,
-    logits: str | None = None,
-) -> dict[str, np.ndarray]:
+def export_state_dict(config: TransformerConfig, tensors: Mapping[str, np.ndarray], **names: str | None) -> dict[str, np.ndarray]:
     """The state dict of canonical parameters, the inverse of `import_state_dict`; a tied tensor stands under each of its names.
 
-    Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
+    names: as of `Names`. Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
     """
     head_size = config.model_width / config.heads
-    problems = [
-        f"torch.nn.Transformer needs {name}={wanted:g}; got {getattr(config, name)}"
-        for name, wanted in (
-            ("key_value_heads", config.heads),
-            ("key_size", head_size),
-            ("value_size", head_size),
-            ("attention_bias", True),
-        )
-        if getattr(config, name) != wanted
-    ]
+    needed = {"key_value_heads": config.heads, "key_size": head_size, "value_size": head_size, "attention_bias": True}
+    has = config.to_dict()
+    problems = [f"torch.nn.Transformer needs {name}={value:g}; got {has[name]}" for name, value in needed.items() if has[name] != value]
     problems += strict.problems(tensors, parameters.shapes(config))
     if problems:
         raise CheckpointError("the model", problems)
-    names = Names(prefix, source_embedding, target_embedding, logits)
-    return names.rename(torch_layout.to_native(tensors, config), config)
+    return Names(**names).rename(torch_layout.to_native(tensors, config), config)
 
 
 def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> list[str]:
@@ -130,11 +110,6 @@ def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], 
         if native in natives and stored in natives and natives[native].shape == natives[stored].shape
         if natives[native].tobytes() != natives[stored].tobytes()
     ]
-
-
-def _fresh(config: TransformerConfig, seed: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    everything = torch_layout.to_native(parameters.initialise(config, seed, dtype), config)
-    return {native: everything[native] for native in torch_layout.OUTER if native in everything}
 
 
 def _resolve(
@@ -157,7 +132,8 @@ def _resolve(
         if name in claims and claims[name] != value
     ]
     fields = claims | shown
-    if unknown := [name for name in _FIELDS if name not in fields and name not in _PER_HEAD]:
+    needed = [field.name for field in dataclasses.fields(TransformerConfig) if field.name not in _PER_HEAD]
+    if unknown := [name for name in needed if name not in fields]:
         problems.append(f"the shapes cannot tell {', '.join(unknown)}: give --set FIELD=VALUE for each, or --preset")
     if unknown or "key_size" not in fields:
         return None, problems

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from reference_numpy import parameters
 
-from ..checkpoints import Checkpoint, CheckpointError, canonical, families, pickled
+from ..checkpoints import Checkpoint, CheckpointError, canonical, pickled, recognise
 from .options import wide_console
 
 __all__ = ["inspect"]
@@ -50,13 +50,13 @@ def inspect(context: click.Context, file: Path, key: str | None, tensors: bool, 
 
 def _describe(file: Path, key: str | None, statistics: bool) -> dict[str, Any]:
     """Everything that is said of a file. statistics: those of its tensors, whose values are read for them, too."""
-    source = pickled.read_any(file, key)
+    source = pickled.read(file, key)
     if canonical.is_canonical(source):
         checkpoint = canonical.validate(source, file)
         return {"file": str(file), "format": "canonical"} | _canonical(checkpoint, statistics)
     if source.problems:
         raise CheckpointError(file, source.problems)
-    kind = families.describe(source.tensors, file)
+    kind = recognise.describe(source.tensors, file)
     return {
         "file": str(file),
         "format": None,

@@ -9,7 +9,7 @@ import numpy as np
 from reference_numpy.strategy import Strategy
 
 from .backends import Trainer
-from .corpus import Buckets, Example, pad, padded_length
+from .corpus import Buckets, Example, pad, padded_length, rows
 from .tasks import Pair, Task
 from .tokens import END, PADDING, START, Tokens
 
@@ -47,7 +47,7 @@ def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decodin
     found: dict[int, Hypothesis] = {}
     count = max(decoding.rows // decoding.width, 1)
     for length, indexes in _groups(sources, count):
-        source = _rows([sources[index] for index in indexes], count, length)
+        source = rows([sources[index] for index in indexes], count, length)
         found |= zip(indexes, _search(trainer, source, decoding, decoding.limit(length)), strict=False)
     return [found[index] for index in range(len(sources))]
 
@@ -60,11 +60,8 @@ def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int
     else:
         found = trainer.beam_search(source, strategy)
         tokens, scores = found["token_bwn"][:, 0], found["score_bw"][:, 0]
-    return [Hypothesis(_text(ids), float(score)) for ids, score in zip(tokens.tolist(), scores, strict=True)]
-
-
-def _text(ids: Sequence[int]) -> tuple[int, ...]:
-    return tuple(id_ for id_ in ids if id_ not in (END, PADDING))
+    texts = [tuple(id_ for id_ in ids if id_ not in (END, PADDING)) for ids in tokens.tolist()]
+    return [Hypothesis(text, float(score)) for text, score in zip(texts, scores, strict=True)]
 
 
 def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, list[int]]]:
@@ -74,14 +71,6 @@ def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int,
         by_length.setdefault(padded_length(len(sources[index])), []).append(index)
     for length, indexes in by_length.items():
         yield from ((length, indexes[start : start + count]) for start in range(0, len(indexes), count))
-
-
-def _rows(sources: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """The sources as `count` rows of that length; rows without a source are padding throughout."""
-    result = np.full((count, length), PADDING, np.int32)
-    for row, ids in zip(result, sources, strict=False):
-        row[: len(ids)] = ids
-    return result
 
 
 def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Example]) -> float:

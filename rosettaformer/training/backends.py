@@ -15,7 +15,7 @@ from reference_numpy.suggestions import known
 from ..conformance.ports.port import PORTS, MissingBackend, unavailable
 from ..extras import install
 
-__all__ = ["BACKENDS", "MissingBackend", "Trainer", "require", "trainer"]
+__all__ = ["BACKENDS", "MissingBackend", "Trainer", "parameters_of", "require", "trainer"]
 
 BACKENDS = {"torch": "impl_torch.training", "tf": "impl_tf.training", "jax": "impl_jax.training", "numpy": "reference_numpy.training"}
 
@@ -31,6 +31,12 @@ class Trainer(Protocol):
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
     def state(self) -> dict[str, np.ndarray]: ...
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None: ...
+
+
+def parameters_of(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters by canonical name, of what `Trainer.state` gives."""
+    prefix = "parameters."
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def trainer(backend: str) -> Callable[..., Trainer]:

@@ -10,14 +10,15 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, sites
 from reference_numpy.recipe import PAPER, Recipe
 
+from ..conformance.reference.tolerance import Expectation
 from ..processes import cores
-from .envelope import LOSS, Allowed, Envelope
+from .envelope import LOSS, Envelope
 from .remote import Remote
 
 __all__ = ["RECIPE", "Experiment", "Gap", "Run", "Step", "compare"]
 
 ROWS, SOURCE, TARGET = 7, 11, 13
-START_LIMIT = 180.0  # seconds for a framework to load
+START_LIMIT, TAKEN = 180.0, 600.0  # seconds for a framework to load, and in which a backend must take a question
 # Every choice of a recipe at work, and parameters that move visibly in a few steps.
 RECIPE = PAPER.replace(warmup=100, weight_decay=0.01, clip_norm=1.0)
 
@@ -62,7 +63,7 @@ def _ids(rng: np.random.Generator, lengths: np.ndarray, most: int, vocabulary: i
 
 @dataclass(frozen=True)
 class Gap:
-    """How far a loss or a parameter lies from the reference's, and how far it may: in units of the reference's largest value."""
+    """How far a loss or a parameter lies from the reference's, and how far it may: in units of the reference's largest value, or of 1."""
 
     name: str
     distance: float
@@ -127,7 +128,7 @@ def compare(
             active = [pair for pair in active if pair[0].status == "together"]
             batch = experiment.batch(number)
             for _, remote in active:
-                remote.step(*batch)
+                remote.ask("step", *batch, limit=TAKEN)
             allowed = envelope.step(*batch)
             losses.append(float(allowed[LOSS].reference))
             for run, remote in active:
@@ -141,7 +142,7 @@ def compare(
 
 def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compiled: bool, limit: float) -> None:
     """Every backend is loaded and builds its trainer."""
-    arguments = experiment.config, experiment.recipe, experiment.values, experiment.seed, "cpu", compiled
+    arguments = experiment.config.to_dict(), experiment.recipe.to_dict(), experiment.values, experiment.seed, "cpu", compiled
     for seconds, question in ((START_LIMIT, True), (limit, False)):
         for run, remote in active:
             if run.status == "together":
@@ -149,10 +150,10 @@ def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compile
                 if kind != "ready":
                     run.status, run.message = kind, reason
                 elif question:
-                    remote.build(*arguments)
+                    remote.ask("build", *arguments, limit=TAKEN)
 
 
-def _record(run: Run, answer: tuple, number: int, allowed: Mapping[str, Allowed], dtype: str) -> None:
+def _record(run: Run, answer: tuple, number: int, allowed: Mapping[str, Expectation], dtype: str) -> None:
     """Adds a step to the run, or ends it with what went wrong."""
     kind, got = answer
     if kind != "step":
@@ -167,6 +168,6 @@ def _record(run: Run, answer: tuple, number: int, allowed: Mapping[str, Allowed]
     run.steps.append(Step(number, value, _gap(LOSS, allowed[LOSS], np.asarray(value)), max(gaps, key=lambda gap: gap.excess)))
 
 
-def _gap(name: str, allowed: Allowed, got: np.ndarray) -> Gap:
-    distance = float(np.abs(got.astype(np.float64) - allowed.reference).max())
-    return Gap(name, distance / allowed.scale, allowed.bound / allowed.scale)
+def _gap(name: str, allowed: Expectation, got: np.ndarray) -> Gap:
+    distance, scale = np.abs(got.astype(np.float64) - allowed.reference).max(), float(np.abs(allowed.reference).max()) or 1.0
+    return Gap(name, float(distance) / scale, allowed.bound / scale)

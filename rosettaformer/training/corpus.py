@@ -8,7 +8,7 @@ import numpy as np
 from .tasks import Data, Pair
 from .tokens import PADDING, Tokens
 
-__all__ = ["BEGINNING", "Batch", "Buckets", "Corpus", "Example", "Group", "Position", "Shape", "answer_limits", "pad", "padded_length"]
+__all__ = ["Batch", "Buckets", "Corpus", "Example", "Group", "Position", "Shape", "answer_limits", "pad", "padded_length", "rows"]
 
 Example = tuple[list[int], list[int]]  # ids of the source; ids of the target from START to END
 Batch = tuple[np.ndarray, np.ndarray]  # source `b s`, target `b t`
@@ -77,11 +77,16 @@ class Buckets:
 
 def pad(shape: Shape, examples: Sequence[Example]) -> Batch:
     """The examples as one batch of that shape; rows without an example are padding throughout."""
-    source, target = (np.full((shape.rows, length), PADDING, np.int32) for length in (shape.source, shape.target))
-    for row, (source_ids, target_ids) in enumerate(examples):
-        source[row, : len(source_ids)] = source_ids
-        target[row, : len(target_ids)] = target_ids
-    return source, target
+    sources, targets = ([example[side] for example in examples] for side in (0, 1))
+    return rows(sources, shape.rows, shape.source), rows(targets, shape.rows, shape.target)
+
+
+def rows(texts: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
+    """The ids of the texts as `count` rows of that length; rows without a text are padding throughout."""
+    result = np.full((count, length), PADDING, np.int32)
+    for row, ids in zip(result, texts, strict=False):
+        row[: len(ids)] = ids
+    return result
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,11 @@ class Position:
     batch: int = 0
 
 
-BEGINNING = Position()
-
-
 class Corpus:
     """The examples of a task, no side longer than max_length tokens, in batches.
 
-    left_out: how many training pairs of the first epoch are longer, and how many of validation.
+    first_epoch: the examples of epoch 0. longest: the largest shape. left_out: how many training pairs of the first epoch are longer, and
+    how many of validation.
     Raises ValueError where nothing is left to train on or to validate on.
     """
 
@@ -107,28 +110,18 @@ class Corpus:
     ) -> None:
         self._data, self._tokens, self._max_length, self._seed = data, tokens, max_length, seed
         self._pairs: Sequence[Pair] = data.epoch(0)
-        self._examples = self._encode(self._pairs)
-        if not self._examples:
+        self.first_epoch = self._encode(self._pairs)
+        if not self.first_epoch:
             raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens on each side (--max-length)")
-        if microbatches > len(self._examples):
-            raise ValueError(f"--microbatches must be at most the pairs, {len(self._examples)}; got {microbatches}")
-        self.buckets = Buckets(self._examples, batch_tokens, microbatches, buckets)
-        longest = self.buckets.shapes[-1]
+        if microbatches > len(self.first_epoch):
+            raise ValueError(f"--microbatches must be at most the pairs, {len(self.first_epoch)}; got {microbatches}")
+        self.buckets = Buckets(self.first_epoch, batch_tokens, microbatches, buckets)
+        self.longest = longest = self.buckets.shapes[-1]
         self.validation = [example for example in self._encode(data.validation) if longest.fits(example)]
         if not self.validation:
             raise ValueError(f"the validation set is empty: no pair has at most {longest.source} and {longest.target} tokens")
-        self.left_out = (len(self._pairs) - len(self._examples), len(data.validation) - len(self.validation))
+        self.left_out = (len(self._pairs) - len(self.first_epoch), len(data.validation) - len(self.validation))
         self._groups: tuple[int, list[Group]] | None = None
-
-    @property
-    def first_epoch(self) -> list[Example]:
-        """The examples of epoch 0."""
-        return self._examples
-
-    @property
-    def longest_source(self) -> int:
-        """The most tokens of a source in batches."""
-        return self.buckets.shapes[-1].source
 
     def batch(self, position: Position) -> Batch:
         """The batch at a position, a function of the data, the seed and the position alone."""
@@ -146,11 +139,10 @@ class Corpus:
     def _epoch(self, number: int) -> list[Group]:
         if self._groups is None or self._groups[0] != number:
             pairs = self._data.epoch(number)
-            examples = self._examples if pairs is self._pairs else self._encode(pairs)
+            examples = self.first_epoch if pairs is self._pairs else self._encode(pairs)
             groups = self.buckets.epoch(examples, self._seed, number)
             if not groups:
-                longest = self.buckets.shapes[-1]
-                raise ValueError(f"epoch {number} has no pair of at most {longest.source} and {longest.target} tokens")
+                raise ValueError(f"epoch {number} has no pair of at most {self.longest.source} and {self.longest.target} tokens")
             self._groups = number, groups
         return self._groups[1]
 

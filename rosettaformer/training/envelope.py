@@ -1,7 +1,7 @@
 """How far a training run may lie from the reference's, step by step: derived from the reference's own runs in other summation orders."""
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from reference_numpy.training import Trainer
 
 from ..conformance.case import Case
 from ..conformance.reference import tolerance
+from ..conformance.reference.tolerance import Expectation
+from .backends import parameters_of
 
-__all__ = ["LOSS", "RELATIVE", "Allowed", "Envelope", "is_unseen"]
+__all__ = ["LOSS", "RELATIVE", "Envelope", "is_unseen"]
 
 LOSS = "loss"
 RELATIVE = 1e-9  # of a tensor's largest value: what a float64 run may be away
-_PREFIX = "parameters."
-_UNSEEN = ".key.bias"
 
 
 def is_unseen(name: str) -> bool:
@@ -26,20 +26,7 @@ def is_unseen(name: str) -> bool:
 
     Softmax ignores that, so the gradient is 0 and what is computed is rounding, which Adam makes steps of.
     """
-    return name.endswith(_UNSEEN)
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The reference's value of the loss or of a parameter after a step, and the largest error that stays together with it."""
-
-    reference: np.ndarray
-    bound: float
-
-    @property
-    def scale(self) -> float:
-        """What relative distances are relative to: the largest value, or 1 where all are 0."""
-        return float(np.abs(self.reference).max()) or 1.0
+    return name.endswith(".key.bias")
 
 
 class Envelope:
@@ -57,42 +44,35 @@ class Envelope:
         self._start, self._runs = (config, recipe, dict(values)), [Trainer(config, recipe, wide)]
         self._unseen = any(map(is_unseen, values))
 
-    def step(self, *batch: Any) -> dict[str, Allowed]:
-        """One step of all runs: what the loss before it and every parameter after it may be."""
+    def step(self, *batch: Any) -> dict[str, Expectation]:
+        """One step of all runs: what the loss before it and every parameter after it may be, which is the `reference` up to the `bound`."""
         if self.dtype == "float32":
-            expected = self._expected(batch)
-            return {name: Allowed(value.reference, value.bound) for name, value in expected.items()}
+            return self._expected(batch)
         reference = _advanced(self._runs[0], batch)
-        allowed = {name: Allowed(value, RELATIVE * float(np.abs(value).max())) for name, value in reference.items()}
-        if self._unseen:
-            expected = self._expected(batch, reference)
-            allowed |= {name: Allowed(value.reference, value.bound) for name, value in expected.items()}
-        return allowed
+        units = {name: RELATIVE * float(np.abs(value).max()) for name, value in reference.items()}
+        allowed = {name: Expectation(value, value.dtype, noise=0.0, noise_rmse=0.0, unit=units[name]) for name, value in reference.items()}
+        return allowed | (self._expected(batch, reference) if self._unseen else {})
 
-    def _expected(self, batch: Any, reference: Mapping[str, np.ndarray] | None = None) -> dict[str, tolerance.Expectation]:
-        """The policy's expectation of what a step gives; where the reference is there already, of the unseen parameters alone."""
-        index = 0
+    def _expected(self, batch: Any, reference: dict[str, np.ndarray] | None = None) -> dict[str, Expectation]:
+        """The policy's expectation of what a step gives; where the reference is there already, of the unseen parameters alone.
+
+        The policy asks for r first, and then for as many runs as it has orders, which begin when they are first asked.
+        """
+        indexes = itertools.count()
 
         def answer(case: Case) -> dict[str, np.ndarray]:
-            nonlocal index
-            trainer, first = self._run(index), index == 0
-            index += 1
-            values = reference if reference is not None and first else _advanced(trainer, batch)
-            return dict(values) if reference is None else {name: value for name, value in values.items() if is_unseen(name)}
+            if (index := next(indexes)) == len(self._runs):
+                self._runs.append(Trainer(*self._start))
+            if reference is None:
+                return _advanced(self._runs[index], batch)
+            values = _advanced(self._runs[index], batch) if index else reference
+            return {name: value for name, value in values.items() if is_unseen(name)}
 
         return tolerance.expect(self._case, answer)
-
-    def _run(self, index: int) -> Trainer:
-        """The run of that index: 0 is r; the others, as many as the policy has orders, begin when they are first asked."""
-        if index == len(self._runs):
-            self._runs.append(Trainer(*self._start))
-        return self._runs[index]
 
 
 def _advanced(trainer: Trainer, batch: Any) -> dict[str, np.ndarray]:
     """The loss and the parameters of one step."""
     value = trainer.train_step(*batch)
-    state = trainer.state()
-    dtype = next(iter(state.values())).dtype
-    values = {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
-    return {LOSS: np.asarray(value, dtype)} | values
+    values = parameters_of(trainer.state())
+    return {LOSS: np.asarray(value, next(iter(values.values())).dtype)} | values

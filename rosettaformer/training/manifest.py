@@ -1,7 +1,5 @@
-"""What the files of a run say: what the run is, in `run.json`; its tokens; how far a checkpoint has come."""
+"""What the files of a run say: what the run is, in `run.json`; and its tokens."""
 
-import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,54 +11,11 @@ from reference_numpy.recipe import Recipe
 from ..atomic import replacing
 from ..reading import read_text
 from . import schema, settings
-from .corpus import BEGINNING, Position, padded_length
-from .schema import dump, load
+from .corpus import padded_length
 from .tasks import TASKS
-from .tokens import Tokens, digest
+from .tokens import Tokens
 
-__all__ = ["PROGRESS", "Manifest", "Progress", "check", "read_tokens", "write_tokens"]
-
-PROGRESS: schema.Table = {
-    "seed": schema.integer(), "steps": schema.integer(1), "position": schema.OBJECT, "best": schema.optional(schema.number()),
-    "stale": schema.integer(), "seconds": schema.number(),
-}  # fmt: skip
-_POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """steps: done so far; with the seed of the run they are the whole random state. position: of the next batch.
-
-    best: the lowest validation loss so far; stale: validations since. seconds: of training so far, over all calls.
-    """
-
-    seed: int
-    steps: int = 0
-    position: Position = BEGINNING
-    best: float | None = None
-    stale: int = 0
-    seconds: float = 0.0
-
-    def replace(self, **changes: Any) -> "Progress":
-        return dataclasses.replace(self, **changes)
-
-    def validated(self, loss: float) -> "Progress":
-        """After a validation with that loss."""
-        better = loss < (math.inf if self.best is None else self.best)
-        return self.replace(best=loss if better else self.best, stale=0 if better else self.stale + 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Progress":
-        """The progress of `to_dict`'s mapping; raises ValueError listing every field that is missing, unknown or out of range."""
-        problems = schema.problems(fields, PROGRESS) or schema.problems(fields["position"], _POSITION, "position")
-        if problems:
-            raise ValueError("\n  ".join(problems))
-        return cls(**{**fields, "position": Position(**fields["position"])})
-
+__all__ = ["Manifest", "check", "read_tokens"]
 
 FORMAT, VERSION = "rosettaformer-run", 2
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
@@ -93,11 +48,12 @@ class Manifest:
     def exists(folder: Path) -> bool:
         return (folder / _FILE).exists()
 
-    def write(self, folder: Path) -> None:
-        """Writes it into the folder, whole or not at all."""
-        fields = asdict(self) | {"config": self.config.to_dict(), "recipe": self.recipe.to_dict()}
-        with replacing(folder / _FILE) as temporary:
-            temporary.write_text(dump({"format": FORMAT, "version": VERSION} | fields), encoding="utf-8")
+    def write(self, folder: Path, tokens: Tokens) -> None:
+        """Writes it and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a run."""
+        manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
+        for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -107,7 +63,7 @@ class Manifest:
         if not path.is_file():
             raise ValueError(f"{folder} holds no run: {path} does not exist")
         try:
-            return cls._parse(load(path, _FIELDS))
+            return cls._parse(schema.load(path, _FIELDS))
         except ValueError as error:
             raise ValueError(f"{path} is damaged or no run's:\n  {error}") from None
 
@@ -117,8 +73,7 @@ class Manifest:
         fixed, limits = fields["fixed"], fields["limits"]
         problems = schema.problems(fixed, settings.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], settings.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")
-        if problems := problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])]:
-            raise ValueError("\n  ".join(problems))
+        schema.refuse(problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])])
         config, recipe = TransformerConfig.from_dict(fields["config"]), Recipe.from_dict(fields["recipe"])
         return cls(**fields | {"limits": {int(length): limit for length, limit in limits.items()}, "config": config, "recipe": recipe})
 
@@ -133,19 +88,13 @@ def _limit_problems(limits: Mapping[str, Any], longest: int, most: int) -> Itera
         yield f"longest must be at most max_length, {most}; got {longest}"
 
 
-def write_tokens(folder: Path, tokens: Tokens) -> None:
-    """Writes the tokens into the folder, whole or not at all."""
-    with replacing(folder / _TOKENS) as temporary:
-        temporary.write_text(str(tokens), encoding="utf-8")
-
-
 def read_tokens(folder: Path, manifest: Manifest) -> Tokens:
     """The tokens of the run; raises ValueError where they are damaged or another run's."""
     path = folder / _TOKENS
     if not path.is_file():
         raise ValueError(f"{folder} holds no tokens: {path} does not exist")
     text = read_text(path)
-    if (found := digest(text)) != manifest.tokens:
+    if (found := schema.digest(text)) != manifest.tokens:
         raise ValueError(f"{path} is damaged or another run's: its fingerprint must be {manifest.tokens}; got {found}")
     return Tokens(text)
 

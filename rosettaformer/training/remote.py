@@ -1,10 +1,10 @@
 """A backend's Trainer in a process of its own: it is asked step by step, and its end is an answer.
 
 `python -m rosettaformer.training.remote BACKEND` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
-The methods are `build`, which makes the Trainer, and `step`, whose answer is the loss and the parameters.
+The methods are `build`, which makes the Trainer of a config, a recipe, parameters, seed, device and whether steps are compiled; and `step`,
+which is given source, target and keep masks and whose answer is the loss and the parameters.
 """
 
-import dataclasses
 import runpy
 import sys
 from collections.abc import Callable, Mapping
@@ -21,10 +21,8 @@ from . import backends
 
 __all__ = ["Remote"]
 
-LIMIT = 600.0  # seconds in which a backend must take a question
 
-
-class Remote:
+class Remote(Child):
     """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same face.
 
     Answers are ("ready", None); ("missing", why, or how to install it); ("step", (loss, parameters)); ("error", what the backend raised);
@@ -32,24 +30,11 @@ class Remote:
     """
 
     def __init__(self, backend: str, threads: int) -> None:
-        self._child = Child(__name__, backend, threads, "the backend")
-
-    def build(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray], *others: Any) -> None:
-        """Asks for the Trainer and does not wait for it. others: seed, device, and whether steps are compiled."""
-        self._child.ask("build", config.to_dict(), dataclasses.asdict(recipe), dict(values), *others, limit=LIMIT)
-
-    def step(self, source: np.ndarray, target: np.ndarray, keep: Mapping) -> None:
-        """Asks for a step and does not wait for it."""
-        self._child.ask("step", source, target, keep, limit=LIMIT)
+        super().__init__(__name__, backend, threads, "the backend")
 
     def answer(self, limit: float) -> Answer:
-        """The answer to the oldest question, or to the start, that has none yet, within so many seconds."""
-        answer = self._child.answer(limit)
-        return answer if _is_answer(*answer) else self._child.refuse(f"the kind {answer[0]}, with {type(answer[1]).__name__}")
-
-    def close(self) -> None:
-        """Ends the process, whatever it does."""
-        self._child.close()
+        answer = super().answer(limit)
+        return answer if _is_answer(*answer) else self.refuse(f"the kind {answer[0]}, with {type(answer[1]).__name__}")
 
 
 def _is_answer(kind: str, value: Any) -> bool:
@@ -82,9 +67,7 @@ class _Server:
 
     def step(self, *arguments: Any) -> Answer:
         loss = float(self._trainer.train_step(*arguments))
-        prefix = "parameters."
-        state = self._trainer.state()
-        return "step", (loss, {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)})
+        return "step", (loss, backends.parameters_of(self._trainer.state()))
 
 
 def _reply(action: Callable[[], Answer | None]) -> Answer:

@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -53,10 +52,7 @@ class Log:
         """Puts the entries on the disk, so that no checkpoint outlives the log of its steps."""
         os.fsync(self._file.fileno())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def close(self) -> None:
         self._file.close()
 
 
@@ -128,23 +124,16 @@ def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], 
 
 
 class Report:
-    """Prints to standard error: a line for every event, and on a terminal a bar with loss, speed and time left."""
+    """Prints to standard error: a line for every event; and on a terminal, while `bar` is entered, loss, speed and time left."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False)
         columns = TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()
-        self._bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self._task = self._bar.add_task("training", total=1.0, step=0, now="")
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._task = self.bar.add_task("training", total=1.0, step=0, now="")
         self._loss = self._speed = 0.0
         self._seen = 0
         self._last = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._bar.stop()
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -158,7 +147,7 @@ class Report:
         self._loss += (1 - weight) * (loss - self._loss)
         self._speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self._speed)
         self._last = now
-        self._bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self._speed:,.0f} tokens/s, left")
+        self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self._speed:,.0f} tokens/s, left")
 
     def scores(self, title: str, values: dict[str, Any]) -> None:
         """The scores of an evaluation."""

@@ -8,7 +8,7 @@ from typing import Any
 from ..reading import parse_settings
 from . import schema, settings, tasks
 from .corpus import Corpus, answer_limits
-from .manifest import Manifest, check, read_tokens, write_tokens
+from .manifest import Manifest, check, read_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
 
@@ -28,11 +28,6 @@ class Run:
     tokens: Tokens
     corpus: Corpus
 
-    def write(self) -> None:
-        """Writes what the folder of a run always holds; tokens first, since a folder with a manifest is a run."""
-        write_tokens(self.folder, self.tokens)
-        self.manifest.write(self.folder)
-
 
 def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:
     """A new run, of which nothing is written yet.
@@ -44,8 +39,7 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
         raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
     chosen = settings.FIXED | settings.FREE | dict(tasks.kind(name).defaults) | dict(given)
     fixed, free = ({key: chosen[key] for key in part} for part in (settings.FIXED, settings.FREE))
-    if problems := schema.problems(fixed, settings.FIXED_FIELDS):
-        raise ValueError("\n  ".join(problems))
+    schema.refuse(schema.problems(fixed, settings.FIXED_FIELDS))
     recipe = settings.recipe(fixed)
     settings.config(fixed, 1)
     task = tasks.create(name, {**task_options, "seed": fixed["seed"]})
@@ -54,7 +48,7 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
     corpus = _corpus(data, tokens, fixed)
     manifest = Manifest(
         task=task.to_dict(), fixed=fixed, free=free, config=settings.config(fixed, tokens.vocabulary), recipe=recipe,
-        tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest_source,
+        tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest.source,
     )  # fmt: skip
     _check(manifest)
     return Run(folder, manifest, task, data, tokens, corpus)
@@ -79,7 +73,7 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
             f"the data of the task {task.name} are no longer those of the run: their fingerprint was {manifest.data}, is {digest}"
         )
     corpus = _corpus(data, tokens, manifest.fixed)
-    if (answer_limits(corpus.first_epoch), corpus.longest_source) != (manifest.limits, manifest.longest):
+    if (answer_limits(corpus.first_epoch), corpus.longest.source) != (manifest.limits, manifest.longest):
         raise ValueError(f"the limits and the longest source in {folder} must be those of the data; they are others")
     return Run(folder, manifest, task, data, tokens, corpus)
 
@@ -90,8 +84,7 @@ def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
 
 def _check(manifest: Manifest) -> None:
     free = manifest.free
-    if problems := schema.problems(free, settings.FREE_FIELDS):
-        raise ValueError("\n  ".join(problems))
+    schema.refuse(schema.problems(free, settings.FREE_FIELDS))
     if free["average"] > free["keep"]:
         raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
 
@@ -103,11 +96,10 @@ def _differences(manifest: Manifest, name: str | None, task_options: Options, gi
         return
     if idle := [key for key in task_options if key not in manifest.task]:
         yield f"{', '.join(idle)} means nothing to the task {manifest.task['name']}"
-    told = {key: value for key, value in given.items() if key in settings.FIXED and key != "settings"}
-    has = {f"task {key}": manifest.task.get(key) for key in task_options if key not in idle} | {key: manifest.fixed[key] for key in told}
-    asked = {f"task {key}": value for key, value in task_options.items() if key not in idle} | told
-    fields = parse_settings(given.get("settings", ()))
-    config = manifest.config.to_dict()
-    for key, value in (asked | fields).items():
-        if (had := config[key] if key in fields else has[key]) != (list(value) if isinstance(value, tuple) else value):
+    config, fields = manifest.config.to_dict(), parse_settings(given.get("settings", ()))
+    compared = [(f"task {key}", manifest.task[key], value) for key, value in task_options.items() if key not in idle]
+    compared += [(key, manifest.fixed[key], value) for key, value in given.items() if key in settings.FIXED and key != "settings"]
+    compared += [(key, config[key], value) for key, value in fields.items()]
+    for key, had, value in compared:
+        if had != (list(value) if isinstance(value, tuple) else value):
             yield f"{key}: the run has {had!r}; got {value!r}"

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from reference_numpy.suggestions import LONGEST_NAME
 from ..reading import read_json
 
 __all__ = [
-    "BOOLEAN", "FINGERPRINT", "LARGEST", "OBJECT", "Check", "Table", "choice", "dump", "fingerprint", "integer", "load", "number",
-    "optional", "problems", "several", "text",
+    "BOOLEAN", "FINGERPRINT", "LARGEST", "OBJECT", "Check", "Table", "choice", "digest", "dump", "fingerprint", "integer", "load",
+    "number", "optional", "problems", "refuse", "several", "text",
 ]  # fmt: skip
 
 LARGEST = Fields.LARGEST
@@ -62,6 +62,12 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
     return found
 
 
+def refuse(problems: Sequence[str]) -> None:
+    """Raises ValueError that lists the problems, where there are any."""
+    if problems:
+        raise ValueError("\n  ".join(problems))
+
+
 def dump(fields: Mapping[str, Any]) -> str:
     """The JSON of a file, with the fingerprint of its fields."""
     plain = json.loads(json.dumps(fields, allow_nan=False))
@@ -77,11 +83,15 @@ def load(path: Path, table: Table) -> dict[str, Any]:
     wrong = problems(fields, {**table, FINGERPRINT: text()})
     if not wrong and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
         wrong = [f"its fields have been changed: their fingerprint is {found}"]
-    if wrong:
-        raise ValueError("\n  ".join(wrong))
+    refuse(wrong)
     return fields
 
 
 def fingerprint(fields: Mapping[str, Any]) -> str:
     """Of an object's fields, whatever their order."""
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(json.dumps(fields, sort_keys=True))
+
+
+def digest(text: str) -> str:
+    """The fingerprint of a text, which lone surrogates may be in."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,26 +1,35 @@
-"""One call of `train`: a trainer for the run, the loop, and what follows when it ends."""
+"""One call of `train`: a trainer for the run, the loop, which any backend plugs into, and what follows when it ends between two steps."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from reference_numpy import parameters
+from reference_numpy import parameters, schedule
 
 from ..checkpoints import canonical
 from . import answers
-from .backends import Trainer
-from .loop import Interruption, Loop
-from .manifest import Progress
+from .answers import Decoding
+from .backends import Trainer, parameters_of
 from .report import Log, Report, draw_curves, read_log
 from .run import Run
-from .store import Store, average
+from .store import Progress, Store, average
+from .tasks import Pair
+from .tokens import PADDING
 
 __all__ = ["train"]
 
 LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> None:
@@ -33,22 +42,21 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> Non
     values = parameters.initialise(manifest.config, seed, np.float32)
     trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, device=manifest.free["device"])
     run.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(run.folder), Interruption() as interruption:
-        progress, saved = _restored(run, trainer, store, report)
-        with Log(run.folder / LOG, progress.steps) as log, report:
+    with _alone(run.folder), _Interruption() as interruption:
+        progress = _restored(run, trainer, store, report)
+        with contextlib.closing(Log(run.folder / LOG, progress.steps)) as log, report.bar:
             store.clean()
-            run.write()
-            loop = Loop(run, trainer, store, log, report, interruption, progress, saved)
+            manifest.write(run.folder, run.tokens)
+            loop = _Loop(run, trainer, store, log, report, interruption, progress, progress.steps or None)
             try:
                 log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
-                reason = loop.train()
-                _finish(loop, reason)
+                loop.finish(loop.train())
             except (ValueError, OSError) as error:
-                raise ValueError(_failure(loop, error)) from error
+                raise ValueError(loop.failure(error)) from error
 
 
-def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> tuple[Progress, int | None]:
-    """How far the run has come, which the trainer then has too, and the step of its newest checkpoint."""
+def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progress:
+    """How far the run has come by its newest checkpoint, which the trainer then has too."""
     seed = run.manifest.fixed["seed"]
 
     def take(state: Mapping[str, np.ndarray], progress: Progress) -> None:
@@ -59,34 +67,10 @@ def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> tuple
     found, problems = store.newest(run.manifest.config, take)
     for problem in problems:
         report.say(f"{problem}; an older one is taken")
-    return (found[1], found[1].steps) if found else (Progress(seed=seed), None)
+    return found[1] if found else Progress(seed=seed)
 
 
-def _finish(loop: Loop, reason: str) -> None:
-    """After the last step: the average, the picture, and, where the run is done, the scores on the test pairs."""
-    run, store, report = loop.run, loop.store, loop.report
-    paths = store.models()[-run.manifest.free["average"] :]
-    mean = average(paths)
-    canonical.save(store.average, mean.config, mean.parameters)
-    draw_curves(read_log(run.folder / LOG), [run.folder / name for name in CURVES])
-    report.say(
-        f"step {loop.progress.steps}: {reason}; the checkpoints are in {run.folder}, average.safetensors is the mean of {len(paths)}"
-    )
-    if not loop.interruption.asked:
-        _test(loop, mean.parameters)
-
-
-def _test(loop: Loop, averaged: Mapping[str, np.ndarray]) -> None:
-    """Scores the last parameters and the averaged ones on all test pairs."""
-    run, state = loop.run, loop.trainer.state()
-    for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
-        loop.trainer.load_state(state | values, loop.progress.steps)
-        scores = answers.scores(loop.trainer, run.task, run.tokens, run.data.test, loop.decoding())
-        loop.log.write({"event": "test", "step": loop.progress.steps, "checkpoint": name, "pairs": len(run.data.test)} | scores)
-        loop.report.scores(f"test, {name} ({len(run.data.test)} pairs)", scores)
-
-
-def _alone(folder: Path) -> AbstractContextManager[object]:
+def _alone(folder: Path) -> contextlib.AbstractContextManager[object]:
     """Refuses a second call on the same run. The system ends the lock with the process, however that ends."""
     try:
         return FileLock(folder / "lock", blocking=False).acquire()
@@ -94,7 +78,143 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
         raise ValueError(f"another process trains the run in {folder}") from None
 
 
-def _failure(loop: Loop, error: Exception) -> str:
-    place = f"the last good checkpoint is that of step {loop.saved}" if loop.saved else "there is no checkpoint yet"
-    what = f"could not write: {error}" if isinstance(error, OSError) else str(error)
-    return f"stopped after step {loop.progress.steps}: {what}; {place}"
+class _Interruption(contextlib.ExitStack):
+    """While it is entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as it would without this."""
+
+    asked = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+            for number in _SIGNALS:
+                self.callback(signal.signal, number, signal.signal(number, self._ask))
+        return self
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block the signals wait: also for a compiler that a backend starts there, which would leave half a file behind."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self.close()
+
+
+@dataclass
+class _Loop:
+    """Trains until a limit is reached, patience ends, or someone asks to stop; then the newest checkpoint holds all that was done.
+
+    Each step is logged before anything that follows from it; a validation comes after its step, and a checkpoint after both, so that a run
+    resumed from the checkpoint does again exactly what the log no longer holds.
+    """
+
+    run: Run
+    trainer: Trainer
+    store: Store
+    log: Log
+    report: Report
+    interruption: _Interruption
+    progress: Progress
+    saved: int | None  # the step of the newest checkpoint
+    began: float = field(default_factory=time.monotonic)
+
+    def train(self) -> str:
+        """Runs; says why it ended. Raises ValueError where the loss is not finite, and OSError where the disk fails."""
+        free = self.run.manifest.free
+        while not (reason := self._reason()):
+            self._step()
+            if self.progress.steps % free["validate_every"] == 0:
+                self.progress = self.progress.validated(self._validate())
+                if self.progress.stale == 0:
+                    canonical.save(self.store.best, self.run.manifest.config, parameters_of(self.trainer.state()))
+            if self.progress.steps % free["save_every"] == 0:
+                self._save()
+        if self.saved != self.progress.steps:
+            self._save()
+        return reason
+
+    def finish(self, reason: str) -> None:
+        """After the last step: the average, the picture, and, where the run is done, the scores on the test pairs."""
+        folder, paths = self.run.folder, self.store.models()[-self.run.manifest.free["average"] :]
+        mean = average(paths)
+        canonical.save(self.store.average, mean.config, mean.parameters)
+        draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
+        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {len(paths)}"
+        self.report.say(f"step {self.progress.steps}: {reason}; {where}")
+        if not self.interruption.asked:
+            self._test(mean.parameters)
+
+    def failure(self, error: Exception) -> str:
+        """What is said of a run that an error ends."""
+        place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
+        what = f"could not write: {error}" if isinstance(error, OSError) else str(error)
+        return f"stopped after step {self.progress.steps}: {what}; {place}"
+
+    def _test(self, averaged: Mapping[str, np.ndarray]) -> None:
+        """Scores the last parameters and the averaged ones on all test pairs."""
+        state, pairs = self.trainer.state(), self.run.data.test
+        for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
+            self.trainer.load_state(state | values, self.progress.steps)
+            scores = self._scores(pairs)
+            self.log.write({"event": "test", "step": self.progress.steps, "checkpoint": name, "pairs": len(pairs)} | scores)
+            self.report.scores(f"test, {name} ({len(pairs)} pairs)", scores)
+
+    def _scores(self, pairs: Sequence[Pair]) -> dict[str, float]:
+        return answers.scores(self.trainer, self.run.task, self.run.tokens, pairs, Decoding(self.run.manifest.limits))
+
+    def _reason(self) -> str:
+        free, done = self.run.manifest.free, self.progress
+        if self.interruption.asked:
+            return "asked to stop"
+        if done.steps >= free["steps"]:
+            return f"all {free['steps']} steps are done"
+        if free["minutes"] is not None and self._seconds() >= 60 * free["minutes"]:
+            return f"{free['minutes']:g} minutes have passed"
+        if free["patience"] is not None and done.stale >= free["patience"]:
+            return f"the validation loss has not improved in {done.stale} validations"
+        return ""
+
+    def _step(self) -> None:
+        corpus, before = self.run.corpus, self._seconds()
+        source, target = corpus.batch(self.progress.position)
+        number = self.progress.steps + 1
+        with self.interruption.held():
+            loss = float(self.trainer.train_step(source, target))
+        if not math.isfinite(loss):
+            raise ValueError(f"training has diverged: the loss of step {number} is {loss} (a longer --warmup, or --clip 1?)")
+        seconds = self.progress.seconds + self._seconds() - before
+        tokens = int((target[:, 1:] != PADDING).sum())
+        rate = float(schedule.noam(number, self.run.manifest.config.model_width, self.run.manifest.recipe.warmup))
+        self.progress = replace(self.progress, steps=number, position=corpus.after(self.progress.position), seconds=seconds)
+        self._write("step", {"loss": loss, "tokens": tokens, "learning_rate": rate})
+        self.report.step(number, loss, tokens, self._share())
+
+    def _validate(self) -> float:
+        run = self.run
+        loss = answers.loss_per_token(self.trainer, run.corpus.buckets, run.corpus.validation)
+        sample = run.data.validation[: run.manifest.free["sample"]]
+        values = {"loss": loss} | self._scores(sample)
+        self._write("validation", values | {"sample": len(sample)})
+        self.report.scores(f"step {self.progress.steps}, validation", values)
+        return loss
+
+    def _save(self) -> None:
+        self.log.sync()
+        self.store.save(self.run.manifest.config, self.trainer.state(), self.progress)
+        self.saved = self.progress.steps
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        self.log.write({"event": event, "step": self.progress.steps} | values | {"seconds": round(self.progress.seconds, 3)})
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _share(self) -> float:
+        free = self.run.manifest.free
+        shares = [self.progress.steps / free["steps"]]
+        if free["minutes"]:
+            shares.append(self._seconds() / (60 * free["minutes"]))
+        return min(max(shares), 1.0)

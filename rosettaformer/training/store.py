@@ -7,10 +7,12 @@ name is complete.
 
 import contextlib
 import hashlib
+import math
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +22,43 @@ from reference_numpy import TransformerConfig
 from ..atomic import replacing
 from ..checkpoints import Checkpoint, CheckpointError, canonical, container, strict
 from . import schema
-from .manifest import PROGRESS, Progress
+from .backends import parameters_of
+from .corpus import Position
 
-__all__ = ["Store", "average", "digest"]
+__all__ = ["Progress", "Store", "average", "digest"]
 
-_STEP = re.compile(r"step-(\d{8,})")
+_STEP = re.compile(r"step-\d{8,}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _MODEL, _OPTIMIZER, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
 _MOMENTS = ("first_moment", "second_moment")
 _DIGESTS = (lambda value: isinstance(value, dict) and {*value} == {_MODEL, _OPTIMIZER}, f"an object of {_MODEL} and {_OPTIMIZER}")
-_FIELDS: schema.Table = {**PROGRESS, "sha256": _DIGESTS}
+_FIELDS: schema.Table = {
+    "seed": schema.integer(), "steps": schema.integer(1), "position": schema.OBJECT, "best": schema.optional(schema.number()),
+    "stale": schema.integer(), "seconds": schema.number(), "sha256": _DIGESTS,
+}  # fmt: skip
+_POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """steps: done so far; with the seed of the run they are the whole random state. position: of the next batch.
+
+    best: the lowest validation loss so far; stale: validations since. seconds: of training so far, over all calls.
+    """
+
+    seed: int
+    steps: int = 0
+    position: Position = field(default_factory=Position)
+    best: float | None = None
+    stale: int = 0
+    seconds: float = 0.0
+
+    def validated(self, loss: float) -> "Progress":
+        """After a validation with that loss."""
+        better = loss < (math.inf if self.best is None else self.best)
+        return replace(self, best=loss if better else self.best, stale=0 if better else self.stale + 1)
+
+
 State = dict[str, np.ndarray]  # as Trainer.state gives it
 Take = Callable[[State, Progress], None]
 Newest = tuple[tuple[State, Progress] | None, list[str]]
@@ -62,17 +91,13 @@ class Store:
             self._remove(target)
         with replacing(target) as temporary:
             temporary.mkdir()
-            canonical.save(temporary / _MODEL, config, _part(state, "parameters"))
+            canonical.save(temporary / _MODEL, config, parameters_of(state))
             moments = {name: value for name, value in state.items() if not name.startswith("parameters.")}
             container.write(temporary / _OPTIMIZER, moments, {})
             digests = {name: digest(temporary / name) for name in (_MODEL, _OPTIMIZER)}
-            (temporary / _PROGRESS).write_text(schema.dump(progress.to_dict() | {"sha256": digests}), encoding="utf-8")
+            (temporary / _PROGRESS).write_text(schema.dump(asdict(progress) | {"sha256": digests}), encoding="utf-8")
         for path in self.paths()[: -self.keep]:
             self._remove(path)
-
-    def save_best(self, config: TransformerConfig, state: State) -> None:
-        """Replaces the model that validated best."""
-        canonical.save(self.best, config, _part(state, "parameters"))
 
     def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
         """The newest checkpoint that can be read and taken, None where there is none yet; and what is wrong with newer ones.
@@ -139,7 +164,8 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
     said = schema.load(path / _PROGRESS, _FIELDS)
     if others := [name for name, wanted in said.pop("sha256").items() if wanted != digest(path / name)]:
         raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
-    progress = Progress.from_dict(said)
+    schema.refuse(schema.problems(said["position"], _POSITION, "position"))
+    progress = Progress(**said | {"position": Position(**said["position"])})
     if progress.steps != _steps(path):
         raise ValueError(f"{_PROGRESS} must be that of step {_steps(path)}; got {progress.steps}")
     parameters = {f"parameters.{name}": value for name, value in model.parameters.items()}
@@ -152,10 +178,5 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _part(state: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(f"{part}."): value for name, value in state.items() if name.startswith(f"{part}.")}
-
-
 def _steps(path: Path) -> int:
-    found: Sequence[str] = _STEP.fullmatch(path.name).groups()  # type: ignore[union-attr]
-    return int(found[0])
+    return int(path.name.removeprefix("step-"))

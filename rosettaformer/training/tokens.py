@@ -1,11 +1,11 @@
 """Texts as token ids: byte-pair encoding over bytes (Sennrich et al. 2016), trained on the training pairs and stored with the run."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
+from .schema import digest
 from .tasks import Pair
 
-__all__ = ["END", "PADDING", "START", "Tokens", "digest"]
+__all__ = ["END", "PADDING", "START", "Tokens"]
 
 PADDING, START, END = range(3)
 _SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as much, so that no text can spell a special token
@@ -14,17 +14,19 @@ _SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as m
 class Tokens:
     """One vocabulary for both sides. Its alphabet is the 256 bytes, so that every text has ids and they give it back exactly.
 
-    text: what `str(tokens)` gave, the tokenizer's JSON.
+    text: what `str(tokens)` gave, the tokenizer's JSON. digest: a fingerprint, tokens with the same one give the same ids. vocabulary: the
+    number of ids, the special ones included.
     """
 
     def __init__(self, text: str) -> None:
         from tokenizers import Tokenizer
 
-        self._text = text
+        self._text, self.digest = text, digest(text)
         try:
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the package raises nothing narrower
             raise ValueError(f"the tokens must be a tokenizer's JSON; got {text[:40]!r}: {error}") from None
+        self.vocabulary: int = _SPECIAL + self._tokenizer.get_vocab_size()
 
     @classmethod
     def train(cls, pairs: Iterable[Pair], vocabulary: int) -> "Tokens":
@@ -42,16 +44,6 @@ class Tokens:
 
     def __str__(self) -> str:
         return self._text
-
-    @property
-    def digest(self) -> str:
-        """A fingerprint: tokens with the same one give the same ids."""
-        return digest(self._text)
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of ids, the special ones included."""
-        return _SPECIAL + self._tokenizer.get_vocab_size()
 
     def source(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of source texts, each with END: no source is empty."""
@@ -72,8 +64,3 @@ class Tokens:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in self._tokenizer.encode_batch(list(texts))]
-
-
-def digest(text: str) -> str:
-    """The fingerprint of the tokens of that JSON, which need not be parsed for it."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

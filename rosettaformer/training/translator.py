@@ -18,9 +18,8 @@ from .manifest import Manifest
 from .store import Store
 from .tokens import Tokens
 
-__all__ = ["CHECKPOINTS", "Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
+__all__ = ["Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
 
-CHECKPOINTS = ("last", "average", "best")
 SHADES = " .:-=+*#%@"
 
 
@@ -69,16 +68,13 @@ def _pieces(tokens: Tokens, text: str, longest: int) -> Iterator[list[int]]:
         yield ids
         return
     end, room = ids[-1], max(longest - 1, 1)
+    parts = [word[start : start + room] for word in _words(tokens, text) for start in range(0, len(word), room)]
     piece: list[int] = []
-    for word in _words(tokens, text):
-        if len(piece) + len(word) > room and piece:
+    for part in parts:  # words, and parts of a word that is too long by itself
+        if piece and len(piece) + len(part) > room:
             yield [*piece, end]
             piece = []
-        for start in range(0, len(word), room):  # a word that is too long by itself
-            if piece and start:
-                yield [*piece, end]
-                piece = []
-            piece = piece + word[start : start + room]
+        piece = piece + part
     yield [*piece, end]
 
 

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +51,7 @@ class Data:
     def digest(self) -> str:
         """A fingerprint of the pairs: two runs with the same one learn from the same data."""
         pairs = [list(self.epoch(0)), list(self.validation), list(self.test)]
-        return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()[:16]
+        return schema.digest(json.dumps(pairs, ensure_ascii=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +69,7 @@ class Task(abc.ABC):
 
     def __post_init__(self) -> None:
         table = {field.name: _FIELDS[field.type] for field in dataclasses.fields(self)}
-        if found := schema.problems({name: getattr(self, name) for name in table}, table, "task"):
-            raise ValueError("\n  ".join(found))
+        schema.refuse(schema.problems({name: getattr(self, name) for name in table}, table, "task"))
         if self.held_out < 1:
             raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
 

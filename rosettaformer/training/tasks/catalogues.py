@@ -97,14 +97,13 @@ def _sound(content: bytes) -> bytes:
 
 def _distinct(pairs: list[Pair]) -> list[Pair]:
     """The pairs of which neither side is a near-duplicate of an earlier one's."""
-    seen: tuple[set[str], set[str]] = set(), set()
+    seen: set[tuple[int, str]] = set()  # (side, key)
     kept = []
     for pair in pairs:
-        keys = [key(text) for text in pair]
-        if keys[0] not in seen[0] and keys[1] not in seen[1]:
+        keys = {*enumerate(map(key, pair))}
+        if seen.isdisjoint(keys):
             kept.append(pair)
-        for side in (0, 1):
-            seen[side].add(keys[side])
+        seen |= keys
     return kept
 
 

@@ -11,7 +11,7 @@ from . import Data, Pair, Task, split
 __all__ = ["Files"]
 
 SHOWN = 10  # problems that the message lists; the rest are counted
-Problem = tuple[str, int, str]  # file, line counted from 1, what is wrong
+Row = tuple[list[str], list[str]]  # texts, and what is wrong with them: file, line counted from 1, problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,47 +36,40 @@ class Files(Task):
 
     def data(self) -> Data:
         pairs: list[Pair] = []
-        shown: list[Problem] = []
+        shown: list[str] = []
         count = 0
-        for found in self._tsv(Path(self.tsv)) if self.tsv else self._aligned(Path(str(self.source)), Path(str(self.target))):
-            if len(found) == 2:
-                pairs.append(found)
-                continue
-            count += 1
-            if len(shown) < SHOWN:
-                shown.append(found)
+        for texts, problems in _tsv(Path(self.tsv)) if self.tsv else _aligned(Path(str(self.source)), Path(str(self.target))):
+            if not problems:
+                pairs.append((texts[0], texts[1]))
+            shown += problems[: SHOWN - len(shown)]
+            count += len(problems)
         if count and not self.skip_damaged:
             raise ValueError(_message(shown, count))
         notes = [f"left out {count} damaged lines of {len(pairs) + count}"] if count else []
         return split(pairs, self.held_out, self.seed, notes)
 
-    def _tsv(self, path: Path) -> Iterator[Pair | Problem]:
-        for number, raw in enumerate(_lines(path), start=1):
-            line, problem = decode(raw)
-            fields = line.split("\t")
-            if not problem and len(fields) != 2:
-                problem = f"must be a source, a tab and a target; got {len(fields)} fields"
-            problem = problem or next(filter(None, map(damage, fields)), "")
-            yield (str(path), number, problem) if problem else (fields[0], fields[1])
 
-    def _aligned(self, *paths: Path) -> Iterator[Pair | Problem]:
-        counts = [sum(1 for _ in _lines(path)) for path in paths]
-        if counts[0] != counts[1]:  # which pairs belong together is lost: nothing that could be left out
-            raise ValueError(
-                f"{paths[0]} and {paths[1]} must have the same number of lines; got {counts[0]} and {counts[1]}: "
-                f"line {min(counts) + 1} of {paths[counts.index(max(counts))]} has no partner"
-            )
-        for number, raws in enumerate(zip(*map(_lines, paths), strict=True), start=1):
-            texts: list[str] = []
-            found: list[Problem] = []
-            for path, raw in zip(paths, raws, strict=True):
-                line, problem = decode(raw)
-                texts.append(line)
-                if problem := problem or damage(line):
-                    found.append((str(path), number, problem))
-            yield from found
-            if not found:
-                yield texts[0], texts[1]
+def _tsv(path: Path) -> Iterator[Row]:
+    for number, raw in enumerate(_lines(path), start=1):
+        line, problem = decode(raw)
+        fields = line.split("\t")
+        if not problem and len(fields) != 2:
+            problem = f"must be a source, a tab and a target; got {len(fields)} fields"
+        problem = problem or next(filter(None, map(damage, fields)), "")
+        yield fields, [f"{path}, line {number}: {problem}"] if problem else []
+
+
+def _aligned(*paths: Path) -> Iterator[Row]:
+    counts = [sum(1 for _ in _lines(path)) for path in paths]
+    if counts[0] != counts[1]:  # which pairs belong together is lost: nothing that could be left out
+        raise ValueError(
+            f"{paths[0]} and {paths[1]} must have the same number of lines; got {counts[0]} and {counts[1]}: "
+            f"line {min(counts) + 1} of {paths[counts.index(max(counts))]} has no partner"
+        )
+    for number, raws in enumerate(zip(*map(_lines, paths), strict=True), start=1):
+        lines = [decode(raw) for raw in raws]
+        wrong = [problem or damage(line) for line, problem in lines]
+        yield [line for line, _ in lines], [f"{path}, line {number}: {what}" for path, what in zip(paths, wrong, strict=True) if what]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -86,7 +79,6 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from read_lines(file)
 
 
-def _message(shown: list[Problem], count: int) -> str:
-    listed = [f"{file}, line {line}: {what}" for file, line, what in shown]
+def _message(shown: list[str], count: int) -> str:
     more = [f"and {count - len(shown)} more"] if count > len(shown) else []
-    return f"{count} damaged lines (--skip-damaged leaves them out):\n  " + "\n  ".join(listed + more)
+    return f"{count} damaged lines (--skip-damaged leaves them out):\n  " + "\n  ".join(shown + more)
