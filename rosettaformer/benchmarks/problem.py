@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from reference_numpy.strategy import Strategy
 from .workloads import END, PADDING, START, Task, config_of
 
 __all__ = ["Problem", "make", "products", "renamed"]
-
-Tensor = TypeVar("Tensor")
 
 NEVER = -30.0  # the logit's bias of a token that is no part of an answer: so no peer needs an option that bars it
 QUIET = 0.3  # of what a layer of the decoder adds
@@ -89,7 +87,7 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
             tensor *= QUIET
 
 
-def renamed(tensors: Mapping[str, Tensor], parts: Mapping[str, str]) -> dict[str, Tensor]:
+def renamed(tensors: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
     """The tensors under names in which each of these parts is another, replaced in this order."""
     result = {}
     for name, tensor in tensors.items():

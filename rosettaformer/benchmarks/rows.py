@@ -9,7 +9,7 @@ import numpy as np
 from . import answers
 from .problem import Problem
 
-__all__ = ["About", "Call", "Result", "Row", "Step", "named", "train_step", "training_row"]
+__all__ = ["About", "Call", "Result", "Row", "Step", "named", "training_row"]
 
 Call = Callable[[], Any]  # returns when its result is there, and is what is timed
 Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
@@ -49,11 +49,6 @@ class Row(About):
     start: Callable[[], Call] = field(kw_only=True)
     read: Callable[[Any], Mapping[str, np.ndarray]] = named
     check: Callable[[], np.ndarray] | None = None
-
-
-def train_step(trainer: Any, problem: Problem) -> Step:
-    """The step of one of our trainers."""
-    return lambda: trainer.train_step(problem.source, problem.sequence)
 
 
 def training_row(framework: str, name: str, start: Callable[[Problem], Step], problem: Problem, **about: Any) -> Row:

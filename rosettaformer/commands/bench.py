@@ -13,7 +13,6 @@ from reference_numpy.suggestions import known
 from ..atomic import replacing
 from ..benchmarks import measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
-from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
@@ -82,7 +81,7 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
 
     def found() -> report.Report:
         command = shlex.join(["rosettaformer", *sys.argv[1:]])
-        return report.Report(command, settings.rounds, environment(settings.threads, described), tables, series)
+        return report.Report(command, settings.rounds, report.environment(settings.threads, described), tables, series)
 
     sized = tiny if small else lambda task: task
     for task in (sized(task) for name in workloads for task in WORKLOADS[name]):

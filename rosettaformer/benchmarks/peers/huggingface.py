@@ -41,7 +41,6 @@ def rows(problem: Problem, device: str) -> list[Row]:
     if not problem.task.decodes:
         start = functools.partial(_pass, problem, device)
         return [Row("torch", "transformers Marian compiled", peer=True, compiles=True, comparable=False, start=start, read=read)]
-
     return [
         Row("torch", name, peer=True, comparable=build is marian, start=functools.partial(_generate, build, problem, device), read=read)
         for name, build in (("transformers Marian", marian), ("transformers BART", _bart), ("transformers T5", _t5))

@@ -17,7 +17,7 @@ from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, train_step, training_row
+from ..rows import Call, Row, Step, training_row
 from . import flax_linen, flax_stock
 
 __all__ = ["describe", "rows"]
@@ -90,7 +90,8 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
         return _placed(device, lambda: build(given))
 
     def ours(given: Problem) -> Step:
-        return train_step(Trainer(given.config, given.recipe, given.tensors, device=device), given)
+        trainer = Trainer(given.config, given.recipe, given.tensors, device=device)
+        return lambda: trainer.train_step(given.source, given.sequence)
 
     row = functools.partial(training_row, problem=problem, precision=precision, compiles=True)
     return [

@@ -15,7 +15,7 @@ from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, train_step, training_row
+from ..rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
 __all__ = ["describe", "memory", "rows"]
@@ -120,7 +120,8 @@ def _ours(problem: Problem, precision: str = "float32") -> Transformer:
 
 
 def _trainer(problem: Problem) -> Step:
-    return train_step(Trainer(problem.config, problem.recipe, problem.tensors), problem)
+    trainer = Trainer(problem.config, problem.recipe, problem.tensors)
+    return lambda: trainer.train_step(problem.source, problem.sequence)
 
 
 def _products(problem: Problem) -> Call:

@@ -16,7 +16,7 @@ from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, train_step, training_row
+from ..rows import Call, Row, Step, training_row
 from . import huggingface, torch_stock, xtransformers
 
 __all__ = ["describe", "rows"]
@@ -104,7 +104,8 @@ def _ours(problem: Problem) -> Transformer:
 
 
 def _trainer(problem: Problem, device: str, compiles: bool) -> Step:
-    return train_step(Trainer(problem.config, problem.recipe, problem.tensors, device=device, compiled=compiles), problem)
+    trainer = Trainer(problem.config, problem.recipe, problem.tensors, device=device, compiled=compiles)
+    return lambda: trainer.train_step(problem.source, problem.sequence)
 
 
 def _products(problem: Problem, device: str, precision: str) -> Call:
