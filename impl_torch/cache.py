@@ -1,7 +1,7 @@
 """Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -86,10 +86,9 @@ def decode_in_steps(
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, length=target.shape[1]), []
-    for start, length in zip(accumulate(splits, initial=0), splits, strict=False):
-        part = slice(start, start + length)
-        part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
-        logits_btv, cache = decode_step(model, target[:, part], cache, part_mask_bt, step)
+    masks = repeat(None) if target_mask_bt is None else target_mask_bt.split([*splits], dim=1)
+    for part, part_mask_bt in zip(target.split([*splits], dim=1), masks, strict=False):
+        logits_btv, cache = decode_step(model, part, cache, part_mask_bt, step)
         logits.append(logits_btv)
     return torch.cat(logits, dim=1)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
+from . import framework
 from .fast import search
 from .fast.compiled import compiled_step, graphs
 from .fast.fused import fused
@@ -52,8 +53,7 @@ class Searcher:
     ) -> dict[str, Tensor]:
         """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then draw (SAMPLE)."""
         strategy = Strategy.of(strategy, self.model.config)
-        bounds = torch.stack(uniform_bn.aminmax()).tolist() if uniform_bn.numel() else ()
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), *bounds)
+        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), *framework.bounds(uniform_bn))
         reading = self._reading(strategy, source, prefix, source_mask_bs)
         return search.one_by_one(reading, uniform_bn if strategy.temperature else None)
 

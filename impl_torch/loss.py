@@ -1,6 +1,5 @@
 """The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
 
-import torch
 from torch import Tensor
 
 from reference_numpy import checks
@@ -31,7 +30,7 @@ def cross_entropy(
     otherwise it has the dtype of the logits. total: a tensor where one compiled graph is to serve every count. checked: the caller has
     checked the ids.
     """
-    bounds = () if checked else _bounds(label_bt)
+    bounds = () if checked else framework.bounds(label_bt)
     known_total = None if isinstance(total, Tensor) else total
     checks.check_labels(logits_btv.shape, label_bt.shape, precision.dtype_name(label_bt.dtype), smoothing, known_total, *bounds)
     x_btv = precision.upcast_half(logits_btv)
@@ -48,10 +47,3 @@ def cross_entropy(
     loss = counted_bt.sum() / total
     # Autocast chose the half-precision dtype of the logits, not the caller.
     return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)
-
-
-def _bounds(label_bt: Tensor) -> list[int]:
-    """The lowest and the highest id; nothing where there are no values to look at."""
-    if not framework.has_values(label_bt) or not label_bt.numel() or label_bt.is_floating_point():
-        return []
-    return torch.stack(label_bt.long().aminmax()).tolist()

@@ -39,27 +39,16 @@ Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
 Tree = Mapping[str, Any]
 
 
-def adam(
-    parameters: Tree,
-    gradients: Tree,
-    first_moment: Tree,
-    second_moment: Tree,
-    step: int,
-    learning_rate: float,
-    beta_1: float,
-    beta_2: float,
-    epsilon: float,
-    weight_decay: float = 0.0,
-) -> dict[str, Any]:
-    """One step of the optimiser that trains, from the given moments."""
+def adam(parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any) -> dict[str, Any]:
+    """One step of the optimiser that trains. others: moments and hyperparameters, as of `optimizer.adam`."""
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
-    stepping = optimizer.adam(nest(trained), first_moment, second_moment, step - 1, beta_1, beta_2, epsilon, weight_decay)
+    stepping = optimizer.adam(nest(trained), steps=step - 1, **others)
     for name, gradient in flatten(gradients).items():
         trained[name].grad = gradient
     for group in stepping.param_groups:
         group["lr"] = learning_rate
     stepping.step()
-    return {"parameters": nest(trained), "first_moment": first_moment, "second_moment": second_moment}
+    return {"parameters": nest(trained)} | {name: others[name] for name in ("first_moment", "second_moment")}
 
 
 def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import precision
+from . import framework, precision
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -91,8 +91,8 @@ def _check_penalise(
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, precision.dtype_name(mask_bn.dtype), token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
-    if not torch.compiler.is_compiling() and token_bn.numel():
-        checks.check_held(scores_bv.shape[1], *(int(bound) for bound in token_bn.long().aminmax()))
+    if bounds := framework.bounds(token_bn):
+        checks.check_held(scores_bv.shape[1], *bounds)
 
 
 def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
@@ -105,9 +105,7 @@ def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0,
 def _check_draw(logits_bv: Tensor, uniform_b: Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
-    if not torch.compiler.is_compiling() and uniform_b.numel():
-        checks.check_uniform(uniform_b.shape, uniform_b.shape, *(float(bound) for bound in uniform_b.aminmax()), rounded=True)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *framework.bounds(uniform_b), rounded=True)
     _check_truncate(logits_bv)
 
 

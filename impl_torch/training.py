@@ -91,16 +91,15 @@ class Trainer:
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now, eager, as every evaluation."""
-        return self._arrays(self._searcher().greedy_search(self._ids(source), strategy))
+        return self._found(Searcher.greedy_search, source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.beam_search` of the model as it is now, eager."""
-        return self._arrays(self._searcher().beam_search(self._ids(source), strategy))
+        return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
-        exported = {part: weights.export(module, self.config) for part, module in self._models.items()}
-        return {f"{part}.{name}": array for part, arrays in exported.items() for name, array in arrays.items()}
+        return canonical.flatten({part: weights.export(module, self.config) for part, module in self._models.items()})
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
@@ -113,14 +112,10 @@ class Trainer:
             tensors["step"].fill_(steps)
         self.steps = steps
 
-    def _searcher(self) -> Searcher:
-        """A snapshot of the parameters as they are now; the last one, where they have not changed since."""
-        if self._snapshot is None:
-            self._snapshot = Searcher(self._model, compiled=False)
-        return self._snapshot
-
-    def _arrays(self, found: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+    def _found(self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """The search of a snapshot of the parameters as they are now; of the last one, where they have not changed since."""
+        self._snapshot = self._snapshot or Searcher(self._model)
+        return {name: weights.to_numpy(tensor) for name, tensor in search(self._snapshot, self._ids(source), strategy).items()}
 
     def _microbatches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Tensor, Tensor, Tree | None]]:
         """Source, target and keep masks of every part of the rows, on the device."""
@@ -187,14 +182,11 @@ def _zeros(model: Transformer) -> Transformer:
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
     """The device's generator at a place that seed and steps alone decide; afterwards where it was."""
-    cuda = device.type == "cuda"
-    generator = torch.cuda.default_generators[device.index or torch.cuda.current_device()] if cuda else torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
-    try:
+    devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        generator = torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
+        generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
         yield
-    finally:
-        generator.set_state(before)
 
 
 @contextlib.contextmanager

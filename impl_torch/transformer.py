@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy import parameters as canonical
 
 from . import loss, mask, positional_encoding, precision
 from .embedding import Embedding, Logits, SharedEmbedding, TiedLogits, check_ids
@@ -140,20 +141,13 @@ class Transformer(nn.Module):
 
 def _load_one_table(model: Transformer, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
     """The hook of `load_state_dict` that takes the shared table under any of its names; tables that differ are an error of the loading."""
-    names = [prefix + name for name in _names_of_the_table(model.config)]
+    ties = {name.replace("kernel", "weight"): owner for name, owner in canonical.ties(model.config).items()}
+    names = [prefix + name for name in dict.fromkeys([*ties.values(), *ties])]
     given = {name: state_dict.pop(name) for name in names if name in state_dict}
     for first, table in [*given.items()][:1]:
         state_dict[names[0]] = table
         unequal = [name for name, other in given.items() if not _equal(table, other)]
         others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
-
-
-def _names_of_the_table(config: TransformerConfig) -> list[str]:
-    """The names of the tensor that embeddings and logits share, first that of the parameter."""
-    if not config.decoder_layers:
-        return ["source_embedding.table"]
-    tables = ["source_embedding.table"] if config.share_embeddings else []
-    return [*tables, "target_embedding.table", *(["logits.weight"] if config.tie_logits else [])]
 
 
 def _equal(table: Tensor, other: Tensor) -> bool:

@@ -4,7 +4,7 @@ Everything here works on any `nn.Module` whose layout a table describes; `TABLE`
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -52,19 +52,18 @@ def load(
     Raises one ValueError with every missing, unexpected or misshapen array, every other dtype, every tensor that the module lacks or has
     without values (meta) and every parameter of the module that nothing would fill; then nothing is changed.
     """
-    names = _native_names(config, component, table)
-    problems = [*_problems(module, parameters, names)]
+    found = _found(module, config, component, table)
+    problems = [*_problems(module, parameters, found)]
     try:
         arrays = layout.to_native(parameters, table, config, component)
     except ValueError as error:
         raise ValueError("\n  ".join([str(error), *problems])) from None
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
-    targets = {name: tensor for name in names.values() if (tensor := _find(module, name)) is not None}
-    canonical.match(arrays, {name: tuple(tensor.shape) for name, tensor in targets.items()})
+    canonical.match(arrays, {native_name: tuple(tensor.shape) for native_name, tensor in found.values()})
     with torch.no_grad():
-        for name, tensor in targets.items():
-            tensor.copy_(from_numpy(arrays[name], tensor.device))
+        for native_name, tensor in found.values():
+            tensor.copy_(from_numpy(arrays[native_name], tensor.device))
 
 
 def export(
@@ -75,11 +74,11 @@ def export(
     Raises ValueError where one is missing, misshapen or without values (meta), and where the module has a parameter that would be left
     out, such as the second of two that the config says are tied.
     """
-    found = {name: tensor for name in _native_names(config, component, table).values() if (tensor := _find(module, name)) is not None}
+    found = {name: tensor for name, tensor in _found(module, config, component, table).values() if tensor is not None}
     problems = [f"the module's {name} has no values: it is on the meta device" for name, tensor in found.items() if tensor.is_meta]
     # A parametrised tensor is computed from parameters of its own.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
-    problems += [f"no array would hold the module's {name}" for name in _others(module, found) if not name.startswith(computed)]
+    problems += [f"no array would hold the module's {name}" for name in _others(module, found.values()) if not name.startswith(computed)]
     if problems:
         raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(problems))
     return layout.from_native({name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component)
@@ -87,8 +86,7 @@ def export(
 
 def tensors(module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, Tensor]:
     """The module's own tensors by canonical name, in its own layout."""
-    names = _native_names(config, component, table).items()
-    return {name: tensor for name, native_name in names if (tensor := _find(module, native_name)) is not None}
+    return {name: tensor for name, (_, tensor) in _found(module, config, component, table).items() if tensor is not None}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
@@ -104,36 +102,34 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     return tensor.to(device)
 
 
-def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Iterator[str]:
-    found = {}
-    for name, native_name in names.items():
-        tensor = _find(module, native_name)
+def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], found: Mapping[str, tuple[str, Any]]) -> Iterator[str]:
+    for name, (native_name, tensor) in found.items():
         if tensor is None:
             yield f"the module has no {native_name} for {name}"
             continue
-        found[native_name] = tensor
         if tensor.is_meta:
             yield f"the module's {native_name} can hold no values: it is on the meta device"
         if name in parameters and str(parameters[name].dtype) != precision.dtype_name(tensor.dtype):
             yield f"{name} must be {precision.dtype_name(tensor.dtype)}; got {parameters[name].dtype}"
-    for native_name in _others(module, found):
+    for native_name in _others(module, (tensor for _, tensor in found.values() if tensor is not None)):
         yield f"nothing fills the module's {native_name}"
 
 
-def _others(module: nn.Module, found: Mapping[str, Tensor]) -> Iterator[str]:
+def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
     """The module's parameters that none of these tensors is, by storage, since a table may name a view of a parameter."""
-    storages = {tensor.untyped_storage() for tensor in found.values()}
+    storages = {tensor.untyped_storage() for tensor in found}
     for name, parameter in module.named_parameters():
         if parameter.untyped_storage() not in storages:
             yield name
 
 
-def _native_names(config: TransformerConfig, component: str, table: layout.Table) -> dict[str, str]:
-    return {name: layout.native(name, letters, table)[0] for name, letters in canonical.axes(config, component).items()}
-
-
-def _find(module: nn.Module, name: str) -> Tensor | None:
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, Tensor) else None
+def _found(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, tuple[str, Any]]:
+    """Canonical name -> native name, and the tensor that bears it; None where there is none."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, letters in canonical.axes(config, component).items():
+        native_name, _ = layout.native(name, letters, table)
+        node: Any = module
+        for part in native_name.split("."):
+            node = getattr(node, part, None)
+        found[name] = native_name, node if isinstance(node, Tensor) else None
+    return found

@@ -44,9 +44,7 @@ def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: i
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
     if len(shape) == 3 and shape[2] not in (vocabulary, None):
         raise ValueError(f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}")
-    for id_ in (lowest, highest):
-        if id_ is not None and not 0 <= id_ < vocabulary:
-            raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
+    check_held(vocabulary, lowest, highest, name=name)
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
@@ -148,9 +146,8 @@ def check_labels(
         raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
     if total is not None and total < 1:
         raise ValueError(f"total must be at least 1; got {total}")
-    for id_ in (lowest, highest):
-        if id_ is not None and logits[2] is not None and not 0 <= id_ < logits[2]:
-            raise ValueError(f"label ids must lie in 0 .. {logits[2] - 1}; got {id_}")
+    if logits[2] is not None:
+        check_held(logits[2], lowest, highest, name="label")
 
 
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
@@ -169,11 +166,11 @@ def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
     _check_count("no_repeat_ngram", no_repeat_ngram)
 
 
-def check_held(vocabulary: int, lowest: int, highest: int) -> None:
-    """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too."""
+def check_held(vocabulary: int, lowest: int | None, highest: int | None, *, name: str = "token") -> None:
+    """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too. None: there are no values to look at."""
     for id_ in (lowest, highest):
-        if not 0 <= id_ < vocabulary:
-            raise ValueError(f"token ids must lie in 0 .. {vocabulary - 1}; got {id_}")
+        if id_ is not None and not 0 <= id_ < vocabulary:
+            raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
 
 
 def check_sampling(logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:

@@ -31,8 +31,8 @@ def greedy_search(
     the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
     Half-precision dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
     """
-    strategy = Strategy.of(strategy, config)
-    return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, lambda scores_bv, _: _likeliest(scores_bv))
+    model = _Model(parameters, config, Strategy.of(strategy, config), source, prefix, source_mask_bs)
+    return _one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
 
 
 def sample(
@@ -54,11 +54,11 @@ def sample(
 
     def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
         if not strategy.temperature:
-            return _likeliest(scores_bv)
+            return scores_bv.argmax(axis=1)
         kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
         return sampling.draw(kept_bv, uniform_bn[:, step])
 
-    return _one_by_one(parameters, config, source, strategy, prefix, source_mask_bs, choose)
+    return _one_by_one(_Model(parameters, config, strategy, source, prefix, source_mask_bs), choose)
 
 
 def beam_search(
@@ -137,14 +137,11 @@ class _Model:
         return scores_bv
 
 
-def _one_by_one(
-    parameters: Tree, config: TransformerConfig, source: np.ndarray, strategy: Strategy, prefix: np.ndarray | None,
-    source_mask_bs: np.ndarray | None, choose: Callable[[np.ndarray, int], np.ndarray],
-) -> dict[str, np.ndarray]:  # fmt: skip
+def _one_by_one(model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]) -> dict[str, np.ndarray]:
     """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
-    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs)
-    done_b, pad_id = np.zeros(len(source), bool), strategy.pad_id(config)
-    shape = len(source), strategy.max_new_tokens
+    strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
+    shape = len(model.logits_bv), strategy.max_new_tokens
+    done_b = np.zeros(shape[0], bool)
     token_bn, log_p_bn = np.full(shape, pad_id), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
@@ -157,10 +154,6 @@ def _one_by_one(
             break
         model.read(token_b[:, None])
     return {"token_bn": token_bn, "log_p_bn": log_p_bn}
-
-
-def _likeliest(scores_bv: np.ndarray) -> np.ndarray:
-    return scores_bv.argmax(axis=1)
 
 
 def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, get_args
 
-from .suggestions import LONGEST_NAME, refuse_unknown, unknown
+from .suggestions import LONGEST_NAME, unknown
 
 __all__ = [
     "BOOLEAN", "INTEGER", "NAME", "NUMBER", "POSITIVE", "SHARE", "Fields", "Rule", "at_least", "at_most", "integer",
@@ -85,7 +85,8 @@ class Fields:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        refuse_unknown(f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)])
+        if problems := unknown(f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]):
+            raise ValueError("; ".join(problems))
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,29 +11,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from . import parameters
-from .config import TransformerConfig
+from .config import TransformerConfig, preset
 
 __all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "shape", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
-# the table of modules whose names and axes are the canonical ones
-CANONICAL: Table = (
-    ("table", "table", "v d"),
-    ("query.kernel", "query.kernel", "d h k"),
-    ("query.bias", "query.bias", "h k"),
-    ("key.kernel", "key.kernel", "d g k"),
-    ("key.bias", "key.bias", "g k"),
-    ("value.kernel", "value.kernel", "d g e"),
-    ("value.bias", "value.bias", "g e"),
-    ("output.kernel", "output.kernel", "h e d"),
-    ("hidden.kernel", "hidden.kernel", "d f"),
-    ("hidden.bias", "hidden.bias", "f"),
-    ("output.kernel", "output.kernel", "f d"),
-    ("output.bias", "output.bias", "d"),
-    ("scale", "scale", "d"),
-    ("offset", "offset", "d"),
-    ("kernel", "kernel", "d v"),
-    ("bias", "bias", "v"),
+# the table of modules whose names and axes are the canonical ones, with every bias that a config may have
+CANONICAL: Table = tuple(
+    (name, name, letters)
+    for component in ("embedding", "multi_head_attention", "feed_forward", "layer_norm", "logits")
+    for name, letters in parameters.axes(preset("tiny", attention_bias=True, output_bias=True), component).items()
 )
 
 

@@ -5,7 +5,7 @@ A component's parameters are a nested mapping whose keys are the parts of the ca
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,13 @@ def axes(config: TransformerConfig, component: str = "transformer") -> Names:
 
     A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown component.
     """
-    declarations = {
-        "embedding": _embedding, "logits": _logits, "multi_head_attention": _multi_head_attention, "feed_forward": _feed_forward,
-        "layer_norm": _layer_norm, "encoder_layer": _encoder_layer, "decoder_layer": _decoder_layer, "encoder": _encoder,
-        "decoder": _decoder, "transformer": _transformer,
-    }  # fmt: skip
-    known("component", [component], declarations)
-    return declarations[component](config)
+    known("component", [component], _COMPONENTS)
+    return _COMPONENTS[component](config)
 
 
 def shapes(config: TransformerConfig, component: str = "transformer") -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a component, by canonical name."""
-    sizes = config.sizes
-    result = {}
+    result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
         vocabulary = config.source_vocabulary if name.startswith(("source_embedding", "table")) else config.target_vocabulary
         result[name] = tuple({**sizes, "v": vocabulary}[letter] for letter in letters.split())
@@ -67,26 +61,22 @@ def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) ->
     Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16), the fans being those of
     the unfused projection. Tables: normal with standard deviation d^-1/2. Biases and offsets 0, scales 1.
     """
-    rng = np.random.default_rng(seed)
+    rng, letters = np.random.default_rng(seed), axes(config)
     return {
-        name: _initial_value(rng, name.rpartition(".")[2], axes(config)[name].split(), shape, config.model_width).astype(dtype)
+        name: _initial_value(rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width).astype(dtype)
         for name, shape in shapes(config).items()
     }
 
 
 def _initial_value(rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
     if kind == "kernel":
-        fan_in = math.prod(size for letter, size in zip(letters, shape, strict=True) if letter in _inputs(letters))
+        # The input axes: `h e` of the attention output `h e d`, otherwise the first.
+        fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
         limit = math.sqrt(6 / (fan_in + math.prod(shape) // fan_in))
         return rng.uniform(-limit, limit, shape)
     if kind == "table":
         return rng.normal(0, width**-0.5, shape)
     return np.ones(shape) if kind == "scale" else np.zeros(shape)
-
-
-def _inputs(letters: list[str]) -> list[str]:
-    """The input axes of a kernel: `h e` of the attention output `h e d`, otherwise the first axis."""
-    return letters[:-1] if letters[-1] == "d" else letters[:1]
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,69 +136,53 @@ def _within(prefix: str, names: Names) -> Names:
     return {f"{prefix}.{name}": letters for name, letters in names.items()}
 
 
-def _projection(name: str, kernel: str, bias: str | None) -> Names:
-    return {f"{name}.kernel": kernel} | ({f"{name}.bias": bias} if bias else {})
-
-
-def _embedding(config: TransformerConfig) -> Names:
-    return {"table": "v d"}
-
-
-def _logits(config: TransformerConfig) -> Names:
-    return {"kernel": "d v"} | ({"bias": "v"} if config.output_bias else {})
-
-
-def _multi_head_attention(config: TransformerConfig) -> Names:
-    bias = config.attention_bias
-    return (
-        _projection("query", "d h k", "h k" if bias else None)
-        | _projection("key", "d g k", "g k" if bias else None)
-        | _projection("value", "d g e", "g e" if bias else None)
-        | _projection("output", "h e d", "d" if bias else None)
-    )
-
-
-def _feed_forward(config: TransformerConfig) -> Names:
-    return _projection("hidden", "d f", "f") | _projection("output", "f d", "d")
-
-
-def _layer_norm(config: TransformerConfig) -> Names:
-    return {"scale": "d", "offset": "d"}
+def _biased(bias: bool, names: Names) -> Names:
+    """The names, those of biases only where the config has them."""
+    return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
 def _layer(config: TransformerConfig, *attentions: str) -> Names:
     names: Names = {}
-    for attention in attentions:
-        names |= _within(attention, _multi_head_attention(config)) | _within(f"{attention}_norm", _layer_norm(config))
-    return names | _within("feed_forward", _feed_forward(config)) | _within("feed_forward_norm", _layer_norm(config))
-
-
-def _encoder_layer(config: TransformerConfig) -> Names:
-    return _layer(config, "self_attention")
-
-
-def _decoder_layer(config: TransformerConfig) -> Names:
-    return _layer(config, "self_attention", "cross_attention")
+    for part in (*attentions, "feed_forward"):
+        component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
+        names |= _within(part, axes(config, component)) | _within(f"{part}_norm", axes(config, "layer_norm"))
+    return names
 
 
 def _stack(config: TransformerConfig, layers: int, layer: Names) -> Names:
     names: Names = {}
     for index in range(layers):
         names |= _within(f"layers.{index}", layer)
-    return names | (_within("final_norm", _layer_norm(config)) if config.final_norm else {})
-
-
-def _encoder(config: TransformerConfig) -> Names:
-    return _stack(config, config.encoder_layers, _encoder_layer(config))
-
-
-def _decoder(config: TransformerConfig) -> Names:
-    return _stack(config, config.decoder_layers, _decoder_layer(config))
+    return names | (_within("final_norm", axes(config, "layer_norm")) if config.final_norm else {})
 
 
 def _transformer(config: TransformerConfig) -> Names:
-    names = _within("source_embedding", _embedding(config)) | _within("encoder", _encoder(config))
+    parts = {"source_embedding": "embedding", "encoder": "encoder"}
     if config.decoder_layers:
-        names |= _within("target_embedding", _embedding(config)) | _within("decoder", _decoder(config))
-        names |= _within("logits", _logits(config))
+        parts |= {"target_embedding": "embedding", "decoder": "decoder", "logits": "logits"}
+    names = {name: letters for part, component in parts.items() for name, letters in _within(part, axes(config, component)).items()}
     return {name: letters for name, letters in names.items() if name not in ties(config)}
+
+
+_PROJECTIONS = {
+    "query.kernel": "d h k",
+    "query.bias": "h k",
+    "key.kernel": "d g k",
+    "key.bias": "g k",
+    "value.kernel": "d g e",
+    "value.bias": "g e",
+    "output.kernel": "h e d",
+    "output.bias": "d",
+}
+_COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
+    "embedding": lambda config: {"table": "v d"},
+    "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
+    "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
+    "feed_forward": lambda config: {"hidden.kernel": "d f", "hidden.bias": "f", "output.kernel": "f d", "output.bias": "d"},
+    "layer_norm": lambda config: {"scale": "d", "offset": "d"},
+    "encoder_layer": lambda config: _layer(config, "self_attention"),
+    "decoder_layer": lambda config: _layer(config, "self_attention", "cross_attention"),
+    "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
+    "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
+    "transformer": _transformer,
+}

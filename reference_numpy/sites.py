@@ -19,23 +19,23 @@ def shapes(config: TransformerConfig, batch: int, source_length: int, target_len
     """
     result: Shapes = {}
     for stack, layers, length in (("encoder", config.encoder_layers, source_length), ("decoder", config.decoder_layers, target_length)):
-        if not layers:
-            continue
+        x = (batch, length, config.model_width)
         attended = {"self_attention": length} | ({"cross_attention": source_length} if stack == "decoder" else {})
-        if config.dropout_rate:
-            result[f"{stack}.embedding_dropout"] = (batch, length, config.model_width)
-        for index in range(layers):
-            layer = _layer(config, batch, length, attended)
-            result |= {f"{stack}.layers.{index}.{site}": shape for site, shape in layer.items()}
-    return result
+        if layers:
+            result[f"{stack}.embedding_dropout"] = x
+        for layer in (f"{stack}.layers.{index}" for index in range(layers)):
+            for attention, keys in attended.items():
+                result[f"{layer}.{attention}.weights_dropout"] = (batch, config.heads, length, keys)
+                result[f"{layer}.{attention}_dropout"] = x
+            result[f"{layer}.feed_forward.hidden_dropout"] = (batch, length, config.feed_forward_width)
+            result[f"{layer}.feed_forward_dropout"] = x
+    return {site: shape for site, shape in result.items() if rate(config, site)}
 
 
 def draw(config: TransformerConfig, batch: int, source_length: int, target_length: int, rng: np.random.Generator) -> dict[str, Any]:
     """Random keep masks of all sites, nested by the names' parts: each entry is True with probability 1 - rate (DROPOUT)."""
-    masks = {}
-    for site, shape in shapes(config, batch, source_length, target_length).items():
-        masks[site] = rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
-    return nest(masks)
+    sites = shapes(config, batch, source_length, target_length)
+    return nest({site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site)) for site, shape in sites.items()})
 
 
 def rate(config: TransformerConfig, site: str) -> float:
@@ -45,18 +45,3 @@ def rate(config: TransformerConfig, site: str) -> float:
 
 # the config's field for the sites that are not on a sub-layer's output
 _RATES = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}
-
-
-def _layer(config: TransformerConfig, batch: int, length: int, attended: dict[str, int]) -> Shapes:
-    """The sites of one layer. attended: the number of keys of each of its attentions."""
-    result: Shapes = {}
-    for attention, keys in attended.items():
-        if config.attention_dropout_rate:
-            result[f"{attention}.weights_dropout"] = (batch, config.heads, length, keys)
-        if config.dropout_rate:
-            result[f"{attention}_dropout"] = (batch, length, config.model_width)
-    if config.hidden_dropout_rate:
-        result["feed_forward.hidden_dropout"] = (batch, length, config.feed_forward_width)
-    if config.dropout_rate:
-        result["feed_forward_dropout"] = (batch, length, config.model_width)
-    return result

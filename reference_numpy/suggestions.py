@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-__all__ = ["LONGEST_NAME", "Nearest", "known", "nearest", "refuse_unknown", "unknown"]
+__all__ = ["LONGEST_NAME", "Nearest", "known", "nearest", "unknown"]
 
 COMPARED = 4000  # so many candidates are compared letter by letter, which is slow
 LONGEST = 200  # and words up to so many characters
@@ -33,12 +33,6 @@ def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str
     like = Nearest(words)
     problems = [f"unknown {what} {name!r:.{LONGEST_NAME}}{like.to(str(name))}" for name in wrong[:SHOWN]]
     return problems + [f"and {len(wrong) - SHOWN} more"] * (len(wrong) > SHOWN)
-
-
-def refuse_unknown(what: str, names: Iterable[str], words: Collection[str]) -> None:
-    """Raises ValueError naming what `unknown` finds."""
-    if problems := unknown(what, names, words):
-        raise ValueError("; ".join(problems))
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

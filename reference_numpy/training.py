@@ -14,7 +14,6 @@ from .strategy import Strategy
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
-_PARTS = ("parameters", "first_moment", "second_moment")
 
 
 class Trainer:
@@ -33,8 +32,8 @@ class Trainer:
             raise ValueError(f"device must be cpu; got {device!r}")
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
-        self._state = {part: {name: np.zeros_like(value) for name, value in parameters.items()} for part in _PARTS}
-        self._state["parameters"] = {name: np.array(value) for name, value in parameters.items()}
+        values, zeros = ({name: make(value) for name, value in parameters.items()} for make in (np.array, np.zeros_like))
+        self._state = canonical.flatten({"parameters": values, "first_moment": zeros, "second_moment": zeros})
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> float:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it.
@@ -52,11 +51,9 @@ class Trainer:
         if self.recipe.clip_norm is not None:
             gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
         rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
-        hyper = (self.recipe.beta_1, self.recipe.beta_2, self.recipe.epsilon, self.recipe.weight_decay)
-        trees = [canonical.nest(self._state[part]) for part in _PARTS]
-        updated = optimizer.adam(trees[0], gradients, trees[1], trees[2], self.steps + 1, rate, *hyper)
-        self._state = {part: canonical.flatten(updated[part]) for part in _PARTS}
-        self.steps += 1
+        hyper = {name: getattr(self.recipe, name) for name in ("beta_1", "beta_2", "epsilon", "weight_decay")}
+        updated = optimizer.adam(**canonical.nest(self._state), gradients=gradients, step=self.steps + 1, learning_rate=rate, **hyper)
+        self._state, self.steps = canonical.flatten(updated), self.steps + 1
         return value
 
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
@@ -74,21 +71,19 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
-        return {f"{part}.{name}": np.array(value) for part in _PARTS for name, value in self._state[part].items()}
+        return {name: np.array(value) for name, value in self._state.items()}
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
-        wanted = {f"{part}.{name}": value for part in _PARTS for name, value in self._state[part].items()}
-        dtype = canonical.training_dtype(self._state["parameters"])
-        canonical.match(state, {name: value.shape for name, value in wanted.items()}, dtype)
-        self._state = {part: {name: np.array(state[f"{part}.{name}"]) for name in self._state[part]} for part in _PARTS}
-        self.steps = steps
+        shapes = {name: value.shape for name, value in self._state.items()}
+        canonical.match(state, shapes, canonical.training_dtype(self._state))
+        self._state, self.steps = {name: np.array(state[name]) for name in shapes}, steps
 
     @property
     def _parameters(self) -> dict[str, Any]:
-        return canonical.nest(self._state["parameters"])
+        return canonical.nest(self._state)["parameters"]
 
     def _gradients(self, source: np.ndarray, target: np.ndarray, keep: Tree) -> tuple[float, Tree]:
         """The loss of the whole batch and its gradients, added up over the microbatches."""

@@ -18,10 +18,9 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 def pytest_configure(config: pytest.Config) -> None:
     """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run.
 
-    Without the exhaustive tests XLA optimises nothing, which takes it half the time; with them it compiles as for everyone.
+    XLA optimises nothing, which takes it half the time, but where test_conformance compiles as everyone does.
     """
-    if config.option.markexpr == "not exhaustive":
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))

@@ -207,7 +207,7 @@ def test_memory_grows_with_the_length_not_with_its_square() -> None:
 
 @pytest.mark.exhaustive
 def test_on_a_mesh_of_explicit_axes_all_is_what_it_is_on_one_device() -> None:
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
     run = subprocess.run([sys.executable, Path(__file__).with_name("jax_on_a_mesh.py")], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

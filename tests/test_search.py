@@ -80,13 +80,11 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = all_by_id()["softmax/large_masked"].at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
-    text = explanation.explained(
-        [(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()], "torch"
-    )
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()])
     assert (
         "So does the reference with\n  ATT12 (the finite fill is not below every logit); softmax/large_masked would tell them apart" in text
     )
-    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], "all 17 cases", [softmax], "torch")
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], "all 17 cases", [softmax])
     assert "no case of the suite tells them apart" in text
 
 

@@ -9,8 +9,8 @@ import pytest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports import signature
+from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.questions import plain
 from rosettaformer.conformance.ports.server import reply
 from rosettaformer.conformance.ports.side_effects import SideEffects
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.ports import answers, questions
+from rosettaformer.conformance.ports import messages
 from rosettaformer.processes import printable, wire, words
 
 
@@ -139,7 +139,7 @@ def test_damaged_messages_are_messages_or_refused() -> None:
 
 def test_every_case_is_asked_as_it_is() -> None:
     for case in all_cases(grad=True)[::7]:
-        (found,) = questions.asked(_returned(_bytes(questions.plain([case]))))
+        (found,) = messages.asked(_returned(_bytes(messages.plain([case]))))
         assert json.dumps(found.config.to_dict()) == json.dumps(case.config.to_dict())
         assert (found.id, found.dtypes, found.twice, found.inputs.keys()) == (case.id, case.dtypes, case.twice, case.inputs.keys())
         for name, value in case.inputs.items():
@@ -151,7 +151,7 @@ def test_every_case_is_asked_as_it_is() -> None:
 ABOUT = {"framework": "", "modes": ("eager",), "config": {"heads": 3}, "dtypes": ("float32",), "components": ("softmax",)}
 MORE = {"devices": ["cpu"], "version": {"a": "1"}, "precision": "x"}
 CALL = {"inputs": [np.ones(1)], "output": np.ones(1), "gradients": {"inputs": {0: np.ones(1)}, "parameters": {"a": np.ones(1)}}}
-FORCE = questions.Force("a", [])
+FORCE = messages.Force("a", [])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ FORCE = questions.Force("a", [])
     ],
 )  # fmt: skip
 def test_only_what_is_documented_is_an_answer(method: str, answer: tuple[str, Any], good: bool) -> None:
-    assert (answers.problem(method, (None, [None, FORCE]), answer) == "") == good
+    assert (messages.problem(method, (None, [None, FORCE]), answer) == "") == good
 
 
 @pytest.mark.parametrize(

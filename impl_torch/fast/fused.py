@@ -24,20 +24,15 @@ CONSTANTS_FROM = 8 << 20  # bytes of kernels whose reading is most of a step's t
 class FusedAttention(MultiHeadAttention):
     """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
-    query_key_value: FusedProjection
-    key_value: FusedProjection
-
     def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
         nn.Module.__init__(self)
         self.heads, self.key_value_heads, self.weights_dropout = attention.heads, attention.key_value_heads, attention.weights_dropout
-        key_value = (attention.key, attention.value)
-        kernels: dict[str, Any] = {"output": FusedProjection(attention.output)}
+        self.output: Any = FusedProjection(attention.output)
         if of_itself:
-            kernels["query_key_value"] = FusedProjection(attention.query, *key_value)
+            self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
         else:
-            kernels |= {"query": FusedProjection(attention.query), "key_value": FusedProjection(*key_value)}
-        for name, kernel in kernels.items():
-            setattr(self, name, kernel)
+            self.query: Any = FusedProjection(attention.query)
+            self.key_value = FusedProjection(attention.key, attention.value)
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -38,15 +39,7 @@ COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan
 @click.option("--limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
 def diagnose(
-    port: str | None,
-    command: str | None,
-    components: tuple[str, ...],
-    mode: str,
-    declared: Path | None,
-    pairs: bool,
-    gradients: bool,
-    limit: float,
-    json_file: Path | None,
+    port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, **options: Any
 ) -> None:
     """Say what is wrong with PORT: the defects and settings whose reference equals its outputs.
 
@@ -61,7 +54,7 @@ def diagnose(
     name = f"command:{command}" if command else str(port)
     entries = deviations.read(declared, all_cases(grad=True)) if declared else []
     try:
-        found = run(name, components, entries, mode, pairs, gradients, limit)
+        found = run(name, components, entries, **options)
     except MissingBackend as error:
         raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:
@@ -71,16 +64,8 @@ def diagnose(
     sys.exit(1 if found.findings else 0)
 
 
-def run(
-    port: str,
-    components: Sequence[str],
-    entries: Sequence[deviations.Deviation],
-    mode: str = "",
-    pairs: bool = True,
-    gradients: bool = True,
-    limit: float = 60.0,
-) -> diagnosis.Diagnosis:
-    """The diagnosis of a port, but for its declared deviations, with progress on a terminal."""
+def run(port: str, components: Sequence[str], entries: Sequence[deviations.Deviation], **options: Any) -> diagnosis.Diagnosis:
+    """The diagnosis of a port, but for its declared deviations, with progress on a terminal. options: as `diagnosis.diagnose` has them."""
     declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -89,7 +74,7 @@ def run(
         def advance(what: str, share: float) -> None:
             progress.update(task, description=f"{port}: {what}", completed=share)
 
-        return diagnosis.diagnose(port, components, mode, pairs, gradients, limit, declared, advance)
+        return diagnosis.diagnose(port, components, declared=declared, progress=advance, **options)
 
 
 def _show(found: diagnosis.Diagnosis) -> None:

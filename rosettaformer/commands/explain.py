@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from reference_numpy.suggestions import nearest
 
@@ -49,13 +49,8 @@ def explain(defect_id: str | None, as_json: bool) -> None:
 
 def _effects(defect: Defect) -> list[Effect]:
     """What the defect does to the cases that claim it, the worst first."""
-    effects = []
-    for case in all_cases(grad=True):
-        if defect.id in case.catches:
-            for dtype in defect.dtypes:
-                rounded = case.at(dtype)
-                effects.append(effect(defect, rounded, tolerance.expect(rounded)))
-    return sorted(effects, key=lambda one: -one.times)
+    claiming = [case.at(dtype) for case in all_cases(grad=True) if defect.id in case.catches for dtype in defect.dtypes]
+    return sorted((effect(defect, case, tolerance.expect(case)) for case in claiming), key=lambda one: -one.times)
 
 
 def _row(defect: Defect) -> dict[str, Any]:
@@ -100,9 +95,7 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
 
 
 def _effects_table(effects: list[Effect]) -> Table:
-    table = Table()
-    for name in ("case", "dtype", "error", "allowed", "times"):
-        table.add_column(name, overflow="fold")
+    table = Table(*(Column(name, overflow="fold") for name in ("case", "dtype", "error", "allowed", "times")))
     for one in effects:
         allowed = f"{one.allowed:.3g}" if one.allowed else "none"
         size = (f"{one.error:.3g}", allowed, f"{one.times:.3g}") if not one.message else ("-", allowed, one.message)

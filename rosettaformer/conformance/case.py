@@ -50,6 +50,11 @@ class Case:
         """The stable identity of the case, without how it is run."""
         return f"{self.component}/{self.name}"
 
+    @property
+    def size(self) -> int:
+        """The bytes of its arrays."""
+        return sum(value.nbytes for value in (*self.inputs.values(), *self.parameters.values()) if isinstance(value, np.ndarray))
+
     def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
         """The case with every floating array rounded to dtype, to be run on that device in that mode."""
         return dataclasses.replace(

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..processes import cores
@@ -23,7 +23,7 @@ from .reference.components import SEARCHES
 from .reference.store import Store
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 
-__all__ = ["FAILURES", "NOT_STARTED", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
+__all__ = ["FAILURES", "NOT_STARTED", "Question", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
 
 def run(
@@ -57,26 +57,21 @@ def run(
         return results
 
 
+@dataclass
 class _Observer:
-    """Tells the caller of a run how it goes, from one thread at a time, and knows whether it is over."""
+    """Tells the caller of a run how it goes, from the one thread that has the lock, and knows whether it is over."""
 
-    def __init__(
-        self, progress: Callable[[Result], None], begin: Callable[[str, Counter[str]], None], last: Callable[[Result], bool]
-    ) -> None:
-        self._progress, self._begin, self._last = progress, begin, last
-        self._lock = threading.Lock()
-        self.over = False
-
-    def begin(self, port: str, modes: Counter[str]) -> None:
-        """Says how many cases the port is asked in each mode."""
-        with self._lock:
-            self._begin(port, modes)
+    progress: Callable[[Result], None]
+    begin: Callable[[str, Counter[str]], None]
+    last: Callable[[Result], bool]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    over: bool = False
 
     def report(self, result: Result) -> Result:
         """Says a result, and returns it."""
-        with self._lock:
-            self._progress(result)
-            self.over = self.over or self._last(result)
+        with self.lock:
+            self.progress(result)
+            self.over = self.over or self.last(result)
         return result
 
 
@@ -93,85 +88,79 @@ def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[
 
 
 @dataclass(frozen=True)
-class _Question:
-    """A case as one port is asked it, or the reason why it is not."""
+class Question:
+    """A case as one port is asked it, or the reason why it is not. hidden: what the port's config hides."""
 
     case: Case  # in float64
+    hidden: Hidden
     dtype: str
     device: str
     mode: str
     status: str = ""
     reason: str = ""
 
-    @property
-    def row(self) -> dict[str, Any]:
-        """What the result says of the question."""
-        where = {"dtype": self.dtype, "device": self.device, "mode": self.mode}
+    def row(self, port: str) -> dict[str, Any]:
+        """What the port's result says of the question."""
+        where = {"port": port, "dtype": self.dtype, "device": self.device, "mode": self.mode}
         return {"case": self.case.id, "component": self.case.component, "since": self.case.since} | where
 
+    def expected(self, store: Store) -> Expected:
+        """What the reference answers."""
+        return marked(store.expect(self.case.at(self.dtype, self.device)), self.hidden.reason(self.case))
 
+    def followed(self, expected: Expected, answer: Any) -> Expected:
+        """What is expected of a port that gave this answer."""
+        case = self.case.at(self.dtype, self.device)
+        return marked(near_ties.followed(case, expected, answer), self.hidden.reason(self.case))
+
+
+@dataclass
 class _Plan:
     """What a run asks: each port the cases with the config that it fixes; and what the reference answers, computed once for all of them."""
 
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        dtypes: Sequence[str],
-        devices: Sequence[str],
-        modes: Sequence[str],
-        reference: ThreadPoolExecutor,
-        store: Store,
-    ) -> None:
-        self._cases, self._dtypes, self._devices, self._modes, self._reference, self._store = (
-            cases,
-            dtypes,
-            devices,
-            modes,
-            reference,
-            store,
-        )
-        self._lock = threading.Lock()
-        self._fitted: dict[str, list[Case]] = {}
-        self._hidden: dict[int, Hidden] = {}  # by a case as a port is asked it
-        self._expected: dict[tuple[int, str, str], Future[Expected]] = {}
+    cases: Sequence[Case]
+    dtypes: Sequence[str]
+    devices: Sequence[str]
+    modes: Sequence[str]
+    reference: ThreadPoolExecutor
+    store: Store
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _fitted: dict[str, tuple[list[Case], Hidden]] = field(default_factory=dict)
+    _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
 
-    def questions(self, about: dict[str, Any]) -> list[_Question]:
+    def questions(self, about: dict[str, Any]) -> list[Question]:
         """The questions to a port that says this about itself. Raises ValueError where its config is none."""
-        cases = self._fit(about["config"])
+        cases, hidden = self._fit(about["config"])
         return [
-            _Question(case, dtype, device, mode, *unable(case, dtype, device, about))
-            for mode in _chosen(self._modes, about["modes"])
-            for device in self._devices
+            Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
+            for mode in _chosen(self.modes, about["modes"])
+            for device in self.devices
             for case in cases
-            for dtype in self._dtypes
+            for dtype in self.dtypes
             if dtype in case.dtypes
         ]
 
-    def expected(self, question: _Question) -> Future[Expected]:
+    def expected(self, question: Question) -> Future[Expected]:
         """The reference's answer, which is being computed from now on at the latest."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
-                case, hidden = question.case, self._hidden[id(question.case)]
-                self._expected[key] = self._reference.submit(
-                    lambda: marked(self._store.expect(case.at(question.dtype, question.device)), hidden.reason(case))
-                )
+                self._expected[key] = self.reference.submit(question.expected, self.store)
             return self._expected[key]
 
-    def followed(self, question: _Question, expected: Expected, answer: Any) -> Expected:
+    def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
         """What is expected of a port that gave this answer."""
         if question.case.component not in SEARCHES:
             return expected
-        case, hidden = question.case.at(question.dtype, question.device), next(iter(expected.values())).hidden
-        return self._reference.submit(lambda: marked(near_ties.followed(case, expected, answer), hidden)).result()
+        return self.reference.submit(question.followed, expected, answer).result()
 
-    def _fit(self, config: dict[str, Any]) -> list[Case]:
-        """The cases for that config: the same objects for equal configs."""
+    def _fit(self, config: dict[str, Any]) -> tuple[list[Case], Hidden]:
+        """The cases for that config, and what it hides: the same objects for equal configs."""
         key = repr(sorted(config.items()))
         with self._lock:
             if key not in self._fitted:
-                self._fitted[key] = fitted(self._cases, config)
-                self._hidden |= dict.fromkeys(map(id, self._fitted[key]), Hidden(self._fitted[key], self._cases))
+                cases = fitted(self.cases, config)
+                self._fitted[key] = cases, Hidden(cases, self.cases)
             return self._fitted[key]
 
 
@@ -196,13 +185,14 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
     except ValueError as error:
         return [observer.report(Result("", "", worker.port, "", "", "", NOT_STARTED, f"the port's config does not fit: {error}"))]
     asked = [question for question in questions if not question.status]
-    observer.begin(worker.port, Counter(question.mode for question in asked))
+    with observer.lock:
+        observer.begin(worker.port, Counter(question.mode for question in asked))
     expectations = [plan.expected(question) for question in asked]
     answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
     answered = zip(expectations, answers, strict=True)
     results = []
     for question in questions:
-        row = {"port": worker.port} | question.row
+        row = question.row(worker.port)
         if question.status:
             result = Result(**row, status=question.status, message=question.reason)
         elif observer.over:

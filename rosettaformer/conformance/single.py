@@ -1,15 +1,13 @@
 """One case at a time: a port's process that stays open between them."""
 
 import time
-from typing import Any
 
 from ..processes import cores
 from .cases import all_cases
-from .hidden import Hidden, marked
-from .reference import near_ties
+from .hidden import Hidden
 from .reference.store import Store
 from .result import Result, judge
-from .runner import open_worker, unable
+from .runner import Question, open_worker, unable
 
 __all__ = ["Single"]
 
@@ -22,39 +20,29 @@ class Single:
         self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
-        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if kind == "ready" else {}
+        self.ready = kind == "ready"  # whether the port has started
+        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if self.ready else {}
         self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
-
-    @property
-    def ready(self) -> bool:
-        """Whether the port has started."""
-        return self._worker.greeting[0] == "ready"
 
     def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:
         """The status of what the port is not asked and the reason, or nothing."""
-        kind, about = self._worker.greeting
-        if kind != "ready":
-            return kind, about
-        if mode and mode not in about["modes"]:
+        if not self.ready:
+            return self._worker.greeting
+        if mode and mode not in self._about["modes"]:
             return "not covered", f"the port has no mode {mode}"
-        return unable(self._cases[case_id], dtype, "cpu", about)
+        return unable(self._cases[case_id], dtype, "cpu", self._about)
 
     def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
         """What becomes of the case, as the port is asked it, within so many seconds."""
         status, reason = self.unable(case_id, dtype, mode)
         if status:
             return Result(case_id, case_id.partition("/")[0], self._port, dtype, "cpu", mode, status, reason)
-        case, mode = self._cases[case_id], mode or self._about["modes"][0]
-        row: dict[str, Any] = {"case": case_id, "component": case.component, "port": self._port, "since": case.since}
-        row |= {"dtype": dtype, "device": "cpu", "mode": mode}
+        question = Question(self._cases[case_id], self._hidden, dtype, "cpu", mode or self._about["modes"][0])
         started = time.monotonic()
-        kind, answer = self._worker.ask(case.at(dtype, "cpu", mode), limit)
-        row["seconds"] = time.monotonic() - started
-        if kind != "outputs":
-            return judge(row, kind, answer, {})
-        asked = case.at(dtype)
-        expected = near_ties.followed(asked, self._store.expect(asked), answer)
-        return judge(row, kind, answer, marked(expected, self._hidden.reason(case)))
+        kind, answer = self._worker.ask(question.case.at(dtype, "cpu", question.mode), limit)
+        row = question.row(self._port) | {"seconds": time.monotonic() - started}
+        expected = question.followed(question.expected(self._store), answer) if kind == "outputs" else {}
+        return judge(row, kind, answer, expected)
 
     def close(self) -> None:
         """Ends the port's process."""

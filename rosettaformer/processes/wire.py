@@ -8,10 +8,11 @@ In the tree a scalar is itself, and anything else is a pair: ["list", items], ["
 ["array", index].
 """
 
+import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -53,14 +54,14 @@ def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
     Classes derived from those above are reduced to them (a str Enum to its str). Raises Malformed on anything else, and where the arrays
     have more than `most` bytes.
     """
-    packer = _Packer()
-    tree = packer.tree(message, 0)
-    size = sum(array.nbytes for array in packer.arrays)
+    arrays: list[np.ndarray] = []
+    tree = _tree(message, arrays, itertools.count(1))
+    size = sum(array.nbytes for array in arrays)
     _check_size(size, most)
-    header = json.dumps({"value": tree, "arrays": [[array.dtype.name, array.shape] for array in packer.arrays]}).encode("ascii")
+    header = json.dumps({"value": tree, "arrays": [[array.dtype.name, array.shape] for array in arrays]}).encode("ascii")
     if len(header) > MOST_HEADER:
         raise Malformed(f"the values beside the arrays must take at most {MOST_HEADER} bytes; they take {len(header)}")
-    bodies = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in packer.arrays)
+    bodies = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays)
     return [HEADER.pack(MAGIC, len(header)) + header, *(body for body in bodies if body.size)], size
 
 
@@ -101,27 +102,19 @@ def base(array: np.ndarray) -> np.ndarray:
     return np.asarray(array)
 
 
-class _Packer:
-    """Makes a tree of a message, and collects its arrays."""
-
-    def __init__(self) -> None:
-        self.arrays: list[np.ndarray] = []
-        self._nodes = 0
-
-    def tree(self, value: Any, depth: int) -> Any:
-        self._nodes += 1
-        if depth > MOST_DEPTH or self._nodes > MOST_NODES:
-            raise Malformed(f"values must be nested at most {MOST_DEPTH} deep and be at most {MOST_NODES}; these are more")
-        kind = type(value)
-        if is_array(value):
-            self.arrays.append(base(value))
-            return ["array", len(self.arrays) - 1]
-        if issubclass(kind, list | tuple):
-            name = "tuple" if issubclass(kind, tuple) else "list"
-            return [name, [self.tree(item, depth + 1) for item in value]]
-        if issubclass(kind, Mapping):
-            return ["map", [[_scalar(key), self.tree(item, depth + 1)] for key, item in value.items()]]
-        return _scalar(value)
+def _tree(value: Any, arrays: list[np.ndarray], nodes: Iterator[int], depth: int = 0) -> Any:
+    """The tree of a value, whose arrays are added to those before it. nodes: counts what is in it."""
+    if depth > MOST_DEPTH or next(nodes) > MOST_NODES:
+        raise Malformed(f"values must be nested at most {MOST_DEPTH} deep and be at most {MOST_NODES}; these are more")
+    kind = type(value)
+    if is_array(value):
+        arrays.append(base(value))
+        return ["array", len(arrays) - 1]
+    if issubclass(kind, list | tuple):
+        return ["tuple" if issubclass(kind, tuple) else "list", [_tree(item, arrays, nodes, depth + 1) for item in value]]
+    if issubclass(kind, Mapping):
+        return ["map", [[_scalar(key), _tree(item, arrays, nodes, depth + 1)] for key, item in value.items()]]
+    return _scalar(value)
 
 
 def _scalar(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Cases of scaled dot-product and multi-head attention."""
+"""Cases of the masks, the softmax, scaled dot-product and multi-head attention."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +17,45 @@ GROUPED: dict[str, Any] = {"heads": 6, "key_value_heads": 2}
 
 def cases(build: Builder) -> Iterator[Case]:
     """Every kind of mask, with the weights asked for and not; S != T, k != e, grouped heads, one position and 200."""
+    yield from _mask_cases(build)
+    yield from _softmax_cases(build)
     yield from _dot_product_cases(build)
     yield from _multi_head_cases(build)
+
+
+def _mask_cases(build: Builder) -> Iterator[Case]:
+    """Padding by id (not 0) and by none; causal masks of every relation of T to S; combinations with and without None."""
+    some = build.config()
+    ids = rng("mask ids").integers(0, 5, (B, S))
+    yield build.make("token_mask", "padding_id", some, token=ids)
+    yield build.make("token_mask", "no_padding_id", build.config(padding_id=None), token=ids)
+    yield build.make("token_mask", "soft_rows", some, token="b s v")
+    yield build.make("padding_mask", "right_padding", some, "ATT9", mask_bs=ragged(B, S))
+    yield build.make("padding_mask", "left_padding", some, "ATT9", mask_bs=left_padding(B, S))
+    for name, target, source in (("square", T, T), ("cached", T, S), ("step", 1, S), ("more_queries", S, T)):
+        catches = {"square": "CAU1 CAU2", "step": "CAU3"}.get(name, "CAU1 CAU2 CAU3")
+        yield build.make("causal_mask", name, some, catches, target_length=target, source_length=source)
+    full = rng("mask full").random((B, 3, T, S)) < 0.5
+    yield build.make("combine_masks", "both", some, mask_bhts=full, other_bhts=ragged(B, S)[:, None, None])
+    yield build.make("combine_masks", "first", some, mask_bhts=full, other_bhts=None)
+    yield build.make("combine_masks", "second", some, mask_bhts=None, other_bhts=full)
+
+
+def _softmax_cases(build: Builder) -> Iterator[Case]:
+    """Ragged and empty rows; logits so large that only a subtracted maximum survives; one entry, and so many
+    that a half-precision dtype cannot count them."""
+    some, shape = build.config(), (B, 3, T, S)
+    generator = rng("softmax values")
+    large = generator.choice([-6e4, -5.9e4, 0.0, 5.9e4, 6e4], shape) + generator.standard_normal(shape)
+    yield build.make("softmax", "plain", some, "ATT4", logits=shape, mask=None)
+    yield build.make("softmax", "ragged", some, "ATT4 ATT5 ATT6 ATT8", logits=shape, mask=ragged(B, S)[:, None, None])
+    yield build.make("softmax", "empty_rows", some, "ATT13", logits=shape, mask=left_padding(B, S)[:, None, None])
+    yield build.make("softmax", "large", some, logits=large, mask=None)
+    yield build.make("softmax", "large_masked", some, "ATT10 ATT12", logits=-np.abs(large), mask=ragged(B, S)[:, None, None])
+    yield build.make("softmax", "all_equal", some, logits=np.full(shape, 3.25), mask=None)
+    yield build.make("softmax", "one_entry", some, logits=(B, 3, T, 1), mask=None)
+    yield build.make("softmax", "long", some, "ATT19", logits=generator.standard_normal((1, 1, 3, 2000)) / 10, mask=None)
+    yield build.make("softmax", "one_axis", some, logits=(S,), mask=None)
 
 
 def _masks(heads: int) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters, preset
 
-from ..case import Case
+from ..case import DTYPES, Case
 from ..reference.components import model_of
 
 __all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
@@ -73,11 +73,12 @@ class Builder:
             raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
 
     def make(
-        self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None, since: int = 1, **inputs: Any
-    ) -> Case:
+        self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None,
+        since: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
+    ) -> Case:  # fmt: skip
         """A case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs stand as they are.
 
-        fixed: parameters that are not drawn, by canonical name. since: the version of the suite in which the case appears.
+        fixed: parameters that are not drawn, by canonical name. since, dtypes: as of `Case`.
         """
         generator = rng(f"{component}/{name}")
         sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
@@ -93,12 +94,13 @@ class Builder:
             values = parameters_of(config, component, generator)
         except ValueError:  # a component without parameters
             values = {}
-        self._taken += sum(value.nbytes for value in (*drawn.values(), *values.values()) if isinstance(value, np.ndarray))
         active_dropout = component != "dropout" and config.dropout_rate > 0
-        return Case(
-            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()),
+        case = Case(
+            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), dtypes,
             core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since,
         )  # fmt: skip
+        self._taken += case.size
+        return case
 
 
 def _parameter_count(config: TransformerConfig) -> int:

@@ -42,8 +42,7 @@ def _step_cases(build: Builder) -> Iterator[Case]:
     yield _steps(build, "grouped_heads", grouped, (2, 1, 2), "MHA10 CAU3")
     yield _steps(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), (2, 1, 2), "NRM8 CAU3")
     for dialect in ("paper_base", "guide", "keras_lab", "sapiens"):
-        case = _steps(build, f"dialect_{dialect}", build.config(dialect, **ONE_LAYER), (2, 1, 2), "CAU3 PE13")
-        yield dataclasses.replace(case, dtypes=DTYPES)
+        yield _steps(build, f"dialect_{dialect}", build.config(dialect, **ONE_LAYER), (2, 1, 2), "CAU3 PE13", dtypes=DTYPES)
     yield _steps(build, "one_token", even, (1,), "PE9", target_mask=np.ones((1, 1), bool), source_mask=np.ones((1, 1), bool))
     yield _steps(build, "long", even, (120, 1, 1, 64, 14), "CAU3", target_mask=ragged(2, 200), source_mask=ragged(2, 190))
 
@@ -70,7 +69,7 @@ def _penalise_cases(build: Builder) -> Iterator[Case]:
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
         given: dict[str, Any] = {"scores_bv": (4, V), "token_bn": held}
-        return dataclasses.replace(build.make("penalise", name, build.config(), catches, **(given | inputs)), dtypes=DTYPES)
+        return build.make("penalise", name, build.config(), catches, dtypes=DTYPES, **(given | inputs))
 
     yield case("nothing")
     yield case("penalty", "GEN7", repetition_penalty=1.7)
@@ -101,8 +100,7 @@ def _truncate_cases(build: Builder) -> Iterator[Case]:
         ("hot_top_p", table, "GEN3 GEN4", {"temperature": 3.0, "top_p": 0.6}),
         ("all", barred, "GEN3 GEN4", {"temperature": 1.8, "top_k": 6, "top_p": 0.7}),
     ):
-        case = build.make("truncate", name, build.config(), catches, logits_bv=logits, **options)  # type: ignore[arg-type]
-        yield dataclasses.replace(case, dtypes=DTYPES)
+        yield build.make("truncate", name, build.config(), catches, dtypes=DTYPES, logits_bv=logits, **options)  # type: ignore[arg-type]
 
 
 def _draw_cases(build: Builder) -> Iterator[Case]:
@@ -116,4 +114,4 @@ def _draw_cases(build: Builder) -> Iterator[Case]:
         ("equal", np.zeros((9, V))),
         ("large", 1e3 * table),
     ):
-        yield dataclasses.replace(build.make("draw", name, build.config(), logits_bv=logits, uniform_b=spread), dtypes=DTYPES)
+        yield build.make("draw", name, build.config(), dtypes=DTYPES, logits_bv=logits, uniform_b=spread)

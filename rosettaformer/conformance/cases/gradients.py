@@ -12,28 +12,21 @@ from .build import rng
 
 __all__ = ["gradient", "gradients", "with_cotangent"]
 
-# the defects that a gradient reveals and no output does, by the gradient case
+# the defects that a gradient reveals and no output does, with the gradient cases
 CATCHES = {
-    "scaled_dot_product_attention_vjp/left_padding": "ATT14",
-    "scaled_dot_product_attention_vjp/per_head": "ATT14",
-    "scaled_dot_product_attention_vjp/causal_left_padding": "ATT14",
-    "scaled_dot_product_attention_vjp/bias_minus_infinity": "ATT14",
-    "multi_head_attention_vjp/left_padding": "ATT14",
-    "layer_norm_vjp/constant_rows": "NRM11",
-    "encoder_layer_vjp/left_padding": "ATT14",
-    "decoder_layer_vjp/left_padding": "ATT14",
-    "encoder_vjp/final_norm": "STR3",
-    "decoder_vjp/final_norm": "STR3",
-    "transformer_vjp/semillero": "STR3",
-    "transformer_vjp/paper_base": "EMB5",
-    "transformer_vjp/keras_lab": "EMB5",
-    "transformer_vjp/sapiens": "EMB5",
-    "transformer_vjp/ragged": "EMB4",
-    "transformer_vjp/left_padding": "ATT14 EMB4",
-    "transformer_vjp/keep_sapiens": "EMB4 EMB5",
-    "training_loss_vjp/semillero": "STR3",
-    "training_loss_vjp/sapiens": "EMB5",
-    "training_loss_vjp/left_padding": "ATT14 EMB4",
+    "ATT14": """
+        scaled_dot_product_attention_vjp/left_padding scaled_dot_product_attention_vjp/per_head
+        scaled_dot_product_attention_vjp/causal_left_padding scaled_dot_product_attention_vjp/bias_minus_infinity
+        multi_head_attention_vjp/left_padding encoder_layer_vjp/left_padding decoder_layer_vjp/left_padding
+        transformer_vjp/left_padding training_loss_vjp/left_padding
+    """,
+    "EMB4": "transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens training_loss_vjp/left_padding",
+    "EMB5": """
+        transformer_vjp/paper_base transformer_vjp/keras_lab transformer_vjp/sapiens transformer_vjp/keep_sapiens
+        training_loss_vjp/sapiens
+    """,
+    "NRM11": "layer_norm_vjp/constant_rows",
+    "STR3": "encoder_vjp/final_norm decoder_vjp/final_norm transformer_vjp/semillero training_loss_vjp/semillero",
 }
 INHERITED = "LOS"  # what is wrong with a loss is wrong with its gradient
 
@@ -53,11 +46,11 @@ def gradients(cases: Iterable[Case]) -> list[Case]:
 def gradient(case: Case) -> Case:
     """The same case as one of `<component>_vjp`, with a random cotangent in the shape of its output."""
     inputs = {name: value for name, value in case.inputs.items() if name != "return_weights"}
-    component = case.component + components.VJP
     forward = dataclasses.replace(case, inputs=inputs)
     output = components.answer(forward)["output"]
-    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED)] + CATCHES.get(f"{component}/{case.name}", "").split()
-    cotangent = np.asarray(rng(f"{component}/{case.name}").standard_normal(output.shape))
+    own = f"{case.component}{components.VJP}/{case.name}"
+    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED)] + [id_ for id_, names in CATCHES.items() if own in names.split()]
+    cotangent = np.asarray(rng(own).standard_normal(output.shape))
     return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=2)
 
 

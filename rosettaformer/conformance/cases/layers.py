@@ -1,15 +1,78 @@
-"""Cases of the encoder and decoder layers."""
+"""Cases of the feed-forward network, layer normalisation, dropout, and the encoder and decoder layers."""
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from reference_numpy.config import ACTIVATIONS
+
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged
+from .build import B, Builder, S, T, left_padding, ragged, rng
 
 __all__ = ["cases"]
 
 
 def cases(build: Builder) -> Iterator[Case]:
+    """A layer, and what it is made of beside attention."""
+    yield from _feed_forward_cases(build)
+    yield from _normalization_cases(build)
+    yield from _dropout_cases(build)
+    yield from _layer_cases(build)
+
+
+def _feed_forward_cases(build: Builder) -> Iterator[Case]:
+    """Every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
+    sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
+    for name in ACTIVATIONS:
+        gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
+        yield build.make("activation", name, build.config(activation=name), gelu, x=sweep)
+        yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 PRC1", x_btd="b t d")
+    yield build.make("feed_forward", "one_position", build.config(), "FFN3", x_btd="1 1 d")
+    yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")
+
+
+def _normalization_cases(build: Builder) -> Iterator[Case]:
+    """Rows of small variance, where epsilon shows; a large mean, where E[x^2] - E[x]^2 fails; a constant row; T = d."""
+    generator = rng("normalization values")
+    narrow, width = build.config(model_width=4), build.config().model_width
+    shrinking = generator.standard_normal((B, S, narrow.model_width)) * np.logspace(0, -3, S)[:, None]
+    far = 100 + generator.standard_normal((B, T, width))
+    constant = np.repeat(generator.standard_normal((B, T, 1)), width, axis=2)
+    formula = "NRM1 NRM2 NRM3 NRM5"
+    yield build.make("layer_norm", "small_variance", narrow, formula, x_btd=shrinking)
+    yield build.make("layer_norm", "small_variance_1e_6", build.config(model_width=4, epsilon=1e-6), formula, x_btd=shrinking)
+    yield build.make("layer_norm", "plain", build.config(), "NRM3 NRM5", x_btd="b t d")
+    yield build.make("layer_norm", "large_mean", build.config(), "NRM4", x_btd=far)
+    yield build.make("layer_norm", "constant_rows", build.config(), x_btd=constant)
+    yield build.make("layer_norm", "square", build.config(), "NRM5", x_btd="b d d")
+    yield _cancelling_offset(build)
+    yield build.make("layer_norm", "one_position", build.config(), x_btd="1 1 d")
+    yield build.make("layer_norm", "batch_0", build.config(), x_btd="0 t d")
+
+
+def _cancelling_offset(build: Builder) -> Case:
+    """Rows that the offset nearly cancels, so that rounding before scale and offset shows."""
+    generator = rng("normalization cancelling")
+    width = build.config().model_width
+    pattern = generator.standard_normal(width)
+    normalised = (pattern - pattern.mean()) / pattern.std()
+    near = pattern + 0.01 * generator.standard_normal((B, T, width))
+    fixed = {"scale": np.full(width, 48.0), "offset": -48.0 * normalised}
+    return build.make("layer_norm", "cancelling_offset", build.config(), "NRM7", fixed, x_btd=near)
+
+
+def _dropout_cases(build: Builder) -> Iterator[Case]:
+    """A mixed mask, a broadcast one, everything kept at rate 0, everything dropped; evaluation."""
+    keep = rng("dropout keep").random((B, T, build.config().model_width)) < 0.7
+    yield build.make("dropout", "mixed", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep)
+    yield build.make("dropout", "broadcast", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep[:, :1])
+    yield build.make("dropout", "rate_0", build.config(dropout_rate=0.0), x="b t d", keep=np.ones_like(keep))
+    yield build.make("dropout", "all_dropped", build.config(dropout_rate=0.9), "DRP3", x="b t d", keep=np.zeros_like(keep))
+    yield build.make("dropout", "evaluation", build.config(dropout_rate=0.3), "DRP1", x="b t d", keep=None)
+
+
+def _layer_cases(build: Builder) -> Iterator[Case]:
     """Post- and pre-norm, with and without biases, with ragged and left padding and a row that sees nothing."""
     dialects = {
         "post": build.config(),

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import parameters, sites
+from reference_numpy import TransformerConfig, parameters, sites
 
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .transformer import ONE_LAYER, ids
+from .transformer import ONE_LAYER, tokens
 
 __all__ = ["cases"]
 
@@ -29,7 +29,7 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
     some = np.where(left_padding(B, T), label, 0)  # a row of nothing but padding
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
-        given = {"logits_btv": (B, T, V), "label_bt": label} | inputs
+        given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs
         return build.make("cross_entropy", name, build.config(), catches, since=2, **given)
 
     yield case("plain")
@@ -71,13 +71,6 @@ def _training_loss_cases(build: Builder) -> Iterator[Case]:
     yield _model(build, "keep", config, "LOS1 LOS2 DRP3 DRP4", smoothing=0.1, **keep)
 
 
-def _model(
-    build: Builder, name: str, config: Any, catches: str,
-    source_mask: np.ndarray | None = None, target_mask: np.ndarray | None = None, **inputs: Any,
-) -> Case:  # fmt: skip
-    masks = ragged(B, S) if source_mask is None else source_mask, ragged(B, T) if target_mask is None else target_mask
-    tokens = {
-        "source": ids("source", config.source_vocabulary, config.padding_id, masks[0]),
-        "target": ids("target", config.target_vocabulary, config.padding_id, masks[1]),
-    }
-    return build.make("training_loss", name, config, catches, since=2, **(tokens | inputs))
+def _model(build: Builder, name: str, config: TransformerConfig, catches: str, *masks: np.ndarray, **inputs: Any) -> Case:
+    drawn = tokens(config, *(masks or (ragged(B, S), ragged(B, T))))
+    return build.make("training_loss", name, config, catches, since=2, **(drawn | inputs))

@@ -1,7 +1,7 @@
 """Cases of the update: Adam, the clipping of gradients and the learning rate."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,19 +54,10 @@ def _adam_cases(build: Builder) -> Iterator[Case]:
 def _clip_cases(build: Builder) -> Iterator[Case]:
     generator = rng("clip gradients")
     gradients = {f"gradients.{name}": generator.standard_normal(shape) for name, shape in SHAPES.items()}  # of norm about 11
-    tiny = _scaled(gradients, 1e-20)
-    for name, given, limit in (
-        ("above", gradients, 1.0),
-        ("below", gradients, 100.0),
-        ("zero", _scaled(gradients, 0.0), 1.0),
-        ("small", tiny, 1.0),
-        ("large", _scaled(gradients, 1e15), 1.0),
-    ):
-        yield build.make("clip_global_norm", name, build.config(), **given, limit=limit)
-
-
-def _scaled(arrays: Mapping[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
-    return {name: factor * value for name, value in arrays.items()}
+    factors = {"above": 1.0, "below": 1.0, "zero": 0.0, "small": 1e-20, "large": 1e15}
+    for name, factor in factors.items():
+        given: dict[str, Any] = {key: factor * value for key, value in gradients.items()}
+        yield build.make("clip_global_norm", name, build.config(), **given, limit=100.0 if name == "below" else 1.0)
 
 
 def _noam_cases(build: Builder) -> Iterator[Case]:

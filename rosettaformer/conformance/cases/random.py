@@ -1,6 +1,5 @@
 """Cases of what draws random numbers: they are judged by statistics."""
 
-import dataclasses
 from collections.abc import Iterator
 
 from ..case import Case
@@ -17,11 +16,7 @@ def cases(build: Builder) -> Iterator[Case]:
     """A fresh model of each kind of head; dropout of vectors and of attention weights."""
     for dialect in ("semillero", "keras_lab"):
         config = build.config(dialect, source_vocabulary=97, target_vocabulary=97, **SIZES)
-        yield _at(build.make("initialise", dialect, config, "INI1 INI2", seed=1007))
+        yield build.make("initialise", dialect, config, "INI1 INI2", since=2, dtypes=DTYPES, seed=1007)
     for name, catches, shape in (("vectors", "", (48, 32, 24)), ("weights", "DRP5", (16, 6, 16, 24))):
         x = rng(f"random dropout {name}").uniform(0.5, 1.5, shape)
-        yield _at(build.make("random_dropout", name, build.config(dropout_rate=0.3), catches, x=x, seed=1007))
-
-
-def _at(case: Case) -> Case:
-    return dataclasses.replace(case, dtypes=DTYPES, since=2)
+        yield build.make("random_dropout", name, build.config(dropout_rate=0.3), catches, since=2, dtypes=DTYPES, x=x, seed=1007)

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, parameters, sites
 
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
-from .transformer import ONE_LAYER, ids
+from .transformer import ONE_LAYER, tokens
 
 __all__ = ["cases"]
 
@@ -27,12 +27,13 @@ def cases(build: Builder) -> Iterator[Case]:
 def _attention_cases(build: Builder) -> Iterator[Case]:
     some = build.config()
     keep = rng("keep weights").random((B, some.heads, T, S)) >= 0.3
-    attend = {"query_bthk": "b t h k", "key_bsgk": "b s g k", "value_bsge": "b s g e", "keep_bhts": keep, "dropout_rate": 0.3}
+    given: dict[str, Any] = {"query_bthk": "b t h k", "key_bsgk": "b s g k", "value_bsge": "b s g e", "keep_bhts": keep}
+    given["dropout_rate"] = 0.3
     masked: dict[str, Any] = {"mask_bhts": left_padding(B, S)[:, None, None]}
     for name, inputs in (("keep", {}), ("keep_masked_weights", masked | {"return_weights": True}), ("keep_causal", {"causal": True})):
-        yield build.make("scaled_dot_product_attention", name, some, CATCHES, since=2, **attend, **inputs)
+        yield build.make("scaled_dot_product_attention", name, some, CATCHES, since=2, **given, **inputs)
     dropped = build.config(attention_dropout_rate=0.3)
-    x = {"query_btd": "b t d", "memory_bsd": "b s d"}
+    x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b s d"}
     yield build.make("multi_head_attention", "keep", dropped, CATCHES, since=2, **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None])
     hidden = build.config("sapiens", hidden_dropout_rate=0.4)
     keep_btf = rng("keep hidden").random((B, T, hidden.feed_forward_width)) >= 0.4
@@ -65,7 +66,7 @@ def _model_cases(build: Builder) -> Iterator[Case]:
     for stack, inputs in (("encoder", {"x_bsd": "b s d"}), ("decoder", {"x_btd": "b t d", "memory_bsd": "b s d"})):
         prefix = f"{stack}."
         masks = {name.removeprefix(prefix): mask for name, mask in _draw(config, stack).items() if name.startswith(f"{prefix}layers.")}
-        yield build.make(stack, "keep", config, CATCHES, since=2, **inputs, **_named(masks))
+        yield build.make(stack, "keep", config, CATCHES, since=2, **(inputs | _named(masks)))
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         yield _model(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield _model(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
@@ -77,11 +78,7 @@ def _model(
     build: Builder, name: str, config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, only: tuple[str, ...] = ()
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}
-    tokens = {
-        "source": ids("source", config.source_vocabulary, config.padding_id, source_mask),
-        "target": ids("target", config.target_vocabulary, config.padding_id, target_mask),
-    }
-    return build.make("transformer", name, config, CATCHES, since=2, **tokens, **_named(masks))
+    return build.make("transformer", name, config, CATCHES, since=2, **tokens(config, source_mask, target_mask), **_named(masks))
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:

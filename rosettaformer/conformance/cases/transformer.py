@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 
-__all__ = ["ONE_LAYER", "cases", "ids"]
+__all__ = ["ONE_LAYER", "cases", "ids", "tokens"]
 
 # The stacks have two layers in their own cases and in two of the whole model's; one is enough for what the others ask.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
@@ -31,12 +31,8 @@ def cases(build: Builder) -> Iterator[Case]:
         layers = {} if dialect == "semillero" else ONE_LAYER
         yield _model(build, dialect, build.config(dialect, **layers), catches)
     yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10 DRP1")
-    yield _model(
-        build,
-        "gelu_grouped_heads",
-        build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER),
-        "MHA10 FFN1 FFN2",
-    )
+    grouped = build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER)
+    yield _model(build, "gelu_grouped_heads", grouped, "MHA10 FFN1 FFN2")
     even = build.config(model_width=12, **ONE_LAYER)
     yield _model(build, "ragged", even, PADDED, ragged(B, S), ragged(B, T))
     yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 CAU4", left_padding(B, S), left_padding(B, T))
@@ -55,20 +51,18 @@ def cases(build: Builder) -> Iterator[Case]:
     yield _model(build, "long", build.config("paper_base", **ONE_LAYER), "", ragged(2, 200), ragged(2, 199))
 
 
-def _model(
-    build: Builder, name: str, case_config: TransformerConfig, catches: str = "",
-    source_mask: np.ndarray | None = None, target_mask: np.ndarray | None = None, **inputs: Any,
-) -> Case:  # fmt: skip
-    """A case of the whole model with random ids; the masks say where padding stands."""
-    full = {"source": np.ones((B, S), bool), "target": np.ones((B, T), bool)}
-    drawn = {}
-    for kind, mask, vocabulary in (
-        ("source", source_mask, case_config.source_vocabulary),
-        ("target", target_mask, case_config.target_vocabulary),
-    ):
-        key = kind if mask is not None else f"{name} {kind}"
-        drawn[kind] = ids(key, vocabulary, case_config.padding_id, full[kind] if mask is None else mask)
-    return build.make("transformer", name, case_config, catches, **(drawn | inputs))
+def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
+    """A case of the whole model with random ids; the masks, of source and target, say where padding stands."""
+    drawn = tokens(config, *masks) if masks else tokens(config, np.ones((B, S), bool), np.ones((B, T), bool), name=f"{name} ")
+    return build.make("transformer", name, config, catches, **(drawn | inputs))
+
+
+def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, *, name: str = "") -> dict[str, Any]:
+    """The ids of a source and a target, padding where the masks are False."""
+    return {
+        "source": ids(f"{name}source", config.source_vocabulary, config.padding_id, source_mask),
+        "target": ids(f"{name}target", config.target_vocabulary, config.padding_id, target_mask),
+    }
 
 
 def ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:

@@ -4,8 +4,7 @@ import contextlib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 from unittest import mock
 
 from ..reference.components import module_of
@@ -33,15 +32,7 @@ def injected(*defects: Defect) -> Iterator[None]:
             for place, altered in defect.replaces.items():
                 name, _, function = place.rpartition(".")
                 module = module_of(name)
-                stack.enter_context(mock.patch.object(module, function, _bound(altered, getattr(module, function))))
+                original = getattr(module, function)
+                with_its_signature = functools.update_wrapper(functools.partial(altered, original), original)
+                stack.enter_context(mock.patch.object(module, function, with_its_signature))
         yield
-
-
-def _bound(altered: Callable, original: Callable) -> Callable:
-    """The altered function with the signature of the one that it replaces and is given."""
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return altered(original, *args, **kwargs)
-
-    return function

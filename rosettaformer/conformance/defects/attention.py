@@ -8,8 +8,7 @@ import numpy as np
 
 from reference_numpy import mask
 
-from .alterations import on_arguments, on_call
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call
 from .dropout import drawn
 from .softmax import inverted
 
@@ -71,7 +70,6 @@ DEFECTS = (
     Defect(
         id="ATT1",
         title="scaled by sqrt(d) of the model",
-        component="scaled_dot_product_attention",
         what="`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
         shows="The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
         **_SCALE,
@@ -81,7 +79,6 @@ DEFECTS = (
     Defect(
         id="ATT2",
         title="scaled by sqrt(e) of the value head",
-        component="scaled_dot_product_attention",
         what="`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
         shows="Nothing where k = e. A value head of another size than the key head shows it.",
         **_SCALE,
@@ -91,7 +88,6 @@ DEFECTS = (
     Defect(
         id="ATT3",
         title="the scale is missing",
-        component="scaled_dot_product_attention",
         what="`softmax(q k^T)` without `/ sqrt(k)`.",
         shows="The weights are too sharp. Any input with k >= 2 shows it.",
         **_SCALE,
@@ -101,7 +97,6 @@ DEFECTS = (
     Defect(
         id="ATT7",
         title="the given mask's polarity is inverted",
-        component="scaled_dot_product_attention",
         what="The mask argument is negated: True = may attend meets an argument where True = ignore. The causal mask is not touched.",
         shows="Padding is attended to and nothing else. Any padding shows it.",
         torch="self.attention(x, x, x, key_padding_mask=~mask)  # nn.MultiheadAttention: True = ignore; SDPA: True = may attend",
@@ -113,7 +108,6 @@ DEFECTS = (
     Defect(
         id="ATT11",
         title="two masks of finfo.min are added",
-        component="scaled_dot_product_attention",
         what="`x + where(padding, 0, min) + where(causal, 0, min)`: hidden twice is -inf, hidden once is min, so a row without a key "
         "attends to what is hidden once.",
         shows="Only rows that may attend to nothing differ. Left padding together with a causal mask shows it.",
@@ -126,7 +120,6 @@ DEFECTS = (
     Defect(
         id="ATT15",
         title="a mask per head is tiled, not interleaved with the batch",
-        component="scaled_dot_product_attention",
         what="A mask of axes `(b h) t s` is read as `(h b) t s`: repeated as a whole for every head instead of row by row.",
         shows="Rows of the batch are masked with the padding of others. A batch whose rows have different padding shows it.",
         torch="mask = mask.repeat_interleave(heads, dim=0)  # not mask.repeat(heads, 1, 1)",
@@ -138,7 +131,6 @@ DEFECTS = (
     Defect(
         id="CAU4",
         title="the causal mask is dropped when a padding mask is given",
-        component="scaled_dot_product_attention",
         what="`causal` is ignored on the code path that takes a mask.",
         shows="Queries see the future wherever there is padding to hide. A causal input with a mask shows it.",
         torch="F.scaled_dot_product_attention(query, key, value, attn_mask=mask & causal)  # is_causal excludes a mask",
@@ -150,7 +142,6 @@ DEFECTS = (
     Defect(
         id="MHA10",
         title="key heads are tiled, not repeated, for grouped queries",
-        component="scaled_dot_product_attention",
         what="Query head i uses key head `i mod g` instead of `i // (h/g)`.",
         shows="Nothing where g = h or g = 1. Grouped heads show it.",
         torch="key = key.repeat_interleave(heads // groups, dim=2)  # or enable_gqa=True; not key.repeat(1, 1, heads // groups, 1)",
@@ -162,7 +153,6 @@ DEFECTS = (
     Defect(
         id="DRP2",
         title="dropout of the attention weights is active in evaluation",
-        component="scaled_dot_product_attention",
         what="The weights are dropped at random with the attention's dropout rate, also in evaluation: the function takes a rate, not a "
         "mode.",
         shows="Two evaluations of the same input differ. An attention dropout rate above 0 shows it.",

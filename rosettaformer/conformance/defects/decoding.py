@@ -7,18 +7,9 @@ import numpy as np
 
 from reference_numpy import beams, softmax
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
-
-
-def _from_the_step(original: Callable, read_bt: np.ndarray, length: int) -> np.ndarray:
-    return original(read_bt[:, -length:], length)
-
-
-def _left_in_place(original: Callable, cache: Any, row_b: np.ndarray) -> Any:
-    return cache
 
 
 def _always_divided(
@@ -46,10 +37,6 @@ def _without_the_crossing_one(
     return np.where(kept_bv | (top_p == 1), x_bv, x_bv.dtype.type(-np.inf))
 
 
-def _power_of_the_length(original: Callable, length: int, alpha: float) -> float:
-    return length**alpha
-
-
 def _bound_of_this_length(original: Callable, live: list[beams.Beam], kept: list[beams.Beam], strategy: Any) -> bool:
     return original(live, kept, strategy.replace(max_new_tokens=max(len(live[0].tokens), strategy.min_new_tokens + 1)))
 
@@ -65,7 +52,7 @@ DEFECTS = (
         tf="position = past + tf.range(tf.shape(token)[1])  # past: how many tokens the cache holds",
         jax="position = past + jnp.arange(token.shape[1])  # past: how many tokens the cache holds",
         evidence="mlx-lm#93, executorch#2010",
-        replaces={"cache._positions": _from_the_step},
+        replaces={"cache._positions": on_call(lambda read_bt, length: {"read_bt": read_bt[:, -length:]})},
     ),
     Defect(
         id="GEN1",
@@ -77,7 +64,7 @@ DEFECTS = (
         tf="score = log_p / ((5.0 + length) / 6.0) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
         jax="score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
         evidence="transformers#16930",
-        replaces={"beams.length_penalty": _power_of_the_length},
+        replaces={"beams.length_penalty": lambda original, length, alpha: length**alpha},
     ),
     Defect(
         id="GEN2",
@@ -95,7 +82,6 @@ DEFECTS = (
     Defect(
         id="GEN3",
         title="the temperature comes after top-p",
-        component="truncate",
         what="The logits are cut by the probabilities at temperature 1, and what is left is divided by the temperature.",
         shows="Too many tokens are left where the temperature is low, too few where it is high; temperature 1 agrees. Top-p with another "
         "temperature shows it.",
@@ -108,7 +94,6 @@ DEFECTS = (
     Defect(
         id="GEN4",
         title="top-p drops the token that crosses it",
-        component="truncate",
         what="A token is kept where the sum of probabilities with its own is at most p; it must be where the sum before it is less than p.",
         shows="The tokens that are left have less than the probability p together. Any top-p below 1 shows it.",
         torch="kept = cumulative - p_sorted < top_p  # the sum before each token",
@@ -127,7 +112,7 @@ DEFECTS = (
         tf="cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, parent), cache)",
         jax="cache = jax.tree.map(lambda array: array[parent], cache)",
         evidence="PaddleNLP#6672, transformers#46612",
-        replaces={"cache.reorder": _left_in_place},
+        replaces={"cache.reorder": lambda original, cache, row_b: cache},
     ),
     Defect(
         id="GEN6",
@@ -144,7 +129,6 @@ DEFECTS = (
     Defect(
         id="GEN7",
         title="the repetition penalty divides negative scores",
-        component="penalise",
         what="`x / penalty` for every token of the target: a negative score grows, which makes the token likelier.",
         shows="The model repeats itself the more, the larger the penalty. A negative score of a token that the target holds shows it.",
         torch="score = torch.where(score > 0, score / penalty, score * penalty)",

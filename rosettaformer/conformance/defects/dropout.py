@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
 __all__ = ["DEFECTS"]
 
@@ -24,7 +23,6 @@ DEFECTS = (
     Defect(
         id="DRP1",
         title="dropout is active in evaluation",
-        component="dropout",
         what="`y = x / (1 - rate)` or 0 at random, also in evaluation: a layer built in the forward pass is always in training mode.",
         shows="Two evaluations of the same input differ. Evaluation with a rate above 0 shows it.",
         torch="self.dropout = nn.Dropout(rate)  # in __init__, so that .eval() reaches it; or F.dropout(x, rate, self.training)",
@@ -37,7 +35,6 @@ DEFECTS = (
     Defect(
         id="DRP3",
         title="dropout stays off in training",
-        component="dropout",
         what="`y = x` although training asks for dropout: an evaluation set the rate to 0 and nothing set it back.",
         shows="Training overfits; evaluation is right. A given keep mask shows it.",
         torch="rate = self.rate if self.training else 0.0  # a local name; self.rate stays as it is",
@@ -49,7 +46,6 @@ DEFECTS = (
     Defect(
         id="DRP4",
         title="kept values are not divided by 1 - rate",
-        component="dropout",
         what="`y = x` where kept, instead of `x / (1 - rate)`: evaluation then expects other magnitudes than training.",
         shows="Kept values are too small by 1 - rate. A given keep mask shows it.",
         torch="y = torch.where(keep, x / (1 - rate), 0)  # as F.dropout does",

@@ -6,31 +6,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .alterations import on_arguments, on_call
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "without_padding_row"]
 
 
 def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool) -> np.ndarray:
-    if not scale:
-        return original(parameters, token, scale)
-    factor = parameters["table"].shape[1] ** 0.5
-    ratio = float(ml_dtypes.bfloat16(factor)) / factor
-    x_btd = original(parameters, token, True)
-    return x_btd * x_btd.dtype.type(ratio)
+    x_btd, factor = original(parameters, token, scale), parameters["table"].shape[1] ** 0.5
+    return x_btd * x_btd.dtype.type(float(ml_dtypes.bfloat16(factor)) / factor) if scale else x_btd
+
+
+def without_padding_row(embedding: Any, config: Any) -> dict[str, np.ndarray]:
+    """The table of an embedding, or its gradient, with zeros in the row of the padding id."""
+    table_vd = embedding["table"].copy()
+    if config.padding_id is not None:
+        table_vd[config.padding_id] = 0
+    return {"table": table_vd}
 
 
 def _zero_padding_row(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
-    if config.padding_id is None:
-        return {}
-    tables = {}
-    for name in ("source_embedding", "target_embedding"):
-        if name in parameters:
-            table_vd = parameters[name]["table"].copy()
-            table_vd[config.padding_id] = 0
-            tables[name] = {"table": table_vd}
-    return {"parameters": dict(parameters) | tables}
+    names = ("source_embedding", "target_embedding")
+    return {"parameters": dict(parameters) | {name: without_padding_row(parameters[name], config) for name in names if name in parameters}}
 
 
 def _zero_head(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
@@ -45,7 +41,6 @@ DEFECTS = (
     Defect(
         id="EMB1",
         title="the sqrt(d) scale of the embedding is missing",
-        component="embedding",
         what="`x = table[token]` instead of `x = sqrt(d) table[token]`, so that the positions drown the tokens.",
         shows="Every embedding is too small by sqrt(d). Any ids show it where the config scales embeddings.",
         torch="x = self.embedding(token) * math.sqrt(self.embedding.embedding_dim)",
@@ -57,7 +52,6 @@ DEFECTS = (
     Defect(
         id="EMB2",
         title="the head's input is multiplied by d^-1/2",
-        component="logits",
         what="`logits = d^-1/2 x W + b`: T5's factor for a tied head, in a model without it (or, in T5, for an untied head).",
         shows="All logits are too small by sqrt(d): the ranking is right, the probabilities are too flat. Any input shows it.",
         torch="logits = F.linear(x, self.embedding.weight)  # x * width**-0.5 only in T5, and there only if tied",
@@ -76,7 +70,7 @@ DEFECTS = (
         tf="self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply by the padding mask",
         jax="x = table[token]  # not jnp.where((token == padding_id)[..., None], 0, table[token])",
         evidence="pytorch#6411",
-        replaces={"transformer.encode": on_call(_zero_padding_row), "transformer.decode": on_call(_zero_padding_row)},
+        replaces=dict.fromkeys(("transformer.encode", "transformer.decode"), on_call(_zero_padding_row)),
     ),
     Defect(
         id="EMB6",
@@ -94,7 +88,6 @@ DEFECTS = (
     Defect(
         id="EMB7",
         title="sqrt(d) is rounded to bfloat16",
-        component="embedding",
         what="`x = bfloat16(sqrt(d)) table[token]`: the factor is stored in the half-precision dtype, whatever the model computes in "
         "(sqrt(3072) = 55.43 becomes 55.5).",
         shows="Every embedding is off by one factor, up to 0.4 %. Shows in float32; in bfloat16 itself it is no larger than rounding.",

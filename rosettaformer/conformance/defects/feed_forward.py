@@ -7,8 +7,7 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
 __all__ = ["DEFECTS"]
 
@@ -33,7 +32,6 @@ DEFECTS = (
     Defect(
         id="FFN1",
         title="the other form of GELU (erf, tanh)",
-        component="activation",
         what="`x Phi(x)` for its tanh approximation, or the reverse: the frameworks' defaults differ.",
         shows="Errors of up to 5e-4 near |x| = 2.7, none far away. A sweep of the activation shows it.",
         torch='F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
@@ -45,7 +43,6 @@ DEFECTS = (
     Defect(
         id="FFN2",
         title="quick GELU, x sigmoid(1.702 x)",
-        component="activation",
         what="`x / (1 + exp(-1.702 x))` in place of GELU.",
         shows="Errors of up to 0.02 near |x| = 2.3. A sweep of the activation shows it.",
         torch='F.gelu(x)  # or F.gelu(x, approximate="tanh"), as the config says',
@@ -57,7 +54,6 @@ DEFECTS = (
     Defect(
         id="FFN3",
         title="a kernel of axes (in, out) is read as (out, in)",
-        component="feed_forward",
         what="The kernel's numbers are reshaped to the other layout, not transposed: GPT-2's Conv1D stores (in, out), Linear (out, in).",
         shows="The network computes with scrambled kernels; no error, since the sizes agree. Any input shows it.",
         torch="linear.weight.data = conv1d.weight.data.T.contiguous()  # a transpose, never .view or .reshape",

@@ -8,8 +8,8 @@ import numpy as np
 
 from reference_numpy import attention, embedding, parameters
 
-from .alterations import on_result
-from .defect import Defect
+from .defect import Defect, on_result
+from .embedding import without_padding_row
 
 __all__ = ["DEFECTS"]
 
@@ -38,11 +38,7 @@ def _deviation_of_a_constant_row(original: Callable, parameters: Any, x_btd: np.
 
 def _padding_row_without(original: Callable, table: Any, config: Any, *rest: Any) -> Tree:
     gradients = original(table, config, *rest)
-    if config.padding_id is None:
-        return gradients
-    table_vd = gradients["parameters"]["table"].copy()
-    table_vd[config.padding_id] = 0
-    return gradients | {"parameters": {"table": table_vd}}
+    return gradients | {"parameters": without_padding_row(gradients["parameters"], config)}
 
 
 def _copied_head(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Tree:
@@ -68,7 +64,6 @@ DEFECTS = (
     Defect(
         id="ATT14",
         title="a masked row poisons the gradient",
-        component="scaled_dot_product_attention_vjp",
         what="Where a query may attend to nothing the softmax gives NaN, which the forward pass replaces by 0 afterwards: the gradient "
         "still goes through the NaN, since 0 * NaN is NaN.",
         shows="Outputs are right; the gradient of such a query and of every key of its head is NaN, and with it that of the projections. A "
@@ -82,7 +77,6 @@ DEFECTS = (
     Defect(
         id="NRM11",
         title="the deviation of a constant row has no gradient",
-        component="layer_norm_vjp",
         what="`(x - mean) / (std(x) + epsilon)`: the derivative of the root at variance 0 is infinite, and infinity times 0 is NaN. With "
         "epsilon inside the root it is finite.",
         shows="Outputs are finite; the gradient of a row whose features are all equal is NaN. A constant row shows it, backward.",
@@ -121,7 +115,6 @@ DEFECTS = (
     Defect(
         id="STR3",
         title="the layers' variables are not tracked",
-        component="encoder_vjp",
         what="The layers stand where the framework does not look for parameters (a plain list, a dictionary of lists): they have no "
         "gradient and no update.",
         shows="Outputs are right; the gradients of the layers are missing, and training leaves them as they were. Any input shows it, "

@@ -8,8 +8,7 @@ import numpy as np
 
 from reference_numpy import dropout, layers, normalization
 
-from .alterations import on_arguments, on_call
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
 
@@ -87,7 +86,6 @@ DEFECTS = (
     Defect(
         id="ATT17",
         title="the target's mask hides the memory",
-        component="decoder_layer",
         what="The cross-attention is given the self-attention's padding mask, which fits without an error where s = t.",
         shows="Real source tokens are hidden and padding is seen. Equal lengths with different padding show it.",
         torch="decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
@@ -99,7 +97,6 @@ DEFECTS = (
     Defect(
         id="ATT18",
         title="the padding mask is lost in the encoder's self-attention",
-        component="encoder_layer",
         what="The implicit mask that travels with the embedding's output is not passed on; the cross-attention keeps its own.",
         shows="The memory changes with the length of the source's padding. A padded source shows it.",
         torch="encoder(source, src_key_padding_mask=~source_mask)",
@@ -111,7 +108,6 @@ DEFECTS = (
     Defect(
         id="MHA11",
         title="the cross-attention's query is the layer's input",
-        component="decoder_layer",
         what="`attend(x, memory)` with x from before the self-attention, its residual and its norm.",
         shows="The self-attention's result reaches the output by the residual alone. Any decoder input shows it.",
         torch="x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",

@@ -5,17 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
-__all__ = ["DEFECTS", "both", "lost_mass"]
+__all__ = ["BOTH", "DEFECTS", "lost_mass"]
 
 Array = np.ndarray
-
-
-def both(altered: Callable) -> dict[str, Callable]:
-    """The alteration of the loss and of its gradient, which have the same arguments."""
-    return {"loss.cross_entropy": altered, "loss.cross_entropy_vjp": altered}
+BOTH = ("loss.cross_entropy", "loss.cross_entropy_vjp")  # have the same arguments
 
 
 def _combined(first: Any, second: Any, factor: float) -> Any:
@@ -57,38 +52,35 @@ DEFECTS = (
     Defect(
         id="LOS1",
         title="the smoothing is spread over the other tokens",
-        component="cross_entropy",
         what="`q = 1 - e` for the label and `e / (V - 1)` for every other token, instead of `q = (1 - e) onehot + e / V` over all V.",
         shows="The loss is larger by a part in V, which hardly shows in a large vocabulary. V = 5 shows it.",
         torch="F.cross_entropy(logits, labels, label_smoothing=e)  # (1 - e) onehot + e / V",
         tf="keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
         jax="labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
         evidence="icefall#107, fastai#1814",
-        replaces=both(_over_the_others),
+        replaces=dict.fromkeys(BOTH, _over_the_others),
     ),
     Defect(
         id="LOS2",
         title="padding counts in the loss",
-        component="cross_entropy",
         what="The mean over every position, padding among them, instead of over the real labels.",
         shows="The loss depends on how long the padding is, and the model learns to predict it. Unequal rows show it.",
         torch="F.cross_entropy(logits, labels, ignore_index=padding_id)  # or reduction='none', times the mask, over its sum",
         tf="loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)  # Keras' own mean divides by the size of the batch",
         jax="loss = (losses * mask).sum() / mask.sum()",
         evidence="transformers#5919",
-        replaces=both(on_arguments(mask_bt=None)),
+        replaces=dict.fromkeys(BOTH, on_arguments(mask_bt=None)),
     ),
     Defect(
         id="LOS3",
         title="microbatches are averaged one by one",
-        component="cross_entropy",
         what="Each part of a batch is divided by its own number of labels, instead of by that of the whole batch: a mean of means.",
         shows="A part with few labels weighs as much as one with many. Microbatches of unequal rows show it.",
         torch="loss = F.cross_entropy(logits, labels, reduction='sum', ignore_index=padding_id) / labels_of_the_whole_batch",
         tf="loss = tf.reduce_sum(losses * mask) / labels_of_the_whole_batch",
         jax="loss = (losses * mask).sum() / labels_of_the_whole_batch  # optax.MultiSteps takes the mean of means",
         evidence="transformers#34191",
-        replaces=both(on_arguments(total=None)),
+        replaces=dict.fromkeys(BOTH, on_arguments(total=None)),
     ),
     Defect(
         id="LOS4",

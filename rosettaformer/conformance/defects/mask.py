@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .alterations import on_result
-from .defect import Defect
+from .defect import Defect, on_result
 
 __all__ = ["DEFECTS"]
 
@@ -23,7 +22,6 @@ DEFECTS = (
     Defect(
         id="ATT9",
         title="the padding mask is inferred from embedding plus position, and hides nothing",
-        component="padding_mask",
         what="`mask = (embedding + position) != 0`: the padding's embedding may be zero, its sum with the position is not.",
         shows="Padding is attended to as if it were real, in the encoder, the decoder and the cross-attention. Any padding shows it.",
         torch="mask = token != padding_id  # from the ids, before the embedding",
@@ -35,7 +33,6 @@ DEFECTS = (
     Defect(
         id="CAU1",
         title="the diagonal is off by one: a query cannot see itself",
-        component="causal_mask",
         what="`j < i + (s - t)` instead of `j <= i + (s - t)`.",
         shows="The first query sees nothing, every other one lacks its own position. Any causal input shows it.",
         torch="mask = torch.ones(t, s, dtype=torch.bool).tril(diagonal=s - t)",
@@ -47,7 +44,6 @@ DEFECTS = (
     Defect(
         id="CAU2",
         title="the look-ahead mask is inverted",
-        component="causal_mask",
         what="`j > i + (s - t)`: a query sees the future alone.",
         shows="The last query sees nothing, the first everything after it. Any causal input shows it.",
         torch="mask = torch.ones(t, s, dtype=torch.bool).tril(s - t)  # True = may attend, for SDPA; MultiheadAttention takes ~mask",
@@ -59,7 +55,6 @@ DEFECTS = (
     Defect(
         id="CAU3",
         title="the mask is aligned top-left instead of bottom-right",
-        component="causal_mask",
         what="`j <= i` instead of `j <= i + (s - t)`: the first query is aligned with the first key.",
         shows="Equal lengths agree; a step on cached keys sees the first key alone. Lengths that differ show it.",
         torch="mask = causal_lower_right(t, s)  # torch.nn.attention.bias; is_causal=True aligns top-left",

@@ -1,17 +1,20 @@
 """Defects of multi-head attention: heads, projections, layouts of their kernels."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .alterations import on_arguments, on_result
-from .defect import Defect
+from .defect import Defect, on_arguments, on_result
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "FUSED", "PROJECTIONS", "exchanged", "interleaved", "of_projection", "transposed", "without_bias"]
 
 Array = np.ndarray
-OUTPUT = "bthe,hed->btd"  # the contraction of the output projection
+Tree = Mapping[str, Any]
+OUTPUT = "bthe,hed->btd"
+PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
+FUSED = ("query", "key", "value")
 
 
 def _split_without_transpose(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -28,45 +31,61 @@ def _merged_without_transpose(original: Callable, subscripts: str, parameters: A
     return original(subscripts, parameters, x)
 
 
-def _heads_and_size_exchanged(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
-    """`d h k` read as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
-    kernel, bias = parameters["kernel"], parameters.get("bias")
-    first, second, third = kernel.shape
-    if subscripts == OUTPUT:
-        return original(subscripts, dict(parameters) | {"kernel": kernel.reshape(second, first, third).swapaxes(0, 1)}, x)
-    read = {"kernel": kernel.reshape(first, third, second).swapaxes(1, 2)}
-    return original(subscripts, read | ({} if bias is None else {"bias": bias.reshape(third, second).T}), x)
+def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
+    """The alteration of what these projections read, or all: a function of the parameters and of how many axes of the kernel are inputs."""
+    meant = {PROJECTIONS[name] for name in names or PROJECTIONS}
+
+    def altered(original: Callable, subscripts: str, parameters: Tree, x: Array) -> Array:
+        return original(subscripts, change(parameters, 1 + (subscripts == OUTPUT)) if subscripts in meant else parameters, x)
+
+    return altered
 
 
-def _untransposed(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
+def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
+    """The kernel alone."""
+    return {"kernel": parameters["kernel"]}
+
+
+def transposed(parameters: Tree, inputs: int = 1) -> Tree:
+    """A kernel stored with its outputs first and read, by its bytes, with its inputs first; a square one is transposed."""
     kernel = parameters["kernel"]
-    rows = kernel.shape[-1] if subscripts == OUTPUT else kernel.shape[0]
-    square = kernel.size == rows * rows
-    transposed = kernel.reshape(rows, rows).T.reshape(kernel.shape) if square else kernel
-    return original(subscripts, dict(parameters) | {"kernel": transposed}, x)
+    stored = np.moveaxis(kernel, range(inputs), range(-inputs, 0))
+    return dict(parameters) | {"kernel": np.ascontiguousarray(stored).reshape(kernel.shape)}
 
 
-def _without_key_bias(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
-    return original(subscripts, {"kernel": parameters["kernel"]} if subscripts == "bsd,dgk->bsgk" else parameters, x)
+def _transposed_if_square(parameters: Tree, inputs: int) -> Tree:
+    rows, columns = (math.prod(axes) for axes in np.split(parameters["kernel"].shape, [inputs]))
+    return transposed(parameters, inputs) if rows == columns else parameters
 
 
-def _value_before_key(parameters: Any) -> Any:
-    key, value = parameters["key"], parameters["value"]
-    return dict(parameters) | {"key": value, "value": key} if key["kernel"].shape == value["kernel"].shape else parameters
+def interleaved(parameters: Tree, inputs: int) -> Tree:
+    """`d h k` read as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
+    first, second, third = parameters["kernel"].shape
+    if inputs == 2:
+        return dict(parameters) | {"kernel": parameters["kernel"].reshape(second, first, third).swapaxes(0, 1)}
+    return {name: value.reshape(*value.shape[:-2], third, second).swapaxes(-2, -1) for name, value in parameters.items()}
 
 
-def _interleaved_by_head(parameters: Any) -> Any:
+def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
+    """The attention that reads the projections of these names in another order, where their kernels have one shape."""
+
+    def in_order(parameters: Tree) -> Tree:
+        same = len({parameters[name]["kernel"].shape for name in names}) == 1
+        return dict(parameters) | {name: parameters[other] for name, other in zip(names, order, strict=True) if same}
+
+    return on_arguments(parameters=in_order)
+
+
+def _interleaved_by_head(parameters: Tree) -> Tree:
     """The columns query | key | value, each `h k`, read as `h (query | key | value) k`."""
-    names = ("query", "key", "value")
-    if len({parameters[name]["kernel"].shape for name in names}) > 1:
+    if len({parameters[name]["kernel"].shape for name in FUSED}) > 1:
         return parameters
-    read: dict[str, dict[str, Array]] = {name: {} for name in names}
+    read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
     for leaf in parameters["query"]:
-        fused = np.stack([parameters[name][leaf] for name in names], axis=-3)  # d 3 h k, or 3 h k
+        fused = np.stack([parameters[name][leaf] for name in FUSED], axis=-3)  # d 3 h k, or 3 h k
         *outer, _, heads, size = fused.shape
-        fused = fused.reshape(*outer, heads, 3, size)
-        for index, name in enumerate(names):
-            read[name][leaf] = fused[..., index, :]
+        for index, name in enumerate(FUSED):
+            read[name][leaf] = fused.reshape(*outer, heads, 3, size)[..., index, :]
     return dict(parameters) | read
 
 
@@ -128,7 +147,6 @@ DEFECTS = (
     Defect(
         id="MHA3",
         title="a fused query-key-value kernel is read head by head",
-        component="multi_head_attention",
         what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
         shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
         **_ORDER,
@@ -143,7 +161,7 @@ DEFECTS = (
         shows="A head gets every h-th column instead of a block of them. More than one head shows it.",
         **_KERNEL,
         evidence="keras#18373, transformers#10809",
-        replaces={"attention._projection": _heads_and_size_exchanged},
+        replaces={"attention._projection": of_projection(interleaved)},
     ),
     Defect(
         id="MHA5",
@@ -153,24 +171,22 @@ DEFECTS = (
         shows="No error, another projection. Kernels with h k = d show it.",
         **_KERNEL,
         evidence="nntile#370",
-        replaces={"attention._projection": _untransposed},
+        replaces={"attention._projection": of_projection(_transposed_if_square)},
     ),
     Defect(
         id="MHA6",
         title="value and key are exchanged",
-        component="multi_head_attention",
         what="The arguments' or the weights' order is query, value, key in Keras' call and query, key, value elsewhere.",
         shows="No error where k = e. Any input with a key kernel unlike the value kernel shows it.",
         torch="self.attention(query, key, value)",
         tf="self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
         jax="self.attention(query, key, value)",
         evidence="jsbaan/transformer-from-scratch#1",
-        replaces={"attention.multi_head_attention": on_arguments(parameters=_value_before_key)},
+        replaces={"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
     ),
     Defect(
         id="MHA7",
         title="the output is unpacked over the batch",
-        component="multi_head_attention",
         what="`a, _ = attention(x)` unpacks a tensor whose batch size is 2; its first row then broadcasts over the batch.",
         shows="All rows of the batch are equal to the first. A batch of 2 shows it, where every other size is an error.",
         torch="output, _ = self.attention(x, x, x)  # nn.MultiheadAttention returns a pair; your own module must, too",
@@ -187,12 +203,11 @@ DEFECTS = (
         shows="Outputs are shifted. Biases that are not zero show it.",
         **_BIAS,
         evidence="keras_lab",
-        replaces={"attention._projection": on_arguments(parameters=lambda parameters: {"kernel": parameters["kernel"]})},
+        replaces={"attention._projection": of_projection(without_bias)},
     ),
     Defect(
         id="MHA9",
         title="heads are concatenated to h k instead of h e",
-        component="multi_head_attention",
         what="The merged heads are reshaped to the width of the keys, which is that of the values only where k = e.",
         shows="An error about shapes. A value head of another size than the key head shows it.",
         torch="output = output.transpose(1, 2).flatten(2)  # h e, whatever e is",
@@ -209,7 +224,7 @@ DEFECTS = (
         shows="Nothing in a model whose positions are added to the input; with rotary positions it would show.",
         **_BIAS,
         evidence="derived, not reported",
-        replaces={"attention._projection": _without_key_bias},
+        replaces={"attention._projection": of_projection(without_bias, "key")},
         unobservable="the softmax does not change when all logits of a query shift by the same number",
     ),
 )

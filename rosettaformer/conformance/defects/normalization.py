@@ -7,50 +7,37 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
-__all__ = ["DEFECTS", "centred", "normalised"]
+__all__ = ["DEFECTS", "normalised", "variance"]
+
+Array = np.ndarray
 
 
-def normalised(formula: Callable[[np.ndarray, Any], np.ndarray]) -> Callable:
-    """The norm whose centred and scaled values are a formula of the wide input and epsilon."""
+def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1) -> Callable:
+    """The norm over this axis that divides by a deviation of its own: a function of the wide input and epsilon."""
 
-    def altered(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
+    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
         wide = arithmetic.upcast_half(x_btd)
         scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
-        return (formula(wide, wide.dtype.type(epsilon)) * scale + offset).astype(x_btd.dtype, copy=False)
+        normalised_btd = arithmetic.divide(wide - arithmetic.mean(wide, axis), deviation(wide, wide.dtype.type(epsilon)))
+        return (normalised_btd * scale + offset).astype(x_btd.dtype, copy=False)
 
     return altered
 
 
-def centred(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    return x - arithmetic.mean(x, axis)
+def variance(x: Array, axis: int = -1, lost: int = 0) -> Array:
+    """`sum (x - mean)^2 / (n - lost)` over the n entries of the axis."""
+    centred = x - arithmetic.mean(x, axis)
+    return arithmetic.divide(arithmetic.sum(centred * centred, axis), x.dtype.type(x.shape[axis] - lost))
 
 
-def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
-    x_centred = centred(x)
-    variance = arithmetic.divide(arithmetic.sum(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
-    return arithmetic.divide(x_centred, np.sqrt(variance) + epsilon)
-
-
-def _squared(x: np.ndarray, epsilon: Any) -> np.ndarray:
-    x_centred = centred(x)
-    return arithmetic.divide(x_centred, (arithmetic.mean(x_centred * x_centred, -1) + epsilon) ** 2)
-
-
-def _one_pass(x: np.ndarray, epsilon: Any) -> np.ndarray:
+def _one_pass(x: Array) -> Array:
     mean = arithmetic.mean(x, -1)
-    variance = arithmetic.mean(x * x, -1) - mean * mean
-    return arithmetic.divide(x - mean, np.sqrt(np.maximum(variance, 0) + epsilon))
+    return np.maximum(arithmetic.mean(x * x, -1) - mean * mean, 0)
 
 
-def _over_positions(x: np.ndarray, epsilon: Any) -> np.ndarray:
-    x_centred = centred(x, axis=1)
-    return arithmetic.divide(x_centred, np.sqrt(arithmetic.mean(x_centred * x_centred, 1) + epsilon))
-
-
-def _cast_before_scale(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
+def _cast_before_scale(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
     width = x_btd.shape[-1]
     unit = {"scale": np.ones(width, x_btd.dtype), "offset": np.zeros(width, x_btd.dtype)}
     return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
@@ -70,17 +57,15 @@ DEFECTS = (
     Defect(
         id="NRM1",
         title="unbiased deviation, epsilon outside the root",
-        component="layer_norm",
         what="`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
         shows="Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
         **_VARIANCE,
         evidence="guide, annotated-transformer#119",
-        replaces={"normalization.layer_norm": normalised(_unbiased)},
+        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
     ),
     Defect(
         id="NRM2",
         title="epsilon is Keras' default of 1e-3",
-        component="layer_norm",
         what="`sqrt(variance + 1e-3)`, whatever the config says.",
         shows="Rows whose variance is near 1e-3 or below come out too small. Rows of small variance show it.",
         torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
@@ -92,39 +77,35 @@ DEFECTS = (
     Defect(
         id="NRM3",
         title="the variance is squared instead of rooted",
-        component="layer_norm",
         what="`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`.",
         shows="Rows of variance 1 agree, all others do not. Any other variance shows it.",
         **_VARIANCE,
         evidence="llm-foundry#372",
-        replaces={"normalization.layer_norm": normalised(_squared)},
+        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
     ),
     Defect(
         id="NRM4",
         title="the variance is E[x^2] - E[x]^2",
-        component="layer_norm",
         what="One pass: two large numbers are subtracted, and what is left has lost the digits of the mean.",
         shows="Rows whose mean is far from 0 have a wrong or even negative variance. Rows of mean 100 show it in float32 and below.",
         torch="variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)",
         tf="variance = tf.reduce_mean(tf.square(x - tf.reduce_mean(x, -1, keepdims=True)), -1, keepdims=True)",
         jax="nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)",
         evidence="burn#5607, equinox#314, pytorch#55044",
-        replaces={"normalization.layer_norm": normalised(_one_pass)},
+        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(_one_pass(x) + epsilon))},
     ),
     Defect(
         id="NRM5",
         title="normalised over the positions",
-        component="layer_norm",
         what="Mean and variance are taken over the axis t instead of d.",
         shows="A token's output depends on the other tokens. More than one position shows it.",
         **_STOCK,
         evidence="jadore801120#17",
-        replaces={"normalization.layer_norm": normalised(_over_positions)},
+        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, 1) + epsilon), axis=1)},
     ),
     Defect(
         id="NRM7",
         title="cast to the half-precision dtype before scale and offset",
-        component="layer_norm",
         what="The normalised value is rounded to the half-precision dtype, then multiplied and shifted in it: three roundings for one.",
         shows="Where the offset nearly cancels the scaled value, half-precision dtypes lose digits. Large scales with opposite offsets "
         "show it.",

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .alterations import on_arguments, on_call, on_result
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call, on_result
 
 __all__ = ["DEFECTS"]
 
@@ -43,7 +42,6 @@ DEFECTS = (
     Defect(
         id="OPT1",
         title="epsilon is added to the uncorrected root",
-        component="adam",
         what="`p - rate sqrt(1 - b2^n) / (1 - b1^n) m / (sqrt(v) + epsilon)`, the paper's shorter form: its epsilon is larger than that of "
         "`m_hat / (sqrt(v_hat) + epsilon)` by `1 / sqrt(1 - b2^n)`.",
         shows="Nothing where gradients are large beside epsilon. Gradients of 1e-8 in the first steps show it.",
@@ -56,7 +54,6 @@ DEFECTS = (
     Defect(
         id="OPT2",
         title="the moments are not corrected for their bias",
-        component="adam",
         what="`m / (sqrt(v) + epsilon)` instead of `m_hat / (sqrt(v_hat) + epsilon)`.",
         shows="The first steps are too large or too small by `(1 - b1^n) / sqrt(1 - b2^n)`; later ones agree. Step 1 shows it.",
         torch="torch.optim.Adam(parameters)  # not the AdamWeightDecay of BERT, which leaves the correction out",
@@ -68,7 +65,6 @@ DEFECTS = (
     Defect(
         id="OPT3",
         title="weight decay goes through the moments",
-        component="adam",
         what="`g + decay p` enters the moments (L2), instead of `p - rate decay p` beside them: large gradients then decay less.",
         shows="Nothing without weight decay. Any step with it shows it.",
         torch="torch.optim.AdamW(parameters, weight_decay=decay)  # torch.optim.Adam's weight_decay is L2",
@@ -92,7 +88,6 @@ DEFECTS = (
     Defect(
         id="OPT5",
         title="the warm-up is off by one",
-        component="noam",
         what="Steps are counted from 0: the first rate is 0, and each is that of the step before.",
         shows="The first update changes nothing. The trace of the learning rate shows it.",
         torch="LambdaLR(optimizer, lambda count: noam(count + 1))  # LambdaLR counts from 0",

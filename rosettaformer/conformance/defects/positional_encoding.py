@@ -8,10 +8,11 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
 __all__ = ["DEFECTS"]
+
+ENCODING = "positional_encoding.positional_encoding"
 
 
 def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray]) -> Callable:
@@ -31,18 +32,10 @@ def _halves(original: Callable, position_bt: np.ndarray, width: int, dtype: Any 
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)[..., :width].astype(dtype)
 
 
-def _along_the_batch(position_bt: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(np.arange(position_bt.shape[0])[:, None], position_bt.shape)
-
-
 def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
     table = original(position_bt, width, dtype)
     table[..., 1::2] += np.zeros((width + 1) // 2, table.dtype)  # as many cosines as sines
     return table
-
-
-def _index_in_the_row(original: Callable, mask_bt: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(np.arange(mask_bt.shape[1]), mask_bt.shape)
 
 
 _EXPONENT: dict[str, Any] = {
@@ -59,112 +52,85 @@ DEFECTS = (
     Defect(
         id="PE1",
         title="the exponent is 2i with i already even",
-        component="positional_encoding",
         what="`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
         shows="Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
         **_EXPONENT,
         evidence="guide, ict1022",
-        replaces={
-            "positional_encoding.positional_encoding": _frequencies(
-                lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width)
-            )
-        },
+        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width))},
     ),
     Defect(
         id="PE2",
         title="every column has its own exponent 2j/d",
-        component="positional_encoding",
         what="`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
         shows="Column 0 agrees alone. Two positions show it.",
         **_EXPONENT,
         evidence="semillero, Kyubyong/transformer#38, jadore801120#32",
-        replaces={
-            "positional_encoding.positional_encoding": _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))
-        },
+        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))},
     ),
     Defect(
         id="PE3",
         title="the cosine's exponent is one pair ahead",
-        component="positional_encoding",
         what="`PE(p, 2i+1) = cos(p / 10000^(2(i+1)/d))`.",
         shows="Even columns agree, odd ones do not. Two positions show it.",
         **_EXPONENT,
         evidence="SamLynnEvans/Transformer#25",
-        replaces={
-            "positional_encoding.positional_encoding": _frequencies(
-                lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)
-            )
-        },
+        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width))},
     ),
     Defect(
         id="PE4",
         title="sines and cosines in two halves, with n-1 timescales",
-        component="positional_encoding",
         what="`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's layout.",
         shows="Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
         torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
         tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
         jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
         evidence="tensor2tensor#1423, tensorflow/text#1122",
-        replaces={"positional_encoding.positional_encoding": _halves},
+        replaces={ENCODING: _halves},
     ),
     Defect(
         id="PE5",
         title="positions counted along the batch",
-        component="positional_encoding",
         what="Row b of the batch gets the encoding of position b, at every time step: the table is sliced by axis 0 of a batch-first "
         "input.",
         shows="Every token of a row has the same position. A batch and a length that differ show it.",
         **_POSITIONS,
         evidence="semillero",
-        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=_along_the_batch)},
+        replaces={ENCODING: on_arguments(position_bt=lambda position_bt: np.indices(position_bt.shape)[0])},
     ),
     Defect(
         id="PE6",
         title="operator precedence: -log(10000) / d // 2",
-        component="positional_encoding",
         what="`exp(i * (-log(10000) / d // 2))` is exp(-i), since the integer division comes last and rounds to -1.",
         shows="Column 0 and 1 agree, every later pair turns with e^-i instead of 10000^(-2i/d). Two positions show it.",
         torch="frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))",
         tf="frequency = tf.exp(tf.range(0, width, 2, dtype=tf.float32) * (-math.log(10000.0) / width))",
         jax="frequency = jnp.exp(jnp.arange(0, width, 2) * (-math.log(10000.0) / width))",
         evidence="LoFTR#41",
-        replaces={
-            "positional_encoding.positional_encoding": _frequencies(
-                lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2))
-            )
-        },
+        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2)))},
     ),
     Defect(
         id="PE7",
         title="base 1000 instead of 10000",
-        component="positional_encoding",
         what="`sin(p / 1000^(2i/d))`.",
         shows="Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
         **_EXPONENT,
         evidence="maxjcohen/transformer#62",
-        replaces={
-            "positional_encoding.positional_encoding": _frequencies(
-                lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width)
-            )
-        },
+        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width))},
     ),
     Defect(
         id="PE8",
         title="an odd width fails",
-        component="positional_encoding",
         what="As many cosines as sines are assigned to the odd columns, of which an odd width has one less.",
         shows="An error about shapes. Any odd width shows it.",
         torch="encoding[:, 1::2] = torch.cos(angle[:, : width // 2])",
         tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, -1])[:, :width]",
         jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, -1)[:, :width]",
         evidence="guide, ict1022",
-        replaces={"positional_encoding.positional_encoding": _even_only},
+        replaces={ENCODING: _even_only},
     ),
     Defect(
         id="PE9",
         title="positions are offset by 2",
-        component="positional_encoding",
         what="`PE(p + 2)`: the offset `padding_id + 1` of fairseq's tables is applied where positions count from 0 (or lost where they do "
         "not).",
         shows="Every position carries the encoding of the one two later. Any position shows it.",
@@ -172,31 +138,29 @@ DEFECTS = (
         tf="x = x + encoding[:, : tf.shape(x)[1]]  # no + padding_id + 1",
         jax="x = x + encoding[:, : x.shape[1]]  # no + padding_id + 1",
         evidence="transformers#19240, fairseq#1187",
-        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position_bt: position_bt + 2)},
+        replaces={ENCODING: on_arguments(position_bt=lambda position_bt: position_bt + 2)},
     ),
     Defect(
         id="PE10",
         title="the whole table is added, not sliced to the length",
-        component="positional_encoding",
         what="The encoding has as many positions as the table has rows (50 here), not as many as the input.",
         shows="An error about shapes or an output of another length, unless the input is as long as the table. Any other length shows it.",
         torch="x = x + self.encoding[:, : x.size(1)]",
         tf="x = x + self.encoding[:, : tf.shape(x)[1]]",
         jax="x = x + encoding[:, : x.shape[1]]",
         evidence="keras_lab",
-        replaces={"positional_encoding.positional_encoding": on_arguments(position_bt=np.arange(50)[None])},
+        replaces={ENCODING: on_arguments(position_bt=np.arange(50)[None])},
     ),
     Defect(
         id="PE11",
         title="left padding is counted as positions",
-        component="token_positions",
         what="`position = t`, the index in the row, instead of the count from the first real token.",
         shows="A row that is padded on its left gets other outputs than the same row without padding. Left padding shows it.",
         torch="position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
         tf="position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
         jax="position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
         evidence="transformers#7552",
-        replaces={"positional_encoding.token_positions": _index_in_the_row},
+        replaces={"positional_encoding.token_positions": on_arguments(mask_bt=np.ones_like)},
     ),
     Defect(
         id="PE12",

@@ -3,21 +3,19 @@
 Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic
 from reference_numpy.parameters import flatten, nest
 
 from ..reference.components import COMPONENTS
-from . import Defect
-from .alterations import on_arguments, on_call, on_result
-from .loss import lost_mass
-from .normalization import centred, normalised
+from .defect import Defect, on_arguments, on_call, on_result
+from .loss import BOTH, lost_mass
+from .multi_head_attention import FUSED, PROJECTIONS, exchanged, interleaved, of_projection, transposed, without_bias
+from .normalization import normalised, variance
 from .transformer import other_final_norm
 
 __all__ = ["all_settings"]
@@ -25,14 +23,12 @@ __all__ = ["all_settings"]
 Tree = Mapping[str, Any]
 
 EPSILONS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-12)
-PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": "bthe,hed->btd"}
 ORDERS = ("key query value", "value key query", "key value query", "value query key")
-LOSS = ("loss.cross_entropy", "loss.cross_entropy_vjp")
 
 
 def all_settings() -> dict[str, Defect]:
     """The settings by id. A setting that the config already has alters nothing."""
-    groups = (_norms, _activations, _embeddings, _masks, _attention, _biases, _layouts, _losses, _clipping)
+    groups = (_norms, _activations, _embeddings, _attention, _biases, _layouts, _losses, _clipping)
     return {setting.id: setting for group in groups for setting in group()}
 
 
@@ -46,10 +42,10 @@ def _norms() -> Iterator[Defect]:
     for value in EPSILONS:
         fix = "give the norm the config's epsilon"
         yield _setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value))
-    title = "epsilon is added to the deviation, not to the variance"
-    yield _setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", normalised(_outside))
-    title = "the variance is divided by d - 1"
-    yield _setting("variance=unbiased", "layer_norm", title, "divide the variance by d", normalised(_unbiased))
+    title, altered = "epsilon is added to the deviation, not to the variance", normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon)
+    yield _setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
+    title, altered = "the variance is divided by d - 1", normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1) + epsilon))
+    yield _setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
     for name, neutral in (("scale", 1), ("offset", 0)):
         altered = on_arguments(parameters=_filled(name, neutral))
         yield _setting(f"norm.{name}=none", "layer_norm", f"the norm's {name} is not applied", f"load the norm's {name}", altered)
@@ -61,17 +57,6 @@ def _norms() -> Iterator[Defect]:
 def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
     """The parameters with this number in every entry of one of them."""
     return lambda parameters: dict(parameters) | {name: np.full_like(parameters[name], value)}
-
-
-def _outside(x: np.ndarray, epsilon: Any) -> np.ndarray:
-    x_centred = centred(x)
-    return arithmetic.divide(x_centred, np.sqrt(arithmetic.mean(x_centred * x_centred, -1)) + epsilon)
-
-
-def _unbiased(x: np.ndarray, epsilon: Any) -> np.ndarray:
-    x_centred = centred(x)
-    variance = arithmetic.divide(arithmetic.sum(x_centred * x_centred, -1), x.dtype.type(x.shape[-1] - 1))
-    return arithmetic.divide(x_centred, np.sqrt(variance + epsilon))
 
 
 def _activations() -> Iterator[Defect]:
@@ -99,39 +84,23 @@ def _embeddings() -> Iterator[Defect]:
     yield _setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
 
 
-def _masks() -> Iterator[Defect]:
+def _attention() -> Iterator[Defect]:
     def not_a_number(original: Callable, logits: Any, mask: Any = None) -> np.ndarray:
         present = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(mask, logits.shape)
         empty = ~(present & ~np.isneginf(logits)).any(axis=-1, keepdims=True)
         return np.where(empty, logits.dtype.type(np.nan), original(logits, mask))
+
+    def scaled_in_float32(query_bthk: np.ndarray) -> np.ndarray:
+        scale = query_bthk.shape[-1] ** -0.5
+        return query_bthk * query_bthk.dtype.type(float(np.float32(scale)) / scale)
 
     yield _setting("causal=False", "causal_mask", "no causal mask", "mask later targets in the decoder", on_result(np.ones_like))
     title, fix = "the target's padding is not masked", "give the decoder's self-attention the target's padding mask"
     yield _setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
     title, fix = "a query that may attend to nothing gives NaN", "replace the weights of such a row by zeros"
     yield _setting("empty rows=NaN", "softmax", title, fix, not_a_number)
-
-
-def _attention() -> Iterator[Defect]:
-    def scaled_in_float32(query_bthk: np.ndarray) -> np.ndarray:
-        scale = query_bthk.shape[-1] ** -0.5
-        return query_bthk * query_bthk.dtype.type(float(np.float32(scale)) / scale)
-
     title, fix = "the scale is rounded to float32", "compute the scale in the dtype of the query"
     yield _setting("scale=float32", "scaled_dot_product_attention", title, fix, on_arguments(query_bthk=scaled_in_float32))
-
-
-def _without_bias(parameters: Tree) -> Tree:
-    return {"kernel": parameters["kernel"]}
-
-
-def _of_projection(name: str, change: Callable[[Tree], Tree]) -> Callable:
-    """The alteration of what one projection reads."""
-
-    def altered(original: Callable, subscripts: str, parameters: Tree, x: Any) -> np.ndarray:
-        return original(subscripts, change(parameters) if subscripts == PROJECTIONS[name] else parameters, x)
-
-    return altered
 
 
 def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
@@ -141,60 +110,27 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
 
 def _biases() -> Iterator[Defect]:
     for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
-        title, altered = f"the {name} projection has no bias", _of_projection(name, _without_bias)
+        title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
         yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", altered, "attention._projection")
     for name in ("hidden", "output"):
         title, altered = f"the feed-forward's {name} layer has no bias", _of_layer(name, _filled("bias", 0))
         yield _setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"load the {name} bias", altered)
-    altered = on_arguments(parameters=_without_bias)
+    altered = on_arguments(parameters=without_bias)
     yield _setting("logits.bias=none", "logits", "the logits have no bias", "load the logits bias", altered)
 
 
 def _layouts() -> Iterator[Defect]:
     for name in PROJECTIONS:
         fix = f"declare the axes of the {name} kernel in the weight table"
-        for layout, change in (("transposed", _transposed), ("heads interleaved", _interleaved)):
-            title = f"the {name} kernel is read {layout}"
-            altered = _of_projection(name, functools.partial(change, inputs=2 if name == "output" else 1))
+        for layout, change in (("transposed", transposed), ("heads interleaved", interleaved)):
+            title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
             yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, "attention._projection")
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
-        altered = on_arguments(parameters=functools.partial(_in_order, order.split()))
-        yield _setting(f"projections={order}", "multi_head_attention", title, fix, altered)
+        yield _setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()))
     for name in ("hidden", "output"):
         title, fix = f"the feed-forward's {name} kernel is read transposed", "transpose the kernel in the weight table"
-        altered = _of_layer(name, functools.partial(_transposed, inputs=1))
-        yield _setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, altered)
-
-
-def _transposed(parameters: Tree, inputs: int) -> Tree:
-    """A kernel stored with its outputs first and read, by its bytes, with its inputs first; a square one is transposed.
-
-    inputs: how many of its axes are inputs.
-    """
-    kernel = parameters["kernel"]
-    stored = np.moveaxis(kernel, range(inputs), range(-inputs, 0))
-    return dict(parameters) | {"kernel": np.ascontiguousarray(stored).reshape(kernel.shape)}
-
-
-def _interleaved(parameters: Tree, inputs: int) -> Tree:
-    """Heads before sizes, read as sizes before heads: `d (k h)` for `d (h k)`; biases too."""
-    kernel = parameters["kernel"]
-    if inputs == 2:
-        heads, size, width = kernel.shape
-        return dict(parameters) | {"kernel": kernel.reshape(size, heads, width).swapaxes(0, 1)}
-    width, heads, size = kernel.shape
-    altered = dict(parameters) | {"kernel": kernel.reshape(width, size, heads).swapaxes(1, 2)}
-    if "bias" in parameters:
-        altered["bias"] = parameters["bias"].reshape(size, heads).T
-    return altered
-
-
-def _in_order(order: list[str], parameters: Tree) -> Tree:
-    """Query, key and value exchanged, where their kernels have one shape."""
-    if len({parameters[name]["kernel"].shape for name in order}) > 1:
-        return parameters
-    return dict(parameters) | {name: parameters[other] for name, other in zip(("query", "key", "value"), order, strict=True)}
+        yield _setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, _of_layer(name, transposed))
 
 
 def _losses() -> Iterator[Defect]:
@@ -202,10 +138,10 @@ def _losses() -> Iterator[Defect]:
         return {"total": max(label_bt.size, 1)}
 
     title, fix = "the smoothed label is 1 - smoothing, without its share of smoothing / V", "let the label keep smoothing / V of its own"
-    yield _setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *LOSS)
+    yield _setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *BOTH)
     title, fix = "padding adds no loss and counts in the mean", "divide by the number of real labels"
-    yield _setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *LOSS)
-    yield _setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *LOSS)
+    yield _setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *BOTH)
+    yield _setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *BOTH)
 
 
 def _clipping() -> Iterator[Defect]:

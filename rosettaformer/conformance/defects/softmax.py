@@ -9,8 +9,7 @@ import numpy as np
 from reference_numpy import arithmetic, softmax
 from reference_numpy import mask as masks
 
-from .alterations import on_arguments, on_call
-from .defect import Defect
+from .defect import Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS", "inverted"]
 
@@ -39,17 +38,13 @@ def _filled(fill: float) -> Callable:
 
 
 def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    if mask is None:
-        return original(logits)
-    x = arithmetic.upcast_half(logits)
-    weights = original(np.where(mask, x, x.dtype.type(-1e9))).astype(logits.dtype, copy=False)
-    return np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(0))
+    weights = _filled(-1e9)(original, arithmetic.upcast_half(logits), mask).astype(logits.dtype, copy=False)
+    return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(0))
 
 
 def _uniform_when_empty(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
     weights = original(logits, mask)
-    empty = np.zeros((1,), bool) if mask is None else ~mask.any(axis=-1, keepdims=True)
-    return np.where(empty, weights.dtype.type(1 / logits.shape[-1]), weights)
+    return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(1 / logits.shape[-1]))
 
 
 def inverted(mask: Any) -> Any:
@@ -114,7 +109,6 @@ DEFECTS = (
     Defect(
         id="ATT4",
         title="the softmax runs over the queries",
-        component="softmax",
         what="`sum over t` of the weights is 1 instead of `sum over s`: the softmax has the wrong axis.",
         shows="The weights of a query do not sum to 1. Any logits with more than one query show it.",
         torch="weights = torch.softmax(logits, dim=-1)  # logits b h t s",
@@ -126,7 +120,6 @@ DEFECTS = (
     Defect(
         id="ATT5",
         title="the mask is applied after the softmax",
-        component="softmax",
         what="`weights = softmax(x) * mask`: the masked entries still count in the denominator.",
         shows="The weights of a masked row sum to less than 1. Any padding shows it.",
         **_MASK,
@@ -136,7 +129,6 @@ DEFECTS = (
     Defect(
         id="ATT6",
         title="masked logits become 0 or 1e-9",
-        component="softmax",
         what="`where(mask, x, 1e-9)`: a sign is lost from -1e9, and the masked entries weigh as much as a logit of 0.",
         shows="Padding is attended to. Any padding shows it.",
         **_MASK,
@@ -146,7 +138,6 @@ DEFECTS = (
     Defect(
         id="ATT8",
         title="an additive mask is read as a binary one: nonzero attends",
-        component="softmax",
         what="The mask of 0 (may attend) and -inf (hidden) goes to an argument that takes True = may attend; all that was hidden, and "
         "nothing else, is attended to, padding and future alike.",
         shows="Outputs depend on the masked tokens alone. Any mask shows it.",
@@ -159,7 +150,6 @@ DEFECTS = (
     Defect(
         id="ATT10",
         title="-1e9 overflows in float16: 0 * -inf is NaN",
-        component="softmax",
         what="`x + (1 - mask) * -1e9` in float16, where -1e9 is -inf and `0 * -inf` is NaN.",
         shows="Every masked row is NaN, in float16 only. Any mask shows it.",
         torch='logits = logits.masked_fill(~mask, float("-inf"))',
@@ -173,7 +163,6 @@ DEFECTS = (
     Defect(
         id="ATT12",
         title="the finite fill is not below every logit",
-        component="softmax",
         what="`where(mask, x, -1e4)`: a fill that real logits can fall below.",
         shows="Ordinary logits agree, but for rows that may attend to nothing, which become uniform. Rows whose real logits are all below "
         "-1e4 attend to padding: large negative logits show it.",
@@ -184,7 +173,6 @@ DEFECTS = (
     Defect(
         id="ATT13",
         title="a query without a key attends to all of them",
-        component="softmax",
         what="A row without an entry present becomes `1/s` in every entry, the softmax of equal fills, instead of 0.",
         shows="Only rows that may attend to nothing differ. A row of padding alone, or left padding with a causal mask, shows it.",
         torch="weights = torch.where(mask.any(-1, keepdim=True), torch.softmax(logits, -1), 0)",
@@ -196,7 +184,6 @@ DEFECTS = (
     Defect(
         id="ATT19",
         title="the softmax of half-precision dtypes is not computed in float32",
-        component="softmax",
         what="Exponentials, their sum and the quotient are rounded to the half-precision dtype, and so are the logits before them.",
         shows="A sum over many keys stops growing, so that the weights sum to more than 1; large logits lose their digits, or overflow. "
         "Long rows and large logits show it, in half-precision dtypes.",
@@ -209,7 +196,6 @@ DEFECTS = (
     Defect(
         id="ATT20",
         title="the fill is -1e9 instead of -inf",
-        component="softmax",
         what="`where(mask, x, -1e9)` in float32, with rows that may attend to nothing set to 0.",
         shows="Nothing: the exponential of such a fill is exactly 0 beside any logit above -1e8.",
         **_MASK,

@@ -7,8 +7,7 @@ import numpy as np
 
 from reference_numpy import normalization
 
-from .alterations import on_arguments
-from .defect import Defect
+from .defect import Defect, on_arguments
 
 __all__ = ["DEFECTS", "other_final_norm"]
 
@@ -31,7 +30,6 @@ DEFECTS = (
     Defect(
         id="NRM10",
         title="the final norm is missing, or one is added",
-        component="encoder",
         what="The stack ends without the config's final norm, or with a fresh one (scale 1, offset 0) that the config does not have.",
         shows="The output of a whole stack differs although every layer agrees. Any input shows it.",
         torch="nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
@@ -43,7 +41,6 @@ DEFECTS = (
     Defect(
         id="STR1",
         title="every layer is the first one",
-        component="encoder",
         what="`layers = [layer] * n` repeats one layer: all depths share the parameters of depth 0.",
         shows="The parameters count once, and the output is that of equal layers. Two layers show it.",
         torch="self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",

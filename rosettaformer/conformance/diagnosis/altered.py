@@ -1,7 +1,8 @@
 """The reference with some alterations in it: what it answers, and what it lets a port answer."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..reference import components, near_ties, tolerance
 
 __all__ = ["Combination", "Outputs", "answer", "differ", "draws", "equal", "expected", "rounds", "separates", "supports"]
 
+FAILURES = (ValueError, IndexError)  # with which some alterations end
 APART = 10  # times what passes, by which two alterations differ on a case that tells them apart
 Combination = tuple[Defect, ...]
 Outputs = Mapping[str, Any]
@@ -21,7 +23,9 @@ Expectations = Mapping[str, tolerance.Expectation]
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
     """The altered reference's outputs; None where it fails, as some defects make it."""
-    return _attempt(lambda: _answer(combination, case))
+    with contextlib.suppress(*FAILURES):
+        return _answer(combination, case)
+    return None
 
 
 def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> Expectations | None:
@@ -32,18 +36,13 @@ def expected(combination: Combination, case: Case, outputs: Outputs | None = Non
     """
     if draws(combination):
         return None
-
-    def ask(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-        return _answer(combination, case, around)
-
-    def expect() -> Expectations:
-        low = rounds(combination, case)
+    ask, low = functools.partial(_answer, combination), rounds(combination, case)
+    with contextlib.suppress(*FAILURES):
         found = tolerance.expect(case, ask, low)
         if outputs is not None and found.keys() == outputs.keys() and 1 < _excess(found, outputs) < APART:
             found = tolerance.expect(case, ask, low, random_orders=True)
         return near_ties.followed(case, found, outputs, ask, low)
-
-    return _attempt(expect)
+    return None
 
 
 def separates(case: Case, first: Combination, second: Combination) -> bool:
@@ -96,10 +95,3 @@ def differ(first: Outputs | None, second: Outputs | None) -> bool:
 def _answer(combination: Combination, case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
     with injected(*combination), np.errstate(all="ignore"):
         return components.answer(case, around)
-
-
-def _attempt(function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except (ValueError, IndexError):
-        return None

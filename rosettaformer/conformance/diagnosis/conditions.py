@@ -2,15 +2,15 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import parameters
 
-from ..case import Case, numpy_dtype
-from ..reference.components import COMPONENTS, forward_of, model_of
+from ..case import Case
+from ..reference.components import forward_of, model_of, settings
 
 __all__ = ["condition"]
 
@@ -52,12 +52,9 @@ def _properties(case: Case, all_sizes: Sequence[dict[str, int]]) -> dict[str, in
         [f"{name} is given" for name in _given(case)],
         [f"{name} is odd" for name, size in sizes.items() if size % 2],
         [f"{one} equals {other}" for one, other in itertools.combinations(sorted(sizes), 2) if sizes[one] == sizes[other]],
-        [f"{name} is at least {bound}" for name in sizes for bound in _bounds(name, all_sizes) if sizes[name] >= bound],
+        [f"{name} is at least {bound}" for name, size in sizes.items()
+         for bound in sorted({other[name] for other in all_sizes if name in other}) if size >= bound],
     )) for words in kind}  # fmt: skip
-
-
-def _bounds(name: str, all_sizes: Sequence[dict[str, int]]) -> Iterator[int]:
-    yield from sorted({sizes[name] for sizes in all_sizes if name in sizes})
 
 
 def _settings(case: Case) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def _sizes(case: Case) -> dict[str, int]:
             sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
         else:
             sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
-    taken = COMPONENTS[case.component][1](case.config, numpy_dtype(case.dtype))  # by the component's function from the config
+    taken = settings(case.component, case.config, case.dtype)  # by the component's function from the config
     return sizes | {name: value for name, value in taken.items() if type(value) is int} | _config_sizes(case)
 
 

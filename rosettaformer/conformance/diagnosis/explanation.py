@@ -1,24 +1,21 @@
 """What diagnosis says, in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
 from .search import Search
 
-__all__ = ["crashed", "explained", "follows", "imprecise", "partly", "unexplained", "unstable", "where"]
+__all__ = ["crashed", "explained", "fix", "follows", "imprecise", "partly", "unexplained", "unstable", "where"]
 
 SHOWN = 4
 
 
-def crashed(sentence: str, found: Sequence[Combination], framework: str) -> str:
+def crashed(sentence: str, found: Sequence[Combination]) -> str:
     """The port has no answer to some cases, and the defects with which the reference has none to the same ones."""
-    if not found:
-        return sentence
     names = " or ".join(map(_named, found))
-    same = f"the reference with {names} fails on the same cases and equals your output on the others"
-    return f"{sentence}\n  {same}\n{_fixes(found[0], framework)}"
+    return sentence + f"\n  the reference with {names} fails on the same cases and equals your output on the others" * bool(found)
 
 
 def where(search: Search, combination: Combination) -> str:
@@ -34,41 +31,32 @@ def where(search: Search, combination: Combination) -> str:
     return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; it rounds more than you err on {rest}"
 
 
-def explained(found: Sequence[Combination], place: str, cases: Iterable[Case], framework: str) -> str:
-    """The combinations whose altered reference equals the port's answers, what would tell them apart, and how to fix the first.
+def explained(found: Sequence[Combination], place: str, cases: Sequence[Case]) -> str:
+    """The combinations whose altered reference equals the port's answers, and what would tell them apart.
 
-    place: the cases, as `where` says it. cases: among which a separating one is sought. framework: whose fix is shown; another name shows
-    every framework's.
+    place: the cases, as `where` says it. cases: among which a separating one is sought.
     """
     text = f"your output equals the reference with {_named(found[0])}, on {place}"
     if len(found) == 1:
-        return f"{text}\n{_fixes(found[0], framework)}"
-    lines = [f"{text}. So does the reference with"]
-    cases = list(cases)
-    for other in found[1:SHOWN]:
-        lines.append(f"  {_named(other)}; {_separated(found[0], other, cases)}")
-    if len(found) > SHOWN:
-        lines.append(f"  and {len(found) - SHOWN} more")
-    return "\n".join([*lines, _fixes(found[0], framework)])
+        return text
+    others = [f"  {_named(other)}; {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
+    return "\n".join([f"{text}. So does the reference with", *others] + [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN))
 
 
-def partly(base: Combination, rest: Sequence[Combination], search: Search, framework: str) -> str:
+def partly(base: Combination, rest: Sequence[Combination], search: Search) -> str:
     """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
     probes = search.hypotheses.probes
     explained = search.explained(base)
     others = [probes[index].id for index in range(len(probes)) if index not in explained]
-    lines = [
-        f"your output equals the reference{f' with {_named(base)}' if base else ''} on {len(explained)} of {len(probes)} {_cases(search)}"
-    ]
-    lines += [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
-    if rest == [base]:
-        lines[1:] = [f"  unexplained remain {', '.join(others)}"]
-    return "\n".join([*lines, _fixes(rest[0], framework)])
+    altered = f"the reference with {_named(base)}" if base else "the reference"
+    same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
+    lines = [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
+    return "\n".join([same, *([f"  unexplained remain {', '.join(others)}"] if rest == [base] else lines)])
 
 
-def imprecise(combination: Combination, dtype: str, framework: str) -> str:
+def imprecise(combination: Combination, dtype: str) -> str:
     """No error is larger than a loss of digits makes, which is no equality."""
-    return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s\n{_fixes(combination, framework)}"
+    return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s"
 
 
 def follows(known: Combination) -> str:
@@ -87,12 +75,19 @@ def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
 
-def unstable(found: Sequence[Combination], framework: str) -> str:
+def unstable(found: Sequence[Combination]) -> str:
     """The port answers the same input differently."""
     text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
     if not found:
         return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
-    return f"{text}, as with {' or '.join(map(_named, found))}\n{_fixes(found[0], framework)}"
+    return f"{text}, as with {' or '.join(map(_named, found))}"
+
+
+def fix(one: Defect, framework: str) -> str:
+    """The fix of a defect in the framework; without a framework each one's, unless they are the same."""
+    fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
+    every = "".join(f"\n    {name}: {text}" for name, text in one.fix.items())
+    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}"
 
 
 def _cases(search: Search) -> str:
@@ -105,16 +100,6 @@ def _share(share: float) -> str:
 
 def _named(combination: Combination) -> str:
     return " and ".join(f"{one.id} ({one.title})" for one in combination)
-
-
-def _fixes(combination: Combination, framework: str) -> str:
-    return "\n".join(f"  fix of {one.id}: {_fix(one, framework)}" for one in combination)
-
-
-def _fix(one: Defect, framework: str) -> str:
-    """The framework's fix; without a framework each one's, unless they are the same."""
-    fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
-    return fixes.pop() if len(fixes) == 1 else "".join(f"\n    {name}: {fix}" for name, fix in one.fix.items())
 
 
 def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:

@@ -1,5 +1,6 @@
 """What could be wrong: defects and settings, and what they make of some cases."""
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -36,24 +37,19 @@ class Hypotheses:
     def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
         self.probes = list(probes)
         self.clean = [tolerance.expect(case) for case in self.probes]
-        self._answers: dict[tuple[tuple[str, ...], int], dict[str, np.ndarray] | None] = {}
+        self.answer = functools.cache(self._answer)
         altering = [defect for defect in defects if self._alters(defect)]
         self.defects = [defect for defect in altering if not defect.random]
         self.random = [defect for defect in altering if defect.random]
         self.settings = [setting for setting in settings if self._alters(setting)]
 
-    def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
+    def _answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
         """The altered reference's float64 outputs of a probe; None where it fails."""
-        key = (tuple(one.id for one in combination), index)
-        if key not in self._answers:
-            self._answers[key] = altered.answer(combination, self.probes[index].at("float64"))
-        return self._answers[key]
+        return altered.answer(combination, self.probes[index].at("float64"))
 
     def _alters(self, one: Defect) -> bool:
         for index, probe in enumerate(self.probes):
-            predicted = self.answer((one,), index)
-            if predicted is None or altered.rounds((one,), probe):
-                return True
-            if altered.differ(predicted, {name: clean.reference for name, clean in self.clean[index].items()}):
+            predicted, clean = self.answer((one,), index), {name: clean.reference for name, clean in self.clean[index].items()}
+            if predicted is None or altered.rounds((one,), probe) or altered.differ(predicted, clean):
                 return True
         return False

@@ -6,6 +6,7 @@ fails some must support it: there the tolerance is narrower than the port's erro
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ class Search:
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
-        self._relations: dict[tuple[tuple[str, ...], int], str] = {}
+        self._relation = functools.cache(self._related)
         self._clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self._clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
@@ -129,25 +130,14 @@ class Search:
     def explains(self, combination: Combination, known: Combination = ()) -> bool:
         """True where the altered reference equals every answer, some that fail support it, and each alteration that is not known is needed
         for these."""
-        if not all(self._near(combination, index) for index in self._order):
+        if not self.equals(combination):
             return False
-        supporting = []
-        for index in self._order:
-            relation = self._relation(combination, index)
-            if not relation:
-                return False
-            supporting += [index] * (relation == SUPPORT)
+        supporting = [index for index in self._order if self._relation(combination, index) == SUPPORT]
         others = (tuple(other for other in combination if other is not one) for one in combination if one not in known)
         return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
 
-    def _relation(self, combination: Combination, index: int) -> str:
-        """What the answer to a probe is to the altered reference: equal, where it fails perhaps a support, or nothing; kept."""
-        key = (tuple(one.id for one in combination), index)
-        if key not in self._relations:
-            self._relations[key] = self._related(combination, index)
-        return self._relations[key]
-
     def _related(self, combination: Combination, index: int) -> str:
+        """What the answer to a probe is to the altered reference: equal, where it fails perhaps a support, or nothing."""
         answer = self.answers[index]
         expectations = altered.expected(combination, self.hypotheses.probes[index], answer)
         if expectations is None or not altered.equal(expectations, answer):

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reference_numpy.suggestions import known
 
 from ...processes import Answer, Program, limited_threads, printable
@@ -23,7 +21,7 @@ from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
 from ..reference.components import COMPONENTS
 from ..result import NOT_STARTED
-from .process import RESTARTS
+from .process import RESTARTS, Worker
 from .server import UNEQUAL, equal
 
 __all__ = ["PREFIX", "Command", "batches"]
@@ -34,7 +32,7 @@ MOST_SAID = 1 << 20  # bytes of what a command says of itself
 POLL = 0.05  # seconds between two looks at what the command has written
 
 
-class Command:
+class Command(Worker):
     """A worker that asks many cases at a time of a command.
 
     name: `command:` and the command line, which is split as a shell splits it but not run by one.
@@ -60,13 +58,9 @@ class Command:
             except (TimeoutError, ValueError):
                 return None
 
-    def ask(self, case: Case, limit: float) -> Answer:
-        """The kind of the command's answer to the case, and the answer, within so many seconds."""
-        return next(self.answers([case], limit))
-
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
         """A command answers cases, and nothing else."""
-        return self.ask(arguments[0], limit) if method == "answer" else ("not covered", "a command shows nothing of its inside")
+        return next(self.answers(arguments, limit)) if method == "answer" else ("not covered", "a command shows nothing of its inside")
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         """The answers to many cases, in their order. limit: seconds in which another answer must appear."""
@@ -163,20 +157,14 @@ def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Cas
     paths: set[str] = set()
     size = 0
     for case in cases:
-        weight = _weight(case)
-        if batch and (size + weight > most or paths & {*_paths(case)}):
+        if batch and (size + case.size > most or paths & {*_paths(case)}):
             yield batch
             batch, paths, size = [], set(), 0
         batch.append(case)
         paths |= {*_paths(case)}
-        size += weight
+        size += case.size
     if batch:
         yield batch
-
-
-def _weight(case: Case) -> int:
-    """The bytes of its arrays."""
-    return sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if isinstance(value, np.ndarray))
 
 
 def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
@@ -205,7 +193,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
     torn = ""
     for path, case in cases.items():
         try:
-            answer = read_answer(outputs / path, answer_limit(_weight(case)))
+            answer = read_answer(outputs / path, answer_limit(case.size))
         except (ValueError, OSError) as error:
             answer, torn = ("error", printable(str(error).replace(f"{outputs}{os.sep}", ""))), path
         else:

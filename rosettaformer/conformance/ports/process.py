@@ -1,15 +1,16 @@
 """The process of a port, from the judge's side."""
 
+import abc
 import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ...processes import Answer, Child
 from ..case import Case
 from ..result import NOT_STARTED
-from . import answers, questions
+from . import messages
 from .port import PORTS
 
 __all__ = ["RESTARTS", "Process", "Worker"]
@@ -20,7 +21,7 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
-class Worker(Protocol):
+class Worker(abc.ABC):
     """Whatever answers the judge's questions for a port.
 
     greeting: ("ready", what the port says of itself), ("missing", why its framework cannot be used and how to install it), or
@@ -33,18 +34,22 @@ class Worker(Protocol):
 
     def ask(self, case: Case, limit: float) -> Answer:
         """The kind of the port's answer to the case, and the answer, within so many seconds."""
+        return self.call("answer", case, limit=limit)
 
+    @abc.abstractmethod
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         """The answers to many cases, in their order; a port that ends its process too often is asked no more."""
 
+    @abc.abstractmethod
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
         """What a method of `Port` answers, as `ask`."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends whatever is still running."""
 
 
-class Process:
+class Process(Worker):
     """A worker that is a process which has loaded the port.
 
     A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
@@ -65,16 +70,13 @@ class Process:
 
     def _start(self) -> Answer:
         self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
-        kind, answer = self._answer(answers.START, (), self._start_limit)
+        kind, answer = self._answer(messages.START, (), self._start_limit)
         if kind == "crash" and self._quick:  # XLA ends a process whose flags it does not know
             self._quick = {}
             return self._start()
         if kind in ("crash", "hang") and self.port in PORTS:  # our own file is not what ends a process
             return "missing", f"{PORTS[self.port][1]} cannot be imported: {answer}"
         return (kind, answer) if kind in ("ready", "missing") else (NOT_STARTED, answer)
-
-    def ask(self, case: Case, limit: float) -> Answer:
-        return self.call("answer", case, limit=limit)
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         deaths = 0
@@ -93,13 +95,13 @@ class Process:
             if kind != "ready":
                 self.left += self._child.close()
                 return "crash", f"the port's process did not start again: {why}"
-        self._child.ask(method, *questions.plain(arguments), limit=limit)
+        self._child.ask(method, *messages.plain(arguments), limit=limit)
         return self._answer(method, arguments, limit)
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
         """The next answer, which must be one to the question."""
         answer = self._child.answer(limit)
-        why = answers.problem(method, arguments, answer)
+        why = messages.problem(method, arguments, answer)
         return self._child.refuse(why) if why else answer
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The process of one port: `python -m rosettaformer.conformance.ports.server PORT`, asked by `process.Process`.
 
-A question is the name of a method of `Port` and its arguments (`questions`), and the answer a pair of its kind (outputs, differs, error,
-not covered, unsupported) and what belongs to it (`answers`).
+A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
+unsupported) and what belongs to it (`messages`).
 """
 
 import os
@@ -18,8 +18,8 @@ from ...processes.text import message, plain, words
 from ..case import Case
 from ..reference import statistics
 from ..reference.components import named_outputs
+from .messages import asked
 from .port import MissingBackend, NotCovered, Port, Unsupported
-from .questions import asked
 from .side_effects import SideEffects
 from .signature import hint
 
@@ -75,7 +75,7 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
             raise _Wrong(f"{name}: must be a NumPy array of numbers; got {wire.named(value)}")
     arrays = {name: wire.base(value) for name, value in outputs.items()}
     size = sum(array.nbytes for array in arrays.values())
-    most = wire.answer_limit(sum(value.nbytes for value in (*case.inputs.values(), *case.parameters.values()) if wire.is_array(value)))
+    most = wire.answer_limit(case.size)
     if size > most:
         raise _Wrong(f"must return arrays of at most {most} bytes; got {size}")
     effects.returned(case, arrays)

@@ -79,11 +79,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _shared() -> State:
-    """What a process shares, of the modules that are loaded."""
-    return _random_states() | _default_dtypes()
-
-
-def _random_states() -> State:
+    """What a process shares, of the modules that are loaded: states of random generators, default dtypes."""
     states: State = {}
     if numpy := sys.modules.get("numpy.random"):
         states["NumPy's global random state"] = (numpy.get_state, numpy.set_state)
@@ -93,12 +89,6 @@ def _random_states() -> State:
     # Building a torch module draws its first parameters from the global generator; only another seed is a change of it.
     if torch := sys.modules.get("torch"):
         states["the seed of torch's global random state"] = (torch.initial_seed, torch.manual_seed)
-    return states
-
-
-def _default_dtypes() -> State:
-    states: State = {}
-    if torch := sys.modules.get("torch"):
         states["torch's default dtype"] = (torch.get_default_dtype, torch.set_default_dtype)
     if keras := sys.modules.get("keras"):
         states["Keras's floatx"] = (keras.config.floatx, keras.config.set_floatx)

@@ -13,7 +13,6 @@ __all__ = ["hint"]
 _NO_FIT = re.compile(
     r"unexpected keyword argument|missing (\d+|a) required|takes .*positional argument|too many positional|multiple values for argument"
 )
-_CASE = re.compile(r"'Case'")
 
 
 def hint(error: BaseException, module: Any, case: Any) -> str:
@@ -24,7 +23,7 @@ def hint(error: BaseException, module: Any, case: Any) -> str:
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
     if not hasattr(module, "framework"):
-        return _of_function(case) if _CASE.search(message(error)) or _not_within(error, module) else ""
+        return _of_function(case) if "'Case'" in message(error) or _not_within(error, module) else ""
     if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
         return "; components must map each name to what is called as build(config, dtype) and gives the module"
     return _of_module(case) if _not_within(error, module) else ""

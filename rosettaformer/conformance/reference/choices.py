@@ -79,11 +79,7 @@ def chosen_by(chooser: Chooser) -> Iterator[None]:
 def _one_by_one(chooser: Chooser) -> Callable[..., dict[str, np.ndarray]]:
     original: Callable[..., dict[str, np.ndarray]] = decoding._one_by_one
 
-    def one_by_one(*arguments: Any) -> dict[str, np.ndarray]:
-        *given, choose = arguments
-        return original(*given, _chosen(chooser, choose))
-
-    return one_by_one
+    return lambda *arguments: original(*arguments[:-1], _chosen(chooser, arguments[-1]))
 
 
 def _chosen(chooser: Chooser, choose: Choose) -> Choose:

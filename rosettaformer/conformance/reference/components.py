@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -16,60 +16,52 @@ from . import statistics
 
 __all__ = [
     "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "answer", "forward_of", "model_of", "module_of",
-    "named_outputs",
+    "named_outputs", "settings",
 ]  # fmt: skip
 
-Settings = Callable[[TransformerConfig, np.dtype], dict[str, Any]]
-Rows = dict[str, tuple[str, Settings]]
+Rows = dict[str, tuple[str, dict[str, str]]]
 
-
-def _no_settings(config: TransformerConfig, dtype: np.dtype) -> dict[str, Any]:
-    return {}
-
-
-# component -> (module of reference_numpy, what its function takes from the config)
+# component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
 FORWARD: Rows = {
-    "embedding": ("embedding", lambda config, dtype: {"scale": config.scale_embedding}),
-    "token_positions": ("positional_encoding", _no_settings),
-    "positional_encoding": ("positional_encoding", lambda config, dtype: {"width": config.model_width, "dtype": dtype}),
-    "token_mask": ("mask", lambda config, dtype: {"padding_id": config.padding_id}),
-    "padding_mask": ("mask", _no_settings),
-    "causal_mask": ("mask", _no_settings),
-    "combine_masks": ("mask", _no_settings),
-    "softmax": ("softmax", _no_settings),
-    "scaled_dot_product_attention": ("attention", _no_settings),
-    "multi_head_attention": ("attention", lambda config, dtype: {"dropout_rate": config.attention_dropout_rate}),
-    "activation": ("feed_forward", lambda config, dtype: {"name": config.activation}),
-    "feed_forward": (
-        "feed_forward", lambda config, dtype: {"activation_name": config.activation, "dropout_rate": config.hidden_dropout_rate},
-    ),
-    "layer_norm": ("normalization", lambda config, dtype: {"epsilon": config.epsilon}),
-    "dropout": ("dropout", lambda config, dtype: {"rate": config.dropout_rate}),
-    "encoder_layer": ("layers", _no_settings),
-    "decoder_layer": ("layers", _no_settings),
-    "encoder": ("stacks", _no_settings),
-    "decoder": ("stacks", _no_settings),
-    "logits": ("embedding", _no_settings),
-    "transformer": ("transformer", _no_settings),
-}  # fmt: skip
+    "embedding": ("embedding", {"scale": "scale_embedding"}),
+    "token_positions": ("positional_encoding", {}),
+    "positional_encoding": ("positional_encoding", {"width": "model_width", "dtype": "dtype"}),
+    "token_mask": ("mask", {"padding_id": "padding_id"}),
+    "padding_mask": ("mask", {}),
+    "causal_mask": ("mask", {}),
+    "combine_masks": ("mask", {}),
+    "softmax": ("softmax", {}),
+    "scaled_dot_product_attention": ("attention", {}),
+    "multi_head_attention": ("attention", {"dropout_rate": "attention_dropout_rate"}),
+    "activation": ("feed_forward", {"name": "activation"}),
+    "feed_forward": ("feed_forward", {"activation_name": "activation", "dropout_rate": "hidden_dropout_rate"}),
+    "layer_norm": ("normalization", {"epsilon": "epsilon"}),
+    "dropout": ("dropout", {"rate": "dropout_rate"}),
+    "encoder_layer": ("layers", {}),
+    "decoder_layer": ("layers", {}),
+    "encoder": ("stacks", {}),
+    "decoder": ("stacks", {}),
+    "logits": ("embedding", {}),
+    "transformer": ("transformer", {}),
+}
 DECODING: Rows = {
-    "decode_in_steps": ("cache", _no_settings),
-    "penalise": ("sampling", _no_settings),
-    "truncate": ("sampling", _no_settings),
-    "draw": ("sampling", _no_settings),
-    "greedy_search": ("decoding", _no_settings),
-    "sample": ("decoding", _no_settings),
-    "beam_search": ("decoding", _no_settings),
+    "decode_in_steps": ("cache", {}),
+    "penalise": ("sampling", {}),
+    "truncate": ("sampling", {}),
+    "draw": ("sampling", {}),
+    "greedy_search": ("decoding", {}),
+    "sample": ("decoding", {}),
+    "beam_search": ("decoding", {}),
 }
 SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers hang on choices
 TRAINING: Rows = {
-    "cross_entropy": ("loss", _no_settings),
-    "training_loss": ("transformer", _no_settings),
-    "adam": ("optimizer", _no_settings),
-    "clip_global_norm": ("optimizer", _no_settings),
-    "noam": ("schedule", lambda config, dtype: {"width": config.model_width, "dtype": dtype}),
-    "initialise": ("parameters", lambda config, dtype: {"dtype": dtype}),
-    "random_dropout": (statistics.__name__, lambda config, dtype: {"rate": config.dropout_rate}),
+    "cross_entropy": ("loss", {}),
+    "training_loss": ("transformer", {}),
+    "adam": ("optimizer", {}),
+    "clip_global_norm": ("optimizer", {}),
+    "noam": ("schedule", {"width": "model_width", "dtype": "dtype"}),
+    "initialise": ("parameters", {"dtype": "dtype"}),
+    "random_dropout": (statistics.__name__, {"rate": "dropout_rate"}),
 }
 VJP = "_vjp"  # ends the name of the component that is the gradient of another
 DIFFERENTIABLE = (
@@ -95,6 +87,12 @@ def model_of(component: str) -> str:
     return "transformer" if component in ("training_loss", "decode_in_steps", *SEARCHES) else component
 
 
+def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
+    """The arguments that the component's function has from the config and the dtype of a case."""
+    fields = COMPONENTS[component][1].items()
+    return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
+
+
 def module_of(name: str) -> ModuleType:
     """The module of that name in `reference_numpy`; a name with dots is a whole one."""
     return importlib.import_module(name if "." in name else f"reference_numpy.{name}")
@@ -105,9 +103,8 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
 
     around: is entered while the reference computes.
     """
-    module, settings = COMPONENTS[case.component]
-    function = getattr(module_of(module), case.component)
-    arguments = parameters.nest(case.inputs) | settings(case.config, numpy_dtype(case.dtype))
+    function = getattr(module_of(COMPONENTS[case.component][0]), case.component)
+    arguments = parameters.nest(case.inputs) | settings(case.component, case.config, case.dtype)
     accepted = inspect.signature(function).parameters
     if "parameters" in accepted:
         arguments.setdefault("parameters", parameters.nest(case.parameters))

@@ -16,22 +16,18 @@ from ..case import Case
 from . import components
 from .choices import Key
 from .replay import ANY, BeamReplay, Bounds, Hypothesis, TokenReplay
-from .tolerance import Answer, Expectation, expect, expectation, searched
+from .tolerance import Answer, Expectation, expectation, searched
 
-__all__ = ["expected", "followed"]
+__all__ = ["followed"]
 
 ROUNDS = 12  # of the search for a run whose choices are those that its own noise allows
-
-
-def expected(case: Case, answer: Any) -> dict[str, Expectation]:
-    """What is expected of a port that gave this answer to a case that has been cast to its dtype."""
-    return followed(case, expect(case), answer)
 
 
 def followed(
     case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
 ) -> dict[str, Expectation]:
-    """The same, where what was expected before is known: what differs is a search with other tokens.
+    """What is expected of a port that gave this answer to a case that has been cast to its dtype: of a search with other tokens something
+    else than before.
 
     ask and rounded: as in `tolerance.expect`, which gave what was expected before.
     """

@@ -59,12 +59,9 @@ def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
     return contract
 
 
-def _sum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    def add(array: np.ndarray, axis: int) -> np.ndarray:
-        first, second = (np.moveaxis(array, axis, -1)[..., half] for half in halves(array.shape[axis]))
-        return np.moveaxis(first.sum(-1, keepdims=True) + second.sum(-1, keepdims=True), -1, axis)
-
-    return add
+def _sum_in_two(array: np.ndarray, axis: int) -> np.ndarray:
+    first, second = (np.moveaxis(array, axis, -1)[..., start::2].sum(-1, keepdims=True) for start in (0, 1))
+    return np.moveaxis(first + second, -1, axis)
 
 
 def _scatter_add_backwards(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
@@ -139,16 +136,8 @@ def _divide_by_reciprocal(numerator: np.ndarray, denominator: np.ndarray) -> np.
     return numerator * (denominator.dtype.type(1) / denominator)
 
 
-def _power_by_logarithm(base: float, exponent: np.ndarray) -> np.ndarray:
-    return np.exp(exponent * np.log(base))
-
-
 def _exp_by_square(x: np.ndarray) -> np.ndarray:
     return np.square(np.exp(x / 2))
-
-
-def _tanh_by_exponential(x: np.ndarray) -> np.ndarray:
-    return 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1)  # beyond 80 the result is 1 in every dtype
 
 
 def _erf_by_complement(x: np.ndarray) -> np.ndarray:
@@ -175,10 +164,6 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
         return _attention_vjp(query_bthk, *rest, cotangent=cotangent, **options)
 
 
-def _einsum_tf32(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    return _einsum(subscripts, *(to_tf32(x) for x in operands))
-
-
 def to_tf32(array: np.ndarray) -> np.ndarray:
     """float32 rounded to the 10 stored mantissa bits that TF32 multiplies with."""
     if array.dtype != np.float32:
@@ -193,7 +178,7 @@ ORDERS: dict[str, dict[str, Callable]] = {
         "einsum": _einsum_backwards,
         "sum": _sum_backwards,
         "mean": _mean_by_reciprocal,
-        "power": _power_by_logarithm,
+        "power": lambda base, exponent: np.exp(exponent * np.log(base)),
         "scatter_add": _scatter_add_backwards,
     },
     "alternating": {
@@ -206,11 +191,13 @@ ORDERS: dict[str, dict[str, Callable]] = {
     "two halves": {
         "einsum": _einsum_in_two(_in_the_middle),
         "scatter_add": _scatter_add_in_two(_in_the_middle),
-        "sum": _sum_in_two(_alternating),
-        "tanh": _tanh_by_exponential,
+        "sum": _sum_in_two,
+        "tanh": lambda x: 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1),  # beyond 80 the result is 1 in every dtype
         "erf": _erf_by_complement,
     },
 }
 # Fused attention (Dao et al. 2022, algorithm 4) lets the terms of a row cancel less exactly.
 GRADIENT_ORDERS: dict[str, dict[str, Callable]] = {"fused": {"attention.scaled_dot_product_attention_vjp": _attention_again_vjp}}
-TF32_ORDERS: dict[str, dict[str, Callable]] = {"tf32": {"einsum": _einsum_tf32}}
+TF32_ORDERS: dict[str, dict[str, Callable]] = {
+    "tf32": {"einsum": lambda subscripts, *operands: _einsum(subscripts, *map(to_tf32, operands))}
+}

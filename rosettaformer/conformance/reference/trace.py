@@ -6,9 +6,8 @@ parameters is known by the identity of its subtree of the nested parameters, one
 
 import contextlib
 import functools
-import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -17,7 +16,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-from ..case import Case, numpy_dtype
+from ..case import Case
 from . import components
 
 __all__ = ["TracedCall", "arrays", "record"]
@@ -94,7 +93,7 @@ class _Recorder:
 
     def watch(self, stack: contextlib.ExitStack, module_name: str, name: str, around: Callable) -> None:
         """Replaces a function of the reference until the stack is closed."""
-        module = importlib.import_module(f"reference_numpy.{module_name}")
+        module = components.module_of(module_name)
         function = getattr(module, name)
         signature = inspect.signature(function)
 
@@ -106,8 +105,7 @@ class _Recorder:
 
     def scope(self, name: str, function: Callable, bound: inspect.BoundArguments) -> Any:
         """A call that is no component, but says which embedding is meant."""
-        with self._frame(_Frame(_SCOPES[name][1], name)):
-            return function(*bound.args, **bound.kwargs)
+        return self._within(_Frame(_SCOPES[name][1], name), function, bound)
 
     def component(self, component: str, function: Callable, bound: inspect.BoundArguments) -> Any:
         """A call that is recorded."""
@@ -115,20 +113,17 @@ class _Recorder:
             self._index(bound.arguments.get("parameters", {}), "")
         path = self._path(component, bound.arguments.get("parameters"))
         parent = next((frame.path for frame in reversed(self._frames) if frame.component not in _SCOPES), None)
-        with self._frame(_Frame(path, component)):
-            result = function(*bound.args, **bound.kwargs)
+        result = self._within(_Frame(path, component), function, bound)
         if path in self._changed:
             result = (self._changed[path](result[0]), *result[1:]) if isinstance(result, tuple) else self._changed[path](result)
         self.calls[path] = self._call(path, component, parent, bound, result)
         return result
 
-    @contextlib.contextmanager
-    def _frame(self, frame: _Frame) -> Iterator[None]:
+    def _within(self, frame: _Frame, function: Callable, bound: inspect.BoundArguments) -> Any:
         self._frames.append(frame)
-        try:
-            yield
-        finally:
-            self._frames.pop()
+        result = function(*bound.args, **bound.kwargs)
+        self._frames.pop()
+        return result
 
     def _index(self, tree: Mapping[str, Any], path: str) -> None:
         self._subtrees[id(tree)] = path
@@ -171,7 +166,7 @@ class _Recorder:
 
     def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config
-        settings = components.FORWARD[component][1](config, numpy_dtype(self._case.dtype))
+        settings = components.settings(component, config, self._case.dtype)
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])

@@ -1,12 +1,15 @@
 """What reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..result import Result
 from .summary import Summary
 
-__all__ = ["Reason", "alike", "reasons", "shown_rows", "uncovered", "where"]
+__all__ = ["SHORT", "Reason", "alike", "reasons", "shown_rows", "uncovered", "where"]
+
+SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 @dataclass(frozen=True)
@@ -21,14 +24,10 @@ class Reason:
 
 def uncovered(summary: Summary) -> dict[str, list[str]]:
     """By port, the components of which it covers nothing."""
-    covered: dict[tuple[str, str], bool] = {}
-    for result in summary.results:
-        if result.component:
-            key = (result.port, result.component)
-            covered[key] = covered.get(key, False) or result.status != "not covered"
+    covered = {(result.port, result.component) for result in summary.results if result.status != "not covered"}
     found: dict[str, list[str]] = {}
-    for (port, component), some in covered.items():
-        if not some:
+    for port, component in dict.fromkeys((result.port, result.component) for result in summary.results if result.component):
+        if (port, component) not in covered:
             found.setdefault(port, []).append(component)
     return found
 
@@ -42,13 +41,12 @@ def shown_rows(summary: Summary) -> list[tuple[str, str]]:
 def reasons(summary: Summary) -> list[Reason]:
     """Why results were not compared, those of components that a port does not cover as one for each port."""
     missing = uncovered(summary)
-    counts: dict[tuple[str, str, str], int] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
     for result in summary.left:
         names = missing.get(result.port, ()) if result.status == "not covered" else ()
         together = len(names) > 1 and result.component in names
         text = f"{len(names)} components: {', '.join(names)}" if together else result.message
-        key = (result.port, result.status, text)
-        counts[key] = counts.get(key, 0) + 1
+        counts[result.port, result.status, text] += 1
     return [Reason(*key, count) for key, count in counts.items()]
 
 

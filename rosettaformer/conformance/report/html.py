@@ -16,11 +16,11 @@ from ..diagnosis.divergence import Divergence
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import FAILURES
 from . import grouping
+from .grouping import SHORT
 from .summary import Summary, jsonable
 
 __all__ = ["render"]
 
-SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
          "output", "heat", "since", "seconds")  # fmt: skip
 

@@ -14,12 +14,12 @@ from ..ports.command import PREFIX
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
 from . import grouping
+from .grouping import SHORT
 from .summary import Cell, Summary
 
 __all__ = ["duration", "render"]
 
 SHOWN, NAMED = 20, 3  # so many messages are printed, and of a message that many cases have so many of these
-SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 LEGEND = (
     "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
     f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."

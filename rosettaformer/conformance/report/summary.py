@@ -14,6 +14,7 @@ from ..runner import FAILURES, NOT_STARTED, Result
 __all__ = ["Cell", "Summary"]
 
 ACCEPTED = ("deviation", "new")
+WORDS = {"deviation": "declared"}  # else the status itself
 SHOWING_NOTHING = ("not comparable", "empty")  # although the port answered
 
 
@@ -107,9 +108,7 @@ class Summary:
         """The run in a few words."""
         if not self.conforms:
             return "; ".join(filter(None, ("differs" if self.failed else "", self.shortage)))
-        words = ("declared", "new", "not comparable", "not shown", "not given")
-        counts = [self._counts["deviation"], *(self._counts[status] for status in words[1:])]
-        parts = [f"{count} {word}" for count, word in zip(counts, words, strict=True) if count]
+        parts = self._counted(*ACCEPTED, "not comparable", "not shown", "not given")
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
         return f"conforms except {', '.join(parts)}" if parts else "all conform"
@@ -122,11 +121,12 @@ class Summary:
     @property
     def totals(self) -> str:
         """How many were compared, failed, are accepted as they are, and were not compared."""
-        parts = [f"{self.compared} compared", f"{len(self.failed)} failed"]
-        parts += [
-            f"{self._counts[status]} {words}" for status, words in (("deviation", "declared"), ("new", "new")) if self._counts[status]
-        ]
-        return ", ".join([*parts, f"{sum(self.not_compared.values())} not compared"])
+        parts = [f"{self.compared} compared", f"{len(self.failed)} failed", *self._counted(*ACCEPTED), f"{len(self.left)} not compared"]
+        return ", ".join(parts)
+
+    def _counted(self, *statuses: str) -> list[str]:
+        """How many results there are of each status of which there are some."""
+        return [f"{self._counts[status]} {WORDS.get(status, status)}" for status in statuses if self._counts[status]]
 
     @property
     def not_compared(self) -> Counter[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ import math
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..compare import Comparison
 from ..diagnosis.divergence import Backward, Divergence, Row
@@ -15,8 +15,14 @@ __all__ = ["render_backward", "render_tree"]
 
 def render_tree(console: Console, divergence: Divergence) -> None:
     """Prints the tree, what the port shows nothing of, and the sentence."""
+    first, free = Column("component", no_wrap=True), Column("free run", justify="right")
+    table = _table(divergence, "largest", first, free, Column("on the reference's inputs", justify="right"), "")
+    parents: list[str] = []
+    for row in divergence.rows:
+        parents = [*parents[: row.depth], row.path]
+        table.add_row(_name(row, parents), _show(row.free), _show(row.forced), _note(row))
     if divergence.rows:
-        console.print(_table(divergence))
+        console.print(table)
     if divergence.untraced:
         console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untraced)}", highlight=False, soft_wrap=True)
     if divergence.problem:
@@ -27,34 +33,20 @@ def render_tree(console: Console, divergence: Divergence) -> None:
 
 def render_backward(console: Console, backward: Backward) -> None:
     """Prints the components in backward order, each with its worst gradient, and the sentence."""
-    title = f"{backward.port} {backward.case} {backward.dtype}: gradients, largest error in units of what is allowed"
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("component, in backward order", no_wrap=True)
-    table.add_column("worst gradient")
-    table.add_column("error", justify="right")
-    table.add_column("")
+    first, error = Column("component, in backward order", no_wrap=True), Column("error", justify="right")
+    table = _table(backward, "gradients, largest", first, "worst gradient", error, "")
     for row in backward.rows:
         name = f"[bold red]{escape(row.name)}[/]" if row.first else escape(row.name)
-        worst = row.worst
-        table.add_row(name, worst.name if worst else "", _number(worst.excess) if worst else "", escape(row.message))
+        table.add_row(name, row.worst, _show(row.gradients.get(row.worst)), escape(row.message))
     if backward.rows:
         console.print(table)
     colour = "green" if backward.first is None and any(row.gradients for row in backward.rows) else "red"
     console.print(f"[{colour}]{escape(backward.sentence)}[/]", highlight=False, soft_wrap=True)
 
 
-def _table(divergence: Divergence) -> Table:
-    title = f"{divergence.port} {divergence.case} {divergence.dtype}: largest error in units of what is allowed"
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("component", no_wrap=True)
-    table.add_column("free run", justify="right")
-    table.add_column("on the reference's inputs", justify="right")
-    table.add_column("")
-    parents: list[str] = []
-    for row in divergence.rows:
-        parents = [*parents[: row.depth], row.path]
-        table.add_row(_name(row, parents), _show(row.free), _show(row.forced), _note(row))
-    return table
+def _table(found: Divergence | Backward, which: str, *columns: Column | str) -> Table:
+    title = escape(f"{found.port} {found.case} {found.dtype}: {which} error in units of what is allowed")
+    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def _name(row: Row, parents: list[str]) -> str:
@@ -65,12 +57,10 @@ def _name(row: Row, parents: list[str]) -> str:
 
 
 def _show(comparison: Comparison | None) -> str:
-    return "" if comparison is None else _number(comparison.excess)
-
-
-def _number(excess: float) -> str:
-    number = f"{excess:.2g}" if math.isfinite(excess) else "wrong"
-    return f"[red]{number}[/]" if excess > 1 else f"[green]{number}[/]"
+    if comparison is None:
+        return ""
+    number = f"{comparison.excess:.2g}" if math.isfinite(comparison.excess) else "wrong"
+    return f"[red]{number}[/]" if comparison.excess > 1 else f"[green]{number}[/]"
 
 
 def _note(row: Row) -> str:

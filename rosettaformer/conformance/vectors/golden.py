@@ -20,6 +20,7 @@ from ..case import DTYPES, SUITE_VERSION, Case
 from ..cases import all_cases
 from ..cases.case_files import MANIFEST, answer_path, read_answer
 from ..reference import near_ties, statistics
+from ..reference.tolerance import expect
 from ..result import Result, judge
 from . import seal
 from .regenerate import generate
@@ -107,7 +108,7 @@ def _judge_file(directory: Path, case: Case) -> Result:
         kind, answer = "error", str(error)
     if kind == "outputs" and not isinstance(answer, str):
         answer = statistics.measured(case.component, case.inputs, answer)
-    return judge(row, kind, answer, near_ties.expected(case, answer) if kind == "outputs" else {})
+    return judge(row, kind, answer, near_ties.followed(case, expect(case), answer) if kind == "outputs" else {})
 
 
 def _damage(directory: Path, row: Mapping[str, Any]) -> str:

@@ -57,14 +57,10 @@ def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_row(row: Any) -> bool:
     """True for what says everything of a case, and names a file of the same folder."""
-    texts, tables = (
-        dict.fromkeys(("id", "component", "dtype", "file", "sha256"), str),
-        dict.fromkeys(("config", "inputs", "expected"), dict),
-    )
-    fields: dict[str, type] = {"since": int, **texts, **tables}
+    kinds = {str: ("id", "component", "dtype", "file", "sha256"), dict: ("config", "inputs", "expected"), int: ("since",)}
     return (
         isinstance(row, dict)
-        and all(isinstance(row.get(name), kind) for name, kind in fields.items())
+        and all(isinstance(row.get(name), kind) for kind, names in kinds.items() for name in names)
         and all(isinstance(outputs, dict) for outputs in row["expected"].values())
         and Path(row["file"]).name == row["file"]
     )

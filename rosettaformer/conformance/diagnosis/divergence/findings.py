@@ -12,7 +12,7 @@ from ...compare import Comparison, compare, heat_map, relative_error
 from ...ports.adapters.matching import transposed
 from .teacher import Teacher
 
-__all__ = ["Activations", "Divergence", "Failure", "Findings", "Row"]
+__all__ = ["Activations", "Divergence", "Failure", "Findings", "Row", "size"]
 
 Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
 
@@ -208,10 +208,8 @@ class Findings:
             return (
                 f"no divergence: {self.teacher.calls[''].component} agrees, and with it {len(self.paths)} components inside it were traced"
             )
-        comparison = self.forced[path]
-        error = f"error {comparison.excess:.3g} x allowed" if math.isfinite(comparison.excess) else comparison.message
         subject = "fails, as the whole" if not path and not self.paths else "the first component that fails although its inputs agree"
-        return f"{self.teacher.calls[path].name}: {subject} ({error}){self._wiring(path)}"
+        return f"{self.teacher.calls[path].name}: {subject} ({size(self.forced[path])}){self._wiring(path)}"
 
     def _wiring(self, path: str) -> str:
         """Of a component whose parts are right: where within it something goes wrong."""
@@ -225,6 +223,11 @@ class Findings:
                 return f"; {parts}, but {child} is given something else than the reference gives it, after {before}"
             before = child
         return f"; {parts} and given what the reference gives them: it fails after {before}" if compared else ""
+
+
+def size(comparison: Comparison) -> str:
+    """How large an error that is not allowed is, or what else is wrong."""
+    return f"error {comparison.excess:.3g} x allowed" if math.isfinite(comparison.excess) else comparison.message
 
 
 def _explained(row: Row, guilty: set[str], undone: set[str]) -> str:

@@ -12,10 +12,10 @@ from ....processes import Answer
 from ...case import Case
 from ...ports.adapters.tracing import Force
 from ...ports.process import RESTARTS, Worker
-from .findings import Activations, Divergence, Failure, Findings, Row
+from .findings import Activations, Divergence, Findings
 from .teacher import Teacher
 
-__all__ = ["Divergence", "Failure", "Row", "chunks", "divergence", "run_forced"]
+__all__ = ["chunks", "divergence", "run_forced"]
 
 CHUNK = 8  # so many forced runs are one question to the port, which builds and loads the model once for it
 

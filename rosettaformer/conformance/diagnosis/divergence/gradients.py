@@ -6,28 +6,28 @@ it.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...case import Case
+from ...compare import Comparison
 from ...ports.process import Worker
 from ...reference import components, trace
-from .findings import Divergence
+from .findings import Divergence, size
 from .forward import chunks, run_forced
-from .probe import Gradient, Probe, within
+from .probe import Probe, within
 
-__all__ = ["Backward", "BackwardRow", "Gradient", "backward"]
+__all__ = ["Backward", "BackwardRow", "backward"]
 
 
 @dataclass(frozen=True)
 class BackwardRow:
-    """One component. gradients: what was compared, an entry for every floating input and every parameter."""
+    """One component. gradients: what was compared, by the name of every floating input and every parameter."""
 
     path: str
     component: str
-    gradients: tuple[Gradient, ...] = ()
+    gradients: Mapping[str, Comparison] = field(default_factory=dict)
     first: bool = False
     message: str = ""
 
@@ -37,14 +37,14 @@ class BackwardRow:
         return self.path or self.component
 
     @property
-    def worst(self) -> Gradient | None:
-        """The gradient that is furthest from what is allowed."""
-        return max(self.gradients, key=lambda gradient: gradient.excess, default=None)
+    def worst(self) -> str:
+        """The name of the gradient that is furthest from what is allowed; empty where none was compared."""
+        return max(self.gradients, key=lambda name: self.gradients[name].excess, default="")
 
     @property
     def fails(self) -> bool:
         """Whether a gradient is wrong."""
-        return self.worst is not None and self.worst.excess > 1
+        return bool(self.gradients) and self.gradients[self.worst].excess > 1
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,10 @@ def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
     rows = [dataclasses.replace(row, first=row.path == first) for row in rows]
     named = next((row for row in rows if row.first), None)
     sentence = f"no divergence of the gradients of {sum(bool(row.gradients) for row in rows)} components"
-    if named is not None and named.worst is not None:
-        error = f"error {named.worst.excess:.3g} x allowed" if math.isfinite(named.worst.excess) else named.worst.comparison.message
-        parts = any(within(row.path, named.path) for row in rows)
+    if named is not None:
+        error, parts = size(named.gradients[named.worst]), any(within(row.path, named.path) for row in rows)
         where = "; the gradients of its parts are right, so it is what lies between them" if parts else ""
-        sentence = (
-            f"{named.name}: in backward order the first component whose gradient is wrong, that of {named.worst.name} ({error}){where}"
-        )
+        sentence = f"{named.name}: in backward order the first component whose gradient is wrong, that of {named.worst} ({error}){where}"
     elif not any(row.gradients for row in rows):
         sentence = "no gradient was compared" + (f": {rows[0].message}" if rows else "")
     return Backward(forward.port, forward.case, forward.dtype, sentence, tuple(rows))
@@ -112,6 +109,4 @@ def _row(call: trace.TracedCall, probe: Probe, kind: str, answer: Any) -> Backwa
         message = f"{kind}: {answer}" if kind != "outputs" else answer.get("error", answer.get("refused", "no gradient came"))
         return BackwardRow(call.path, call.component, message=message)
     row = BackwardRow(call.path, call.component, probe.compare(answer["gradients"]))
-    if not row.fails or row.worst is None:
-        return row
-    return dataclasses.replace(row, message=f"{row.worst.name}: {row.worst.comparison.message}")
+    return dataclasses.replace(row, message=f"{row.worst}: {row.gradients[row.worst].message}") if row.fails else row

@@ -6,34 +6,20 @@ parameters. Every element is compared; what is allowed is what plain arithmetic 
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import parameters
 
-from ... import compare
 from ...case import Case
 from ...cases.gradients import with_cotangent
+from ...compare import Comparison, compare
 from ...ports.adapters.matching import transposed
 from ...ports.adapters.tracing import Force
 from ...reference import components, tolerance, trace
 
-__all__ = ["Gradient", "Probe", "within"]
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """The gradient with respect to one tensor."""
-
-    name: str
-    comparison: compare.Comparison
-
-    @property
-    def excess(self) -> float:
-        """The error in units of what passes."""
-        return self.comparison.excess
+__all__ = ["Probe", "within"]
 
 
 def within(path: str, around: str) -> bool:
@@ -54,7 +40,7 @@ class Probe:
         inputs = {name: value for name, value in self._question.inputs.items() if name != "cotangent"}
         self._arrays = trace.arrays(inputs)
         names = [next(name for name, value in inputs.items() if value is array) for array in self._arrays]
-        # the index and the name of every input, and of the first that is equal to it
+        # by name the first input that is equal to it
         self._first = {name: next(i for i, other in enumerate(self._arrays) if np.array_equal(array, other))
                        for name, array in zip(names, self._arrays, strict=True)}  # fmt: skip
         self._names = names
@@ -64,14 +50,11 @@ class Probe:
         """What the port is asked."""
         return Force(self._call.path, self._arrays, self._question.inputs["cotangent"])
 
-    def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> tuple[Gradient, ...]:
-        """The port's gradients beside the reference's; what has none in the port has one of zero."""
-        got = self._received(gradients)
-        found = []
-        for name, expectation in tolerance.expect(self._question, self._answer).items():
-            zero = np.zeros(expectation.reference.shape, expectation.dtype)
-            found.append(Gradient(name.removeprefix("parameters."), compare.compare(expectation, got.get(name, zero))))
-        return tuple(found)
+    def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, Comparison]:
+        """The port's gradients beside the reference's, by tensor; what has none in the port has one of zero."""
+        expected = tolerance.expect(self._question, self._answer)
+        got = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()} | self._received(gradients)
+        return {name.removeprefix("parameters."): compare(one, got[name]) for name, one in expected.items()}
 
     def _answer(self, case: Case) -> dict[str, np.ndarray]:
         """The reference's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an

@@ -1,8 +1,7 @@
 """The judge's adapter of JAX with Flax NNX: runs a case on any module or function."""
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -15,95 +14,73 @@ from flax import nnx
 
 from impl_jax import framework, weights
 from impl_jax.fast.compiled import compiled
-from reference_numpy import parameters as canonical
+from reference_numpy import parameters
 
 from ...case import Case
-from ...reference.components import forward_of
-from ..port import Unsupported
 from . import matching
-from .matching import Rows
-from .tracing import Call, Force, Recorder, Tensors, canonical_gradients, intercepted, native_variables
+from .base import Base, Named
+from .tracing import Call, Force, Tensors
 
 __all__ = ["Adapter"]
 
 
-class Adapter:
-    """Runs cases on the components of a port.
+class Adapter(Base):
+    """Runs cases compiled or eagerly: float64 ones under jax_enable_x64, all others without it, which is JAX's default."""
 
-    port: a module or namespace with `components` (name -> build(config, dtype), dtype being JAX's), and where they differ from those
-    of `impl_jax`: `weights` (the table), `compiled`, `modes`, and `module_paths` (the modules' other names).
-    """
+    own = weights
+    kinds = (nnx.Module,)
+    modes = ("compiled", "eager")
+    no_kernel = (jax.errors.JaxRuntimeError,), (r"\A(UNIMPLEMENTED.*)",)
 
-    def __init__(self, port: Any) -> None:
-        self.components: dict[str, Callable[..., Any]] = port.components
-        self.table = getattr(port, "weights", weights.TABLE)
-        self.compiled = getattr(port, "compiled", compiled)
-        self.renamed: Rows = matching.own_paths(port)
-        self.modes: tuple[str, ...] = getattr(port, "modes", ("compiled", "eager"))
+    def _dtype(self, name: str) -> np.dtype:
+        return jnp.dtype(name)
 
-    def run(self, case: Case) -> Any:
-        """The port's outputs, in the dtype that the port returned: an array, or a tuple or mapping of arrays.
+    def _device(self, name: str) -> jax.Device:
+        return framework.device(name)
 
-        The gradients of a component are those of `jax.vjp`. float64 cases run under jax_enable_x64, all others without it, which is JAX's
-        default. Raises ValueError on a device or mode that is not there, NotCovered where a call takes no keep masks and the case gives
-        some, and Unsupported where XLA lacks an operation in the case's dtype.
-        """
-        mode = case.mode or self.modes[0]
-        if mode not in self.modes:
-            raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
-        device = framework.device(case.device)
-        with framework.settings(case.device, case.dtype), _unsupported():
-            if forward := forward_of(case.component):
-                return self._gradients(dataclasses.replace(case, component=forward), device, mode == "compiled")
-            function, inputs = self._built(case, device)
-            if matching.compiles_itself(function):
-                inputs["compiled"] = mode == "compiled"
-            elif mode == "compiled":
-                function = self.compiled(function)
-            return jax.tree.map(weights.to_numpy, function(**inputs))
+    def _settings(self, case: Case) -> contextlib.AbstractContextManager[None]:
+        return framework.settings(case.device, case.dtype)
 
-    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
-        """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
+    @contextlib.contextmanager
+    def _eagerly(self) -> Iterator[None]:
+        def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrapped.__wrapped__(*args, **kwargs)
 
-        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
-        """
-        device = framework.device(case.device)
-        with framework.settings(case.device, case.dtype), _unsupported(), _eagerly():
-            function, inputs = self._built(case, device)
-            modules = matching.submodules(function, case, self.renamed, nnx.Module)
-            results = []
-            for force in forces:
-                recorder = Recorder(modules, self._tensors(function, case), force)
-                with intercepted(recorder):
-                    results.append(recorder.run(function, _unsupported()(function.__call__), inputs))
-            return results
+        # `nnx.jit` hands clones to the modules that it wraps, even where `jax.jit` is off.
+        with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
+            yield
 
-    def _gradients(self, case: Case, device: jax.Device, compiled: bool) -> dict[str, np.ndarray]:
-        """By name the gradients of the floating inputs, and of the parameters; compiled: forward and backward are one program."""
-        arrays = dict(case.inputs)
-        cotangent = arrays.pop("cotangent")
-        function, inputs = self._built(dataclasses.replace(case, inputs=arrays), device)
-        flat = canonical.flatten(inputs)
+    def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
+        if isinstance(module := matching.owner(function), nnx.Module):
+            self._load(module, case)
+            module.eval()
+        matching.refuse_keep(function, inputs)
+
+    def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return getattr(self.port, "compiled", compiled)(function)
+
+    def _to_numpy(self, outputs: Any) -> Any:
+        return jax.tree.map(weights.to_numpy, outputs)
+
+    def _gradients(self, case: Case) -> Named:
+        function, inputs = self._built(case)
+        cotangent, flat = inputs.pop("cotangent"), parameters.flatten(inputs)
         leaves = {name: value for name, value in flat.items() if _is_floating(value)}
 
         def call(function: Any, leaves: dict[str, jax.Array]) -> Any:
-            return function(**canonical.nest(flat | leaves))
+            return function(**parameters.nest(flat | leaves))
 
-        found, variables = _pulled(function, call, leaves, weights.from_numpy(cotangent, device), compiled)
-        parameters = {f"parameters.{name}": array for name, array in self._canonical(function, case, variables).items()}
-        return {name: weights.to_numpy(gradient) for name, gradient in found.items()} | parameters
+        found, variables = _pulled(function, call, leaves, cotangent, case.mode == "compiled")
+        return self._named(found, self._native(function, case, variables), case)
 
-    def _canonical(self, function: Any, case: Case, variables: dict[int, jax.Array]) -> dict[str, np.ndarray]:
-        """The gradients of a module's variables, by canonical name; zeros for a variable that is no parameter of the module."""
-        case, root = matching.whole(case), matching.owner(function)
-        native = {
-            name: weights.to_numpy(variables.get(id(variable), jnp.zeros_like(variable.get_value())))
-            for name, variable in native_variables(root, case, self.table).items()
-        }
-        return canonical_gradients(native, case, self.table)
+    def _native(self, function: Any, case: Case, gradients: dict[int, jax.Array]) -> dict[str, jax.Array]:
+        """The gradients of a module's variables by native name; zeros for a variable that is no parameter of the module."""
+        variables = self._variables(function, case).items()
+        return {name: gradients.get(id(variable), jnp.zeros_like(variable.get_value())) for name, variable in variables}
 
-    def _tensors(self, function: Any, case: Case) -> Tensors:
-        def gradients(call: Call, output: jax.Array, cotangent: np.ndarray) -> dict[str, dict[Any, np.ndarray]]:
+    @contextlib.contextmanager
+    def _tensors(self, function: Any, case: Case, force: Force | None) -> Iterator[Tensors]:
+        def gradients(call: Call, output: jax.Array, cotangent: np.ndarray) -> Named:
             def again(module: Any, leaves: dict[int, jax.Array]) -> Any:
                 new = {id(call.leaves[index]): leaf for index, leaf in leaves.items()}
                 args, kwargs = matching.mapped((call.args, call.kwargs), lambda value: new.get(id(value), value))
@@ -111,30 +88,15 @@ class Adapter:
 
             leaves = {index: leaf for index, leaf in call.leaves.items() if _is_floating(leaf)}
             found, variables = _pulled(call.module, again, leaves, weights.from_numpy(cotangent))
-            numbers = {index: weights.to_numpy(gradient) for index, gradient in found.items()}
-            return {"inputs": numbers, "parameters": self._canonical(function, case, variables)}
+            return self._named(found, self._native(function, case, variables), case)
 
-        return Tensors(
+        yield Tensors(
             is_tensor=lambda value: isinstance(value, jax.Array),
             to_numpy=weights.to_numpy,
             like=lambda array, tensor: weights.from_numpy(array, tensor.sharding).astype(tensor.dtype),
             leaf=lambda tensor: tensor,
             gradients=gradients,
         )
-
-    def _built(self, case: Case, device: jax.Device) -> tuple[Any, dict[str, Any]]:
-        """The component with its parameters, in evaluation mode, and the arguments of its call."""
-        function = self.components[case.component](case.config, jnp.dtype(case.dtype))
-        if isinstance(module := matching.owner(function), nnx.Module):
-            if case.parameters:
-                weights.load(module, case.parameters, case.config, matching.whole(case).component, self.table)
-            module.eval()
-        inputs = {
-            name: weights.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()
-        }
-        nested = canonical.nest(inputs)
-        matching.refuse_keep(function, nested)
-        return function, nested
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -180,24 +142,3 @@ def _pulled(
 
 def _is_floating(value: Any) -> bool:
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)
-
-
-@contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """What the port compiles runs eagerly: values are not traced, and `nnx.jit` does not hand clones to the modules that it wraps."""
-
-    def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapped.__wrapped__(*args, **kwargs)
-
-    with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
-        yield
-
-
-@contextlib.contextmanager
-def _unsupported() -> Iterator[None]:
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if not str(error).startswith("UNIMPLEMENTED"):
-            raise
-        raise Unsupported(str(error).partition("\n")[0]) from error

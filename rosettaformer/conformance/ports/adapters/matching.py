@@ -1,6 +1,5 @@
 """Which part of a model is which of the reference: submodules by path, a module's inputs by shape."""
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,31 +10,11 @@ import numpy as np
 
 from ...case import Case
 from ...reference import trace
-from ...reference.components import model_of
 from ..port import NotCovered
 
-__all__ = [
-    "Rows",
-    "assign",
-    "compiles_itself",
-    "leaves",
-    "mapped",
-    "of_other",
-    "own_paths",
-    "owner",
-    "refuse_keep",
-    "submodules",
-    "transposed",
-    "walk",
-    "whole",
-]
+__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_keep", "submodules", "transposed", "walk"]
 
 Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
-
-
-def own_paths(port: Any) -> Rows:
-    """How a port's file says that the paths of its modules differ: its `module_paths`; files of suite versions up to 3 call them `taps`."""
-    return getattr(port, "module_paths", getattr(port, "taps", ()))
 
 
 def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:
@@ -144,11 +123,6 @@ def compiles_itself(function: Callable[..., Any]) -> bool:
         return "compiled" in inspect.signature(function).parameters
     except ValueError:  # what is written in C may have none
         return False
-
-
-def whole(case: Case) -> Case:
-    """The case as one of the component that its parameters are declared for."""
-    return dataclasses.replace(case, component=model_of(case.component))
 
 
 def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:

@@ -8,14 +8,11 @@ from unittest import mock
 
 import numpy as np
 
-from reference_numpy import layout, parameters
-
-from ...case import Case
+from ..messages import Force
 from ..port import NotCovered, Unsupported
-from ..questions import Force
 from . import matching
 
-__all__ = ["Call", "Force", "Recorder", "Tensors", "canonical_gradients", "intercepted", "native_variables"]
+__all__ = ["Call", "Force", "Recorder", "Tensors", "intercepted"]
 
 
 @dataclass(frozen=True)
@@ -167,16 +164,3 @@ def intercepted(recorder: Recorder) -> Iterator[None]:
         for kind in dict.fromkeys(type(module) for module in recorder.modules):
             stack.enter_context(mock.patch.object(kind, "__call__", recorder.watched(kind.__call__)))
         yield
-
-
-def native_variables(root: Any, case: Case, table: layout.Table) -> dict[str, Any]:
-    """What the table names in the model, by native name."""
-    if not case.parameters:
-        return {}
-    names = parameters.axes(case.config, case.component).items()
-    return {native: matching.walk(root, native) for native, _ in (layout.native(name, letters, table) for name, letters in names)}
-
-
-def canonical_gradients(native: Mapping[str, np.ndarray], case: Case, table: layout.Table) -> dict[str, np.ndarray]:
-    """Gradients by native name, zeros where nothing depends on a parameter, under canonical names and in canonical layouts."""
-    return layout.from_native(native, table, case.config, case.component) if case.parameters else {}

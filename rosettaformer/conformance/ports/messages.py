@@ -1,18 +1,25 @@
-"""What a port's process may answer: of each method of `Port` the kinds, and what belongs to them."""
+"""What passes between the judge and a port's process: questions as plain data, and what may answer them.
 
+A question is the name of a method of `Port` and its arguments; the answer is a pair of its kind and what belongs to it.
+"""
+
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
+
 from ...processes import Answer
-from ..case import DTYPES
+from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS
 
-__all__ = ["START", "problem"]
+__all__ = ["START", "Force", "asked", "plain", "problem"]
 
 START = "start"  # the method to which the greeting is the answer
-REASONS = ("error", "not covered", "unsupported")  # kinds that belong to every answer but the greeting, with a text
+OTHERS = ("error", "not covered", "unsupported")  # the kinds that are a reason, with a text, of any method but these
+REASONS = {START: ("missing", "error"), "answer": (*OTHERS, "differs")}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
@@ -26,30 +33,52 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
 NEEDED = ("modes", "config", "dtypes", "components")
 
 
+class Force(NamedTuple):
+    """One component, by its canonical path, that is given these inputs instead of its own.
+
+    cotangent: where it is given, the gradient of the sum of cotangent * output is asked for, too.
+    """
+
+    path: str
+    inputs: list[np.ndarray]
+    cotangent: np.ndarray | None = None
+
+
+def plain(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples."""
+    return [_plain(argument) for argument in arguments]
+
+
+def asked(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments that were sent as `plain` gives them."""
+    return [_asked(argument) for argument in arguments]
+
+
+def _plain(argument: Any) -> Any:
+    if isinstance(argument, Case):
+        fields = {field.name: getattr(argument, field.name) for field in dataclasses.fields(argument)}
+        return fields | {"config": argument.config.to_dict()}
+    return argument and [None if force is None else tuple(force) for force in argument]
+
+
+def _asked(argument: Any) -> Any:
+    if isinstance(argument, Mapping):
+        return Case(**{**argument, "config": TransformerConfig.from_dict(argument["config"])})
+    return argument and [None if force is None else Force(*force) for force in argument]
+
+
 def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
     """Why this is no answer to the question; nothing where it is one."""
     kind, value = answer
     if kind in ("crash", "hang"):
         return ""
-    if method == START:
-        return _greeting(kind, value)
-    if kind in (*REASONS, *(["differs"] if method == "answer" else [])):
+    if kind in REASONS.get(method, OTHERS):
         return "" if type(value) is str else f"{kind} without a reason"
-    if kind != "outputs":
+    if kind != ("ready" if method == START else "outputs"):
         return f"the kind {kind}"
     if method == "answer":
         return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"
-    if method == "trace":
-        return _trace(arguments[1], value)
-    return _about(value)
-
-
-def _greeting(kind: str, value: Any) -> str:
-    if kind == "ready":
-        return _about(value)
-    if kind not in ("missing", "error"):
-        return f"the kind {kind}"
-    return "" if type(value) is str else f"{kind} without a reason"
+    return _trace(arguments[1], value) if method == "trace" else _about(value)
 
 
 def _about(value: Any) -> str:

@@ -1,0 +1,175 @@
+"""What the adapters do alike: how a case is run on a port's component, and how its parts are traced."""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import layout, parameters
+
+from ...case import Case
+from ...reference.components import forward_of, model_of
+from ..messages import Force
+from ..port import Unsupported
+from . import matching
+from .tracing import Recorder, Tensors, intercepted
+
+__all__ = ["Base", "Named"]
+
+Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index, `parameters` by canonical name
+
+
+class Base(abc.ABC):
+    """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and where they
+    differ from those of our own port `weights` (the table), `compiled`, `modes` and `module_paths` (the modules' other names).
+
+    own: the weights of our own port. kinds: what a module is. no_graph: components that run as they are in every mode. no_kernel: the
+    errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their words, of which the group is
+    the operation.
+    """
+
+    own: ModuleType
+    kinds: tuple[type, ...]
+    modes: tuple[str, ...] = ("eager",)
+    no_graph: tuple[str, ...] = ()
+    no_kernel: tuple[tuple[type[Exception], ...], tuple[str, ...]]
+
+    def __init__(self, port: Any) -> None:
+        self.port = port
+        self.table: layout.Table = getattr(port, "weights", self.own.TABLE)
+        self.modes = getattr(port, "modes", self.modes)
+
+    def run(self, case: Case) -> Any:
+        """The outputs for the case, as NumPy in the dtype that the port returned; of a gradient those that the framework takes.
+
+        Raises ValueError where the device or the mode is missing or the parameters do not fit, Unsupported where the framework has no
+        kernel, NotCovered where a keep mask is given to what takes none.
+        """
+        mode = case.mode or self.modes[0]
+        if mode not in self.modes:
+            raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
+        case = dataclasses.replace(case, mode=mode)
+        with self._settings(case), self._unsupported():
+            if forward := forward_of(case.component):
+                found = self._gradients(dataclasses.replace(case, component=forward))
+                return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
+            return self._outputs(case)
+
+    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+        """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
+
+        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
+        """
+        with self._settings(case), self._unsupported(), self._eagerly():
+            function, inputs = self._built(case)
+            module = matching.owner(function)
+            paths = getattr(self.port, "module_paths", getattr(self.port, "taps", ()))  # their name in files of suite versions up to 3
+            modules = matching.submodules(module, case, paths, self.kinds)
+            results = []
+            for force in forces:
+                with self._tensors(function, case, force) as tensors:
+                    recorder = Recorder(modules, tensors, force)
+                    with self._watched(recorder):
+                        results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
+            return results
+
+    def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
+        """The component with its parameters, and the arguments of its call."""
+        function, inputs = self.port.components[case.component](case.config, self._dtype(case.dtype)), self._inputs(case)
+        self._prepare(function, inputs, case)
+        return function, inputs
+
+    def _inputs(self, case: Case) -> dict[str, Any]:
+        device = self._device(case.device)
+        return parameters.nest(
+            {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()}
+        )
+
+    def _load(self, module: Any, case: Case) -> None:
+        if case.parameters:
+            self.own.load(module, case.parameters, case.config, model_of(case.component), self.table)
+
+    def _outputs(self, case: Case) -> Any:
+        function, inputs = self._built(case)
+        return self._to_numpy(self._in_mode(function, case)(**inputs))
+
+    def _in_mode(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+        """The function as the case's mode runs it."""
+        if matching.compiles_itself(function):
+            return functools.partial(function, compiled=case.mode == "compiled")
+        return self._graph(function) if case.mode == "compiled" and case.component not in self.no_graph else function
+
+    def _variables(self, function: Any, case: Case) -> dict[str, Any]:
+        """What the table names in the component's module, by native name."""
+        if not case.parameters:
+            return {}
+        names = parameters.axes(case.config, model_of(case.component)).items()
+        root = matching.owner(function)
+        return {native: matching.walk(root, native) for native, _ in (layout.native(name, letters, self.table) for name, letters in names)}
+
+    def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
+        """Gradients as arrays, those of parameters from native names and layouts to canonical ones."""
+        arrays = {name: self.own.to_numpy(gradient) for name, gradient in native.items()}
+        canonical = layout.from_native(arrays, self.table, case.config, model_of(case.component)) if case.parameters else {}
+        return {"inputs": {name: self.own.to_numpy(gradient) for name, gradient in inputs.items()}, "parameters": canonical}
+
+    @contextlib.contextmanager
+    def _unsupported(self) -> Iterator[None]:
+        errors, patterns = self.no_kernel
+        try:
+            yield
+        except errors as error:
+            for pattern in patterns:
+                if found := re.search(pattern, str(error)):
+                    raise Unsupported(found[1]) from error
+            raise
+
+    def _watched(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+        return intercepted(recorder)
+
+    def _eagerly(self) -> contextlib.AbstractContextManager[Any]:
+        """What the port compiles runs eagerly, so that what passes through the modules has values."""
+        return contextlib.nullcontext()
+
+    @staticmethod
+    @abc.abstractmethod
+    def describe() -> dict[str, Any]:
+        """Versions, devices and the precision of float32 products, for `doctor`."""
+
+    @abc.abstractmethod
+    def _dtype(self, name: str) -> Any:
+        """The framework's dtype of that name."""
+
+    @abc.abstractmethod
+    def _device(self, name: str) -> Any:
+        """The framework's device: cpu, cuda, or cuda-tf32, whose float32 products are TF32. Raises ValueError where there is none."""
+
+    @abc.abstractmethod
+    def _settings(self, case: Case) -> contextlib.AbstractContextManager[Any]:
+        """The case's device, and its precision of float32 products. Raises ValueError where there is no such device."""
+
+    @abc.abstractmethod
+    def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
+        """Puts what was built into evaluation mode and loads its parameters; refuses keep masks that it does not take."""
+
+    @abc.abstractmethod
+    def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled."""
+
+    @abc.abstractmethod
+    def _to_numpy(self, outputs: Any) -> Any:
+        """The outputs with arrays for tensors."""
+
+    @abc.abstractmethod
+    def _gradients(self, case: Case) -> Named:
+        """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters."""
+
+    @abc.abstractmethod
+    def _tensors(self, function: Any, case: Case, force: Force | None) -> contextlib.AbstractContextManager[Tensors]:
+        """What the record of a run needs of the framework, while it lasts."""
