@@ -30,7 +30,7 @@ COMMANDS = {
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
-MISTAKE, MISSING, INTERRUPTED, GONE = 2, 3, 130, 141
+MISTAKE, INTERRUPTED, GONE = 2, 130, 141
 LONGEST = 10_000  # characters of a message
 
 

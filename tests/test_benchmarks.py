@@ -70,7 +70,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[row
 
 
 def _row(output: Any, name: str = "a row", **about: Any) -> rows.Row:
-    return rows.Row("jax", name, lambda: lambda: output, **about)
+    return rows.Row("jax", name, start=lambda: lambda: output, **about)
 
 
 def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
@@ -116,7 +116,7 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
     logits = reference.expected
     near = logits + 0.5 * answers.BOUNDS["float32"] * np.abs(logits).max()
     away = logits + 2 * answers.BOUNDS["float32"] * np.abs(logits).max()
-    failing = rows.Row("jax", "failing", lambda: fail)
+    failing = rows.Row("jax", "failing", start=lambda: fail)
     given = [_row(near, "right"), _row(away, "wrong"), _row(logits * np.nan, "nan"), _row(logits[1:], "short"), failing]
     right, wrong, nan, short, failed = measured(FORWARD, *given, reference=reference, rounds=3)
     assert (right.status, len(right.samples_ms)) == ("timed", 3)
@@ -259,7 +259,7 @@ def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) ->
         return lambda: None
 
     reference = answers.Reference(problem.make(FORWARD))
-    given = [_row(reference.expected, "impl_jax"), rows.Row("jax", "other", start)]
+    given = [_row(reference.expected, "impl_jax"), rows.Row("jax", "other", start=start)]
     [result] = measured(FORWARD, *given, reference=reference, rounds=1, only=("impl",))
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 

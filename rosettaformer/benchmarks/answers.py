@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from reference_numpy.training import Trainer
 from .problem import Problem
 from .workloads import START
 
-__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "bound_of"]
+__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "bound_of", "forward"]
 
 Arrays = Mapping[str, np.ndarray]
 # precision -> the largest difference from the reference, in units of the reference's largest logit. Rounding alone stays ten times below;
@@ -29,6 +30,13 @@ CHECKED = 2  # training steps whose losses are compared: the second shows the gr
 def bound_of(kind: str, precision: str) -> float:
     """The largest difference of a row that is timed."""
     return {"training": LOSS_BOUNDS, "beam": dict.fromkeys(BOUNDS, SCORE_BOUND)}.get(kind, BOUNDS)[precision]
+
+
+def forward(nested: Mapping[str, Any], problem: Problem) -> np.ndarray:
+    """The reference's logits, or the encoder's output, by nested parameters."""
+    if problem.task.kind == "encoder":
+        return reference.encode(nested, problem.config, problem.source)
+    return reference.transformer(nested, problem.config, problem.source, problem.target)
 
 
 class Reference:
@@ -64,9 +72,7 @@ class Reference:
         if problem.task.kind == "training":
             trainer = Trainer(problem.checked.config, problem.checked.recipe, _wide(problem.tensors))
             return np.array([trainer.train_step(problem.source, problem.sequence) for _ in range(CHECKED)])
-        if problem.task.kind == "encoder":
-            return reference.encode(self._nested, problem.config, problem.source)
-        return reference.transformer(self._nested, problem.config, problem.source, problem.target)
+        return forward(self._nested, problem)
 
     @functools.cached_property
     def _found(self) -> np.ndarray:

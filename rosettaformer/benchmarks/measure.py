@@ -4,6 +4,8 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from .answers import Reference, bound_of
 from .peer_process import PeerProcess, Settings, failure, modules, started
@@ -21,52 +23,64 @@ def run(task: Task, reference: Reference, settings: Settings) -> tuple[list[Resu
     Raises ValueError where a framework has not the device.
     """
     with started(settings, [(name, module) for name in settings.frameworks for module in modules(name, task)]) as processes:
-        results, asked = [], []
-        for process in processes:
-            found, indices = _rows(process, task, settings)
-            results += found
-            asked += [(process, index, result) for index, result in indices]
-        for process, index, result in asked:
-            settings.progress(f"{task.name}: checking {result.name}")
-            _check(process, index, result, reference)
-        good = [(process, index, result) for process, index, result in asked if result.status == "timed"]
+        rows = [row for process in processes for row in _rows(process, task, settings)]
+        for row in rows:
+            if row.result.status == "timed":
+                settings.progress(f"{task.name}: checking {row.result.name}")
+                _check(row, reference)
+        good = [row for row in rows if row.result.status == "timed"]
         _time(task, good, settings)
         if task.memory == "beside":
-            for process, index, result in good:
-                result.memory_mib = process.answer("memory", index)
+            for row in good:
+                row.result.memory_mib = row.process.answer("memory", row.index)
     if task.memory == "alone":
-        for process, index, result in good:
-            settings.progress(f"{task.name}: memory of {result.name}")
-            result.memory_mib = _memory(process, index, task, settings)
+        for row in good:
+            settings.progress(f"{task.name}: memory of {row.result.name}")
+            row.result.memory_mib = _memory(row, task, settings)
+    results = [row.result for row in rows]
     compare(results)
     return results, {process.framework: process.described for process in processes if process.described and not process.second}
 
 
-def _rows(process: PeerProcess, task: Task, settings: Settings) -> tuple[list[Result], list[tuple[int, Result]]]:
-    """The process's results, and those of rows that can be run, with their number."""
+@dataclass(frozen=True)
+class _Row:
+    """One of a process's rows, by its number there; or what a whole process came to, which is never asked."""
+
+    process: PeerProcess
+    result: Result
+    index: int = -1
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """The answer; None where there is none, for a reason that the result then has."""
+        kind, answer = self.process.ask(method, self.index, *arguments)
+        if kind == "answer":
+            return answer
+        failure(self.result, kind, answer)
+        return None
+
+
+def _rows(process: PeerProcess, task: Task, settings: Settings) -> list[_Row]:
+    """The process's rows that are asked for."""
     if process.failed:
-        return ([] if process.failed.status == "missing" and process.second else [process.failed]), []
+        return [] if process.failed.status == "missing" and process.second else [_Row(process, process.failed)]
     kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
     if kind == "refused":
         raise ValueError(answer)
     if kind != "answer":
-        return [failure(Result(process.framework, task=task.name), kind, answer)], []
-    chosen = [
-        (index, Result(task=task.name, **row))
-        for index, row in enumerate(answer)
-        if not settings.only or any(part in row["name"] for part in settings.only)
+        return [_Row(process, failure(Result(process.framework, task=task.name), kind, answer))]
+    return [
+        _Row(process, Result(task=task.name, **about), index)
+        for index, about in enumerate(answer)
+        if not settings.only or any(part in about["name"] for part in settings.only)
     ]
-    return [result for _, result in chosen], chosen
 
 
-def _check(process: PeerProcess, index: int, result: Result, reference: Reference) -> None:
+def _check(row: _Row, reference: Reference) -> None:
     """The first call, which compiles, and how far its output is from the reference."""
-    kind, answer = process.ask("check", index)
-    if kind != "answer":
-        failure(result, kind, answer)
+    result, answer = row.result, row.ask("check")
+    if answer is None:
         return
-    seconds, output = answer
-    result.compile_s = seconds
+    result.compile_s, output = answer
     if not output:
         return
     task = reference.problem.task
@@ -88,29 +102,21 @@ def _unit(task: Task) -> str:
     return {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
 
 
-def _time(task: Task, rows: Sequence[tuple[PeerProcess, int, Result]], settings: Settings) -> None:
+def _time(task: Task, rows: Sequence[_Row], settings: Settings) -> None:
     """One round after another, in each of them every row once."""
-    for process, index, result in rows:
-        settings.progress(f"{task.name}: warming up {result.name}")
-        kind, answer = process.ask("calls", index)
-        if kind == "answer":
-            result.calls = answer
-        else:
-            failure(result, kind, answer)
+    for row in rows:
+        settings.progress(f"{task.name}: warming up {row.result.name}")
+        row.result.calls = row.ask("calls") or 1
     for number in range(settings.rounds):
         settings.progress(f"{task.name}: round {number + 1} of {settings.rounds}")
-        for process, index, result in rows:
-            if result.status != "timed":
-                continue
-            time.sleep(PAUSE)
-            kind, answer = process.ask("time", index, result.calls)
-            if kind == "answer":
-                result.samples_ms.append(1e3 * answer)
-            else:
-                failure(result, kind, answer)
-    for _, _, result in rows:
-        if result.status == "timed":
-            _summarise(result)
+        for row in rows:
+            if row.result.status == "timed":
+                time.sleep(PAUSE)
+                if (seconds := row.ask("time", row.result.calls)) is not None:
+                    row.result.samples_ms.append(1e3 * seconds)
+    for row in rows:
+        if row.result.status == "timed":
+            _summarise(row.result)
 
 
 def _summarise(result: Result) -> None:
@@ -122,31 +128,29 @@ def _summarise(result: Result) -> None:
     result.compile_s = max(0.0, result.compile_s - result.median_ms / 1e3) if compiles else None  # type: ignore[operator]
 
 
-def _memory(process: PeerProcess, index: int, task: Task, settings: Settings) -> float | None:
+def _memory(row: _Row, task: Task, settings: Settings) -> float | None:
     """Measured in a process that builds this row alone."""
-    with started(settings, [(process.framework, process.module)]) as [alone]:
+    with started(settings, [(row.process.framework, row.process.module)]) as [alone]:
         if alone.failed or alone.ask("rows", dataclasses.asdict(task), settings.device)[0] != "answer":
             return None
-        return alone.answer("memory", index)
+        return alone.answer("memory", row.index)
 
 
 def compare(results: Sequence[Result]) -> None:
     """Ratios of medians, within one precision: to the framework's best peer and to the best of all. A peer that is not compared with the
     reference is a measure only where a framework has no other. NumPy has no peers, and is held to the best of all."""
-    for result in results:
-        if result.median_ms is None or result.ceiling:
+    timed = [result for result in results if result.median_ms is not None]
+    for result in timed:
+        if result.ceiling:
             continue
-        peers = [peer for peer in results if peer.peer and peer.median_ms is not None and peer.precision == result.precision]
-        own = [peer for peer in peers if peer.framework == result.framework]
-        result.ratio, result.ratio_to_best = _ratio(result, own), _ratio(result, peers)
-        ceilings = [
-            row.median_ms
-            for row in results
-            if row.ceiling and row.median_ms is not None and (row.framework, row.precision) == (result.framework, result.precision)
-        ]
-        result.share = min(ceilings) / result.median_ms if ceilings else None
+        alike = [row for row in timed if row.precision == result.precision]
+        own = [row for row in alike if row.framework == result.framework]
+        result.ratio, result.ratio_to_best = _ratio(result, own), _ratio(result, alike)
+        ceilings = [row.median_ms for row in own if row.ceiling]
+        result.share = min(ceilings) / result.median_ms if ceilings else None  # type: ignore[operator, type-var]
 
 
-def _ratio(result: Result, peers: Sequence[Result]) -> float | None:
+def _ratio(result: Result, rows: Sequence[Result]) -> float | None:
+    peers = [row for row in rows if row.peer]
     peers = [peer for peer in peers if peer.comparable] or peers
     return result.median_ms / min(peer.median_ms for peer in peers) if peers else None  # type: ignore[operator, type-var]

@@ -62,7 +62,7 @@ class PeerProcess:
 
 
 def modules(framework: str, task: Task) -> tuple[str, ...]:
-    """The processes that have rows of the task."""
+    """The processes that have rows of the task: NumPy's searches are written to be read."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
     return PROCESSES[framework] if task.decodes and task.peers else PROCESSES[framework][:1]

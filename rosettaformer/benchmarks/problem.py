@@ -1,7 +1,9 @@
 """What every framework computes: one model, one batch, and how the answers are chosen."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from reference_numpy.strategy import Strategy
 
 from .workloads import END, PADDING, START, Task, config_of
 
-__all__ = ["Problem", "make", "products"]
+__all__ = ["Problem", "make", "products", "renamed"]
 
 NEVER = -30.0  # the logit's bias of a token that is no part of an answer: so no peer needs an option that bars it
 QUIET = 0.3  # of what a layer of the decoder adds
@@ -30,6 +32,11 @@ class Problem:
     source: np.ndarray
     target: np.ndarray
     recipe: Recipe = PAPER
+
+    @property
+    def inputs(self) -> tuple[np.ndarray, ...]:
+        """What a pass is given: that of the encoder alone has no target."""
+        return (self.source,) if self.task.kind == "encoder" else (self.source, self.target)
 
     @property
     def sequence(self) -> np.ndarray:
@@ -78,6 +85,16 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
     for name, tensor in tensors.items():
         if name.startswith("decoder.") and name.endswith("output.kernel"):
             tensor *= QUIET
+
+
+def renamed(tensors: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
+    """The tensors under names in which each of these parts is another, replaced in this order."""
+    result = {}
+    for name, tensor in tensors.items():
+        for part, other in parts.items():
+            name = name.replace(part, other)
+        result[name] = tensor
+    return result
 
 
 def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

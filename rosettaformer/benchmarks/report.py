@@ -1,19 +1,27 @@
-"""Tables, in a terminal, as Markdown and as JSON."""
+"""Tables and where their numbers were taken, in a terminal, as Markdown and as JSON."""
 
 import dataclasses
+import importlib.metadata
+import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..processes import cores
 from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
 from .rows import Result
 from .workloads import Series, Task
 
-__all__ = ["Report", "markdown", "merged", "render", "to_dict"]
+__all__ = ["Report", "environment", "markdown", "merged", "render", "to_dict"]
+
+PACKAGES = (
+    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,33 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(result) for result in results]
+
+
+def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
+    """Where numbers were taken. described: threads or device by framework."""
+    return {
+        "CPU": _cpu(),
+        "cores": f"{cores()}, of which each row had {threads}",
+        "system": platform.platform(),
+        **{name: text for name, text in described.items() if text},
+        "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
+    }
+
+
+def _cpu() -> str:
+    """The processor's name: Linux writes it into /proc, where `platform` does not look."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _versions() -> Iterable[str]:
+    for package in PACKAGES:
+        try:
+            yield f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
 
 
 Section = tuple[str, list[str], list[tuple[list[str], bool]], str, list[str]]

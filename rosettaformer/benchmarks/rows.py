@@ -9,40 +9,45 @@ import numpy as np
 from . import answers
 from .problem import Problem
 
-__all__ = ["Call", "Result", "Row", "Step", "best_answers", "training_row"]
+__all__ = ["About", "Call", "Result", "Row", "Step", "named", "training_row"]
 
 Call = Callable[[], Any]  # returns when its result is there, and is what is timed
 Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
 
 
-def best_answers(found: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """What a search found, by the names that are compared: of the hypotheses of a beam search the best."""
+def named(result: Any) -> Mapping[str, np.ndarray]:
+    """What a call returned, by the names that are compared: "output", or those of the searches, of a beam search the best hypothesis's."""
+    if not isinstance(result, Mapping):
+        return {"output": np.asarray(result, np.float32)}
+    found = {name: np.asarray(tensor) for name, tensor in result.items()}
     if "token_bwn" in found:
         return {"token_bn": found["token_bwn"][:, 0], "score_b": found["score_bw"][:, 0]}
     return found
 
 
-def _output(result: Any) -> Mapping[str, np.ndarray]:
-    return {"output": np.asarray(result)}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One implementation of a task. start: builds the model, where the row is run at all, and returns the call that is timed.
-
-    Compared with the reference is what `read` makes of the call's result: arrays by name, "output" or those of the searches. Of a training
-    step, which is random, it is what `check` returns: the losses of the first steps of the problem's `checked`.
-    """
+@dataclass
+class About:
+    """What a row is."""
 
     framework: str
-    name: str
-    start: Callable[[], Call]
-    read: Callable[[Any], Mapping[str, np.ndarray]] = _output
+    name: str = ""
     precision: str = "float32"
     peer: bool = False
     compiles: bool = False
     comparable: bool = True  # otherwise another architecture of the same sizes: timed, not compared
     ceiling: bool = False  # the matrix products alone
+
+
+@dataclass
+class Row(About):
+    """One implementation of a task. start: builds the model, where the row is run at all, and returns the call that is timed.
+
+    Compared with the reference is what `read` makes of the call's result: arrays by name, as `named` names them. Of a training
+    step, which is random, it is what `check` returns: the losses of the first steps of the problem's `checked`.
+    """
+
+    start: Callable[[], Call] = field(kw_only=True)
+    read: Callable[[Any], Mapping[str, np.ndarray]] = named
     check: Callable[[], np.ndarray] | None = None
 
 
@@ -60,20 +65,13 @@ def training_row(framework: str, name: str, start: Callable[[Problem], Step], pr
         checked = start(problem.checked)
         return np.array([float(checked()) for _ in range(answers.CHECKED)])
 
-    return Row(framework, name, begin, check=check, **about)
+    return Row(framework, name, start=begin, check=check, **about)
 
 
 @dataclass
-class Result:
+class Result(About):
     """What became of a row. status: timed; wrong (not the reference's answer); error (an exception); missing (not installed)."""
 
-    framework: str
-    name: str = ""
-    precision: str = "float32"
-    peer: bool = False
-    compiles: bool = False
-    comparable: bool = True
-    ceiling: bool = False
     task: str = ""
     status: str = "timed"
     message: str = ""

@@ -5,6 +5,7 @@ MODULE is a module of `peers`.
 """
 
 import ctypes
+import dataclasses
 import gc
 import importlib
 import os
@@ -21,7 +22,7 @@ from ..conformance.ports.port import PORTS, unavailable
 from ..extras import install
 from ..processes import Answer, message, serve_methods, words
 from . import problem
-from .rows import Call, Row
+from .rows import About, Call, Row
 from .workloads import Task
 
 __all__ = ["Server", "reply"]
@@ -49,8 +50,7 @@ class Server:
     def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
         """Of each row of the task, given by its fields, what a result says of it; none is built."""
         self._rows = self._module.rows(problem.make(Task(**task)), device)
-        names = ("framework", "name", "precision", "peer", "compiles", "comparable", "ceiling")
-        return [{name: getattr(row, name) for name in names} for row in self._rows]
+        return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in self._rows]
 
     def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
         """The seconds of the first call, which compiles, and what is compared with the reference."""

@@ -8,6 +8,8 @@ from reference_numpy import TransformerConfig, preset
 __all__ = ["PADDING", "SCALING", "WORKLOADS", "Series", "Task", "config_of", "tiny"]
 
 PADDING, START, END = 0, 1, 2  # token ids
+# size -> model width, heads, layers of each stack, hidden width, vocabulary
+SIZES = {"base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101)}
 PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 
 
@@ -45,7 +47,9 @@ class Task:
             "greedy": f"Greedy search, {self.length} source tokens, {self.new_tokens} new ones",
             "beam": f"Beam search, {self.beams} beams, {self.length} source tokens, {self.new_tokens} new ones",
         }[self.kind]
-        return f"{self.name}: {what}, batch {self.batch}, {SIZES[self.size]}" + (", a fifth padded" if self.padded else "")
+        width, heads, layers, hidden, vocabulary = SIZES[self.size]
+        sizes = f"d {width}, {heads} heads, {layers}+{layers} layers, f {hidden}, v {vocabulary}"
+        return f"{self.name}: {what}, batch {self.batch}, {sizes}" + (", a fifth padded" if self.padded else "")
 
     def precisions_on(self, device: str) -> tuple[str, ...]:
         """tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
@@ -65,12 +69,6 @@ class Series:
         return {"length": task.length, "batch": task.batch, "new tokens": task.new_tokens}[self.axis]
 
 
-SIZES = {
-    "base": "d 512, 8 heads, 6+6 layers, f 2048, v 8192",
-    "small": "d 128, 4 heads, 2+2 layers, f 512, v 1000",
-    "tiny": "d 32, 4 heads, 1+1 layers, f 64, v 101",
-}
-VOCABULARIES = {"base": 8192, "small": 1000, "tiny": 101}
 BOTH = ("float32", "bfloat16")
 WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W1": (Task("W1", "forward", 16, 64, others=True, ceiling=True),),
@@ -104,15 +102,10 @@ def tiny(task: Task) -> Task:
 
 def config_of(task: Task) -> TransformerConfig:
     """The sizes, with the choices that the task's peers can express: `torch.nn.Transformer`, or where it decodes Marian."""
-    base = preset(
-        "paper_base", source_vocabulary=VOCABULARIES[task.size], target_vocabulary=VOCABULARIES[task.size],
+    width, heads, layers, hidden, vocabulary = SIZES[task.size]
+    config = preset(
+        "paper_base", source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=heads,
+        key_size=width // heads, value_size=width // heads, feed_forward_width=hidden, encoder_layers=layers, decoder_layers=layers,
         attention_bias=True, output_bias=True, epsilon=1e-5, padding_id=PADDING,
     )  # fmt: skip
-    if task.size != "base":
-        width, heads, hidden, layers = {"small": (128, 4, 512, 2), "tiny": (32, 4, 64, 1)}[task.size]
-        head = width // heads
-        base = base.replace(
-            model_width=width, heads=heads, key_value_heads=heads, key_size=head, value_size=head, feed_forward_width=hidden,
-            encoder_layers=layers, decoder_layers=layers,
-        )  # fmt: skip
-    return base if task.decodes else base.replace(share_embeddings=False, tie_logits=False, final_norm=True)
+    return config if task.decodes else config.replace(share_embeddings=False, tie_logits=False, final_norm=True)

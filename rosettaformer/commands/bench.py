@@ -13,7 +13,6 @@ from reference_numpy.suggestions import known
 from ..atomic import replacing
 from ..benchmarks import measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
-from ..benchmarks.environment import environment
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
@@ -82,22 +81,17 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
 
     def found() -> report.Report:
         command = shlex.join(["rosettaformer", *sys.argv[1:]])
-        return report.Report(command, settings.rounds, environment(settings.threads, described), tables, series)
+        return report.Report(command, settings.rounds, report.environment(settings.threads, described), tables, series)
 
-    for task in (tiny(task) if small else task for name in workloads for task in WORKLOADS[name]):
+    sized = tiny if small else lambda task: task
+    for task in (sized(task) for name in workloads for task in WORKLOADS[name]):
         tables.append((task, run(task)))
         yield found()
     for kind in SCALING if scaling else ():
         series.append((kind, []))
-        for value, task in _points(kind, small):
-            series[-1][1].append((value, run(task)))
+        for task in map(sized, kind.tasks[:2] if small else kind.tasks):
+            series[-1][1].append((kind.value(task), run(task)))
             yield found()
-
-
-def _points(series: Series, small: bool) -> Iterator[tuple[int, Task]]:
-    for task in series.tasks[:2] if small else series.tasks:
-        task = tiny(task) if small else task
-        yield series.value(task), task
 
 
 def _write(found: report.Report, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
@@ -114,8 +108,8 @@ def _write(found: report.Report, json_file: Path | None, markdown_file: Path | N
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:
     """Raises ValueError before anything is measured."""
-    lists = (("device", [device], tuple(FRAMEWORKS)), ("size", [size], ("base", "tiny")), ("workload", workloads, tuple(WORKLOADS)))
-    for what, given, words in lists:
-        known(what, given, words)
+    known("device", [device], FRAMEWORKS)
+    known("size", [size], ("base", "tiny"))
+    known("workload", workloads, WORKLOADS)
     known(f"framework on {device}", frameworks, FRAMEWORKS[device])
     files.require(paths)

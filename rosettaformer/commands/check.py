@@ -1,5 +1,6 @@
 """`rosettaformer check`."""
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-from ..cli import MISSING, MISTAKE
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
@@ -24,7 +24,7 @@ from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..extras import install
-from .options import listed
+from .options import Missing, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
@@ -98,8 +98,7 @@ def check(
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file and not importable("jinja2"):
-        click.echo(f"Error: --html needs Jinja2: {install('report')}", err=True)
-        sys.exit(MISSING)
+        raise Missing(f"--html needs Jinja2: {install('report')}")
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
@@ -115,10 +114,12 @@ def check(
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
-        rows = _judge(results, cases, selection["dtypes"] or DTYPES)
+        from ..conformance.vectors.golden import judge_results
+
+        rows = judge_results(results, cases, selection["dtypes"] or DTYPES)
     else:
-        asked = named or tuple(PORTS)
-        rows = _run(cases, asked, limit, lambda result: first and _fails(result, entries, min_version), core, quick, **selection)
+        last = functools.partial(_fails, entries, min_version) if first else lambda result: False
+        rows = _run(cases, named or tuple(PORTS), selection, core, quick, limit, last)
     seconds = time.monotonic() - started
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
@@ -126,13 +127,12 @@ def check(
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds)
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == runner.NOT_STARTED]:
-        click.echo(f"Error: {'; '.join(lost)}", err=True)
-        sys.exit(MISTAKE)
+        raise ValueError("; ".join(lost))
     missing = any(result.status == "missing" for result in summary.results)
-    sys.exit(MISSING if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
+    sys.exit(Missing.exit_code if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
-def _fails(result: runner.Result, entries: Sequence[deviations.Deviation], version: int) -> bool:
+def _fails(entries: Sequence[deviations.Deviation], version: int, result: runner.Result) -> bool:
     """Whether a result is a failure that is neither declared nor of a newer case."""
     (accepted,) = deviations.accept_newer([deviations.declare(result, entries)], version)
     return accepted.status in runner.FAILURES
@@ -176,29 +176,15 @@ def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
             raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('s')}")
 
 
-def _judge(directory: Path, cases: list[Case], dtypes: Names) -> list[runner.Result]:
-    from ..conformance.vectors.golden import judge_results
-
-    return judge_results(directory, cases, dtypes)
-
-
 def _run(
-    cases: list[Case],
-    ports: Names,
-    limit: float,
+    cases: list[Case], ports: Names, selection: dict[str, Any], core: bool, quick: bool, limit: float,
     last: Callable[[runner.Result], bool],
-    core: bool,
-    quick: bool,
-    dtypes: Names,
-    devices: Names,
-    modes: Names,
-    full: bool,
-    **selection: Any,
-) -> list[runner.Result]:
+) -> list[runner.Result]:  # fmt: skip
     """Runs the ports, and says how it goes."""
-    dtypes, devices, modes = dtypes or DTYPES, devices or ("cpu",), ("all",) if full else modes or ("",)
+    dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
+    modes = ("all",) if selection["full"] else selection["modes"] or ("",)
     count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices)
-    with Checking(ports, 2 * count if full else count) as checking:
+    with Checking(ports, 2 * count if selection["full"] else count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")
         return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core)

@@ -9,13 +9,12 @@ import click
 from rich.console import Console
 
 from ..atomic import replacing
-from ..cli import MISSING
 from ..conformance import runner
 from ..conformance.cases import all_cases
 from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
-from .options import Choice
+from .options import Choice, Missing
 
 __all__ = ["new_port"]
 
@@ -74,7 +73,7 @@ def _check(port: str) -> int:
         results = runner.run([case for case in all_cases() if case.core], [port], ["float32"])
     if any(result.status == "missing" for result in results):
         click.echo(f"not checked: the framework is missing: {results[0].message}")
-        return MISSING
+        return Missing.exit_code
     summary = Summary([result for result in results if result.status != "not covered"])
     matrix.render(Console(), summary)
     return 0 if summary.conforms else 1

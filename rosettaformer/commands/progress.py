@@ -37,11 +37,6 @@ class Checking:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken so far."""
-        return time.monotonic() - self._started
-
     def say(self, text: str) -> None:
         """Prints a line."""
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -69,6 +64,7 @@ class Checking:
         self._bar.update(self._task, total=self._total)
 
     def _so_far(self) -> str:
-        rest = self.seconds / self._done * (self._total - self._done)
-        text = f"{self._done} of {self._total} cases after {duration(self.seconds)}"
-        return text + (f", about {duration(rest)} left" if self.seconds > EARLY and rest > 0 else "")
+        seconds = time.monotonic() - self._started
+        rest = seconds / self._done * (self._total - self._done)
+        text = f"{self._done} of {self._total} cases after {duration(seconds)}"
+        return text + (f", about {duration(rest)} left" if seconds > EARLY and rest > 0 else "")

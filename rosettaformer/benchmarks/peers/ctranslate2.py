@@ -23,9 +23,7 @@ def describe(device: str) -> str:
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Its searches."""
-    if not (problem.task.decodes and problem.task.peers):
-        return []
-    return [Row("ctranslate2", "CTranslate2 Marian", lambda: _start(problem, device), _read, peer=True)]
+    return [Row("ctranslate2", "CTranslate2 Marian", peer=True, start=lambda: _start(problem, device), read=_read)]
 
 
 def _start(problem: Problem, device: str) -> Call:

@@ -1,7 +1,7 @@
 """The stock layers of Flax Linen: their greedy search with their cache, as in Flax's own translation example."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,13 +12,22 @@ from flax import linen as nn
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.positional_encoding import positional_encoding
 
-from ..problem import Problem
+from ..problem import Problem, renamed
 from ..workloads import PADDING
+from .flax_stock import answer
 
 __all__ = ["greedy"]
 
 Array = jax.Array
-NAMES = {"output": "out", "scale": "scale", "offset": "bias", "table": "embedding"}
+# parts of our names -> Linen's; axes are the same
+NAMES = {
+    "source_embedding.table": "embedding.embedding",
+    "logits.bias": "bias",
+    "coder.layers.": "coder_",
+    "feed_forward.": "",
+    "output": "out",
+    "offset": "bias",
+}
 
 
 class Layer(nn.Module):
@@ -67,10 +76,11 @@ class Model(nn.Module):
         return x + jnp.asarray(positional_encoding(np.arange(length), self.config.model_width, x.dtype))[position]
 
 
-def greedy(problem: Problem) -> Callable[[Array], Array]:
+def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
     """One program: the encoder, then a loop of steps."""
-    model, strategy, batch, count = Model(problem.config), problem.strategy, problem.task.batch, problem.task.new_tokens
-    values = {"params": _parameters(problem)}
+    model, batch, count = Model(problem.config), problem.task.batch, problem.task.new_tokens
+    tensors = {name: jnp.asarray(tensor) for name, tensor in renamed(problem.tensors, NAMES).items()}
+    values = {"params": parameters.nest(tensors)}
     source = jnp.asarray(problem.source)
     memory_mask = jnp.ones((batch, 1, 1, source.shape[1]), bool)
     memory = jnp.zeros((*source.shape, problem.config.model_width))
@@ -81,35 +91,16 @@ def greedy(problem: Problem) -> Callable[[Array], Array]:
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     @jax.jit
-    def search(values: Any, source: Array) -> Array:
+    def search(values: Any, source: Array) -> dict[str, Array]:
         mask = (source != PADDING)[:, None, None, :]
         memory = model.apply(values, source, mask, method=Model.encode)
 
-        def body(index: Array, carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
-            token_b, found_bn, cache = carry
+        def step(token_b: Array, position: Array, cache: Any) -> tuple[Array, Any]:
             logits_btv, changed = model.apply(
-                {**values, "cache": cache}, token_b[:, None], index[None], memory, mask, count, method=Model.step, mutable=["cache"]
+                {**values, "cache": cache}, token_b[:, None], position[None], memory, mask, count, method=Model.step, mutable=["cache"]
             )
-            barred = jnp.where(index < strategy.min_new_tokens, -jnp.inf, 0.0)
-            token_b = jnp.argmax(logits_btv[:, 0].at[:, strategy.end_id].add(barred), axis=-1)
-            return token_b, found_bn.at[:, index].set(token_b), changed["cache"]
+            return logits_btv[:, 0], changed["cache"]
 
-        start = jnp.full(batch, strategy.start_id), jnp.zeros((batch, count), int), empty
-        return jax.lax.fori_loop(0, count, body, start)[1]
+        return answer(problem, step, empty)
 
     return functools.partial(search, values)
-
-
-def _parameters(problem: Problem) -> dict[str, Any]:
-    """Ours, by Linen's names; axes are the same."""
-    tree: Any = parameters.nest(problem.tensors)
-    result = {"embedding": {"embedding": jnp.asarray(tree["source_embedding"]["table"])}, "bias": jnp.asarray(tree["logits"]["bias"])}
-    for stack in ("encoder", "decoder"):
-        for index, layer in tree[stack]["layers"].items():
-            parts = {**layer, **layer["feed_forward"]}
-            result[f"{stack}_{index}"] = _renamed({name: part for name, part in parts.items() if name != "feed_forward"})
-    return result
-
-
-def _renamed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {NAMES.get(name, name): _renamed(value) if isinstance(value, Mapping) else jnp.asarray(value) for name, value in tree.items()}

@@ -1,4 +1,4 @@
-"""The stock layers of Flax NNX, and their greedy search with their cache."""
+"""The stock layers of Flax NNX, their training step as a user writes it and split by hand, and their greedy search with their cache."""
 
 import functools
 from collections.abc import Callable
@@ -7,25 +7,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from flax.typing import Dtype
 
 from impl_jax import weights
+from impl_jax.schedule import noam
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
 from ..problem import Problem
+from ..rows import Step
 from ..workloads import PADDING
 
-__all__ = ["Stock", "build", "greedy", "split_by_hand"]
+__all__ = ["Stock", "answer", "build", "greedy", "split_by_hand", "split_training", "walked_training"]
 
-TABLE: layout.Table = (
-    *layout.renamed(table="embedding", output="out", offset="bias"),
-    ("feed_forward.hidden.kernel", "feed_forward.layers.0.kernel", "d f"),
-    ("feed_forward.hidden.bias", "feed_forward.layers.0.bias", "f"),
-    ("feed_forward.output.kernel", "feed_forward.layers.2.kernel", "f d"),
-    ("feed_forward.output.bias", "feed_forward.layers.2.bias", "d"),
-)
+TABLE = layout.renamed(table="embedding", output="out", offset="bias")
 Array = jax.Array
 
 
@@ -39,7 +36,7 @@ class StockLayer(nnx.Module):
         self.self_attention, self.self_attention_norm = attention(), norm()
         if decoder:
             self.cross_attention, self.cross_attention_norm = attention(), norm()
-        self.feed_forward = nnx.Sequential(nnx.Linear(width, hidden, **kinds), nnx.relu, nnx.Linear(hidden, width, **kinds))
+        self.feed_forward = nnx.Dict(hidden=nnx.Linear(width, hidden, **kinds), out=nnx.Linear(hidden, width, **kinds))
         self.feed_forward_norm = norm()
         self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
 
@@ -49,14 +46,15 @@ class StockLayer(nnx.Module):
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask=mask, decode=step)))
         if self.decoder:
             x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, mask=memory_mask, decode=False)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        hidden = nnx.relu(self.feed_forward.hidden(x))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward.out(hidden)))
 
 
 class StockStack(nnx.Module):
     def __init__(self, config: TransformerConfig, count: int, decoder: bool, dtype: Dtype, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List(StockLayer(config, decoder, dtype, rngs) for _ in range(count))
-        norm = functools.partial(nnx.LayerNorm, config.model_width, epsilon=config.epsilon, dtype=dtype, param_dtype=dtype, rngs=rngs)
-        self.final_norm = norm() if config.final_norm else None
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.final_norm = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, **kinds) if config.final_norm else None
 
     def __call__(self, x: Array, *rest: Any, **keywords: Any) -> Array:
         for layer in self.layers:
@@ -130,29 +128,98 @@ def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
-def greedy(problem: Problem) -> Callable[[Array], Array]:
+def walked_training(problem: Problem) -> Step:
+    """By `nnx.jit` and `nnx.Optimizer`."""
+    stock, source, target = _stock_to_train(problem)
+    optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(stock: Stock, optimizer: nnx.Optimizer, source: Array, target: Array) -> Array:
+        loss, gradients = nnx.value_and_grad(_loss)(stock, source, target, problem.recipe.smoothing)
+        optimizer.update(stock, gradients)
+        return loss
+
+    return lambda: step(stock, optimizer, source, target)
+
+
+def split_training(problem: Problem) -> Step:
+    """Split once, with all that changes donated."""
+    stock, source, target = _stock_to_train(problem)
+    optimizer = _adam(problem)
+    graph, *state = nnx.split(stock, nnx.Param, ...)
+    state.append(jax.jit(optimizer.init)(state[0]))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: list[Any], source: Array, target: Array) -> tuple[list[Any], Array]:
+        parameters, random, moments = state
+
+        def loss(parameters: nnx.State) -> tuple[Array, nnx.State]:
+            model = nnx.merge(graph, parameters, random, copy=True)
+            return _loss(model, source, target, problem.recipe.smoothing), nnx.state(model, nnx.Not(nnx.Param))
+
+        (value, random), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
+        updates, moments = optimizer.update(gradients, moments, parameters)
+        return [optax.apply_updates(parameters, updates), random, moments], value
+
+    def run() -> Array:
+        nonlocal state
+        state, loss = step(state, source, target)
+        return loss
+
+    return run
+
+
+def _stock_to_train(problem: Problem) -> tuple[Stock, Array, Array]:
+    stock = build(problem)
+    stock.train()
+    return stock, jnp.asarray(problem.source), jnp.asarray(problem.sequence)
+
+
+def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
+    width, recipe = problem.config.model_width, problem.recipe
+    return optax.adam(lambda done: noam(done + 1, width, recipe.warmup), recipe.beta_1, recipe.beta_2, recipe.epsilon)
+
+
+def _loss(stock: Stock, source: Array, target: Array, smoothing: float) -> Array:
+    label = target[:, 1:]
+    smoothed, counted = optax.smooth_labels(jax.nn.one_hot(label, stock.config.target_vocabulary), smoothing), label != PADDING
+    losses = optax.softmax_cross_entropy(stock(source, target[:, :-1]), smoothed)
+    return jnp.sum(losses, where=counted) / counted.sum()
+
+
+def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
     """One program: the encoder, then a loop of steps with Flax's cache."""
-    stock, strategy, batch = build(problem), problem.strategy, problem.task.batch
+    stock, strategy = build(problem), problem.strategy
     stock.eval()
-    stock.start(batch, strategy.max_new_tokens)
+    stock.start(problem.task.batch, strategy.max_new_tokens)
     graph, *states = nnx.split(stock, nnx.Param, nnx.Cache, ...)
     parameters, caches, *rest = states
 
     @jax.jit
-    def search(parameters: nnx.State, caches: nnx.State, source: Array) -> Array:
+    def search(parameters: nnx.State, caches: nnx.State, source: Array) -> dict[str, Array]:
         memory = nnx.merge(graph, parameters, caches, *rest).encode(source)
         memory_mask = (source != PADDING)[:, None, None, :]
 
-        def body(count: Array, carry: tuple[Array, Array, nnx.State]) -> tuple[Array, Array, nnx.State]:
-            token_b, found_bn, caches = carry
+        def step(token_b: Array, count: Array, caches: nnx.State) -> tuple[Array, nnx.State]:
             model = nnx.merge(graph, parameters, caches, *rest, copy=True)
             logits_bv = model.step(token_b, count, memory, memory_mask, strategy.max_new_tokens)
-            barred = count < strategy.min_new_tokens
-            logits_bv = logits_bv.at[:, strategy.end_id].add(jnp.where(barred, -jnp.inf, 0.0))
-            token_b = jnp.argmax(logits_bv, axis=-1)
-            return token_b, found_bn.at[:, count].set(token_b), nnx.state(model, nnx.Cache)
+            return logits_bv, nnx.state(model, nnx.Cache)
 
-        start = jnp.full(batch, strategy.start_id), jnp.zeros((batch, strategy.max_new_tokens), int), caches
-        return jax.lax.fori_loop(0, strategy.max_new_tokens, body, start)[1]
+        return answer(problem, step, caches)
 
     return functools.partial(search, parameters, caches)
+
+
+def answer(problem: Problem, step: Callable[[Array, Array, Any], tuple[Array, Any]], caches: Any) -> dict[str, Array]:
+    """The tokens of a greedy search. step: of a token, the number of those before it and the caches, the logits after it and the caches."""
+    strategy, batch = problem.strategy, problem.task.batch
+
+    def body(count: Array, carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+        token_b, found_bn, caches = carry
+        logits_bv, caches = step(token_b, count, caches)
+        barred = jnp.where(count < strategy.min_new_tokens, -jnp.inf, 0.0)
+        token_b = jnp.argmax(logits_bv.at[:, strategy.end_id].add(barred), axis=-1)
+        return token_b, found_bn.at[:, count].set(token_b), caches
+
+    start = jnp.full(batch, strategy.start_id), jnp.zeros((batch, strategy.max_new_tokens), int), caches
+    return {"token_bn": jax.lax.fori_loop(0, strategy.max_new_tokens, body, start)[1]}

@@ -6,65 +6,57 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from impl_torch import weights
+from reference_numpy import layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from ..problem import Problem
+from ..problem import Problem, renamed
 from ..rows import Call, Row
 from ..workloads import END, PADDING, START
-from .torch_stock import waiting
+from .torch_stock import read, waiting
 
 __all__ = ["marian", "rows"]
 
-# The attention and norms of a layer, ours and Marian's.
-LAYER = {
-    "self_attention.query": "self_attn.q_proj",
-    "self_attention.key": "self_attn.k_proj",
-    "self_attention.value": "self_attn.v_proj",
-    "self_attention.output": "self_attn.out_proj",
-    "self_attention_norm": "self_attn_layer_norm",
-    "cross_attention.query": "encoder_attn.q_proj",
-    "cross_attention.key": "encoder_attn.k_proj",
-    "cross_attention.value": "encoder_attn.v_proj",
-    "cross_attention.output": "encoder_attn.out_proj",
-    "cross_attention_norm": "encoder_attn_layer_norm",
+# parts of our names in torch's layout -> Marian's
+MARIAN = {
+    "self_attention": "self_attn",
+    "cross_attention": "encoder_attn",
     "feed_forward.hidden": "fc1",
     "feed_forward.output": "fc2",
     "feed_forward_norm": "final_layer_norm",
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "out_proj",
+    "attn_norm": "attn_layer_norm",
+    "scale": "weight",
+    "offset": "bias",
 }
-TENSOR = {"kernel": "weight", "bias": "bias", "scale": "weight", "offset": "bias"}
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Searches are eager, as `generate` runs them, with their caches; a forward pass, of Marian alone, is compiled."""
     if not problem.task.decodes:
         start = functools.partial(_pass, problem, device)
-        return [Row("torch", "transformers Marian compiled", start, peer=True, compiles=True, comparable=False)]
-
-    def row(name: str, build: Callable[[Problem], nn.Module], comparable: bool) -> Row:
-        def start() -> Call:
-            return _generate(build(problem).to(device).eval(), problem, device)
-
-        return Row("torch", name, start, _read, peer=True, comparable=comparable)
-
-    return [row("transformers Marian", marian, True), row("transformers BART", _bart, False), row("transformers T5", _t5, False)]
+        return [Row("torch", "transformers Marian compiled", peer=True, compiles=True, comparable=False, start=start, read=read)]
+    return [
+        Row("torch", name, peer=True, comparable=build is marian, start=functools.partial(_generate, build, problem, device), read=read)
+        for name, build in (("transformers Marian", marian), ("transformers BART", _bart), ("transformers T5", _t5))
+    ]
 
 
 def marian(problem: Problem) -> nn.Module:
     """The paper's model with our weights."""
-    config, model, ours = problem.config, _marian(problem), problem.tensors
+    config, model, ours = problem.config, _marian(problem), layout.to_native(problem.tensors, weights.TABLE, problem.config)
+    shared, bias = ours.pop("source_embedding.table"), ours.pop("logits.bias")
     table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian's has sines before cosines
-    new = {"model.shared.weight": ours["source_embedding.table"], "final_logits_bias": ours["logits.bias"][None]}
+    new = {"model.shared.weight": shared, "lm_head.weight": shared, "final_logits_bias": bias[None]}
     for stack in ("encoder", "decoder"):
-        new[f"model.{stack}.embed_tokens.weight"] = ours["source_embedding.table"]
-        new[f"model.{stack}.embed_positions.weight"] = table
-    new["lm_head.weight"] = ours["source_embedding.table"]
-    for name, tensor in ours.items():
-        if ".layers." in name:
-            new[_native(name)] = tensor.reshape(_matrix(name, tensor.shape)).T if name.endswith("kernel") else tensor.reshape(-1)
-    model.load_state_dict({name: weights.from_numpy(np.ascontiguousarray(array)) for name, array in new.items()})
+        new |= {f"model.{stack}.embed_tokens.weight": shared, f"model.{stack}.embed_positions.weight": table}
+    new |= {f"model.{name}": tensor for name, tensor in renamed(ours, MARIAN).items()}
+    model.load_state_dict({name: weights.from_numpy(array) for name, array in new.items()})
     return model
 
 
@@ -73,19 +65,6 @@ def _marian(problem: Problem) -> Any:
 
     vocabulary = problem.config.target_vocabulary
     return MarianMTModel(MarianConfig(**_shared(problem), activation_function="relu", scale_embedding=True, decoder_vocab_size=vocabulary))
-
-
-def _native(name: str) -> str:
-    stack, _, index, rest = name.split(".", 3)
-    part, kind = rest.rsplit(".", 1)
-    return f"model.{stack}.layers.{index}.{LAYER[part]}.{TENSOR[kind]}"
-
-
-def _matrix(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """A kernel `d h k` or `h e d` as the matrix of its product."""
-    if len(shape) == 2:
-        return shape  # type: ignore[return-value]
-    return (shape[0] * shape[1], shape[2]) if name.endswith("attention.output.kernel") else (shape[0], shape[1] * shape[2])
 
 
 def _bart(problem: Problem) -> nn.Module:
@@ -128,15 +107,11 @@ def _pass(problem: Problem, device: str) -> Call:
     return waiting(lambda: model(input_ids=source, decoder_input_ids=target, use_cache=False, **masks).logits, device)
 
 
-def _generate(model: Any, problem: Problem, device: str) -> Call:
-    strategy = problem.strategy
+def _generate(build: Callable[[Problem], Any], problem: Problem, device: str) -> Call:
+    model, strategy = build(problem).to(device).eval(), problem.strategy
     source = weights.from_numpy(problem.source, device)
     options: dict[str, Any] = {
         "attention_mask": (source != PADDING).long(), "num_beams": strategy.beam_size, "do_sample": False, "use_cache": True,
         "min_new_tokens": strategy.min_new_tokens, "max_new_tokens": strategy.max_new_tokens, "length_penalty": strategy.alpha,
     }  # fmt: skip
-    return waiting(functools.partial(model.generate, source, **options), device)
-
-
-def _read(token: Tensor) -> dict[str, np.ndarray]:
-    return {"token_bn": weights.to_numpy(token)[:, 1:]}
+    return waiting(lambda: {"token_bn": model.generate(source, **options)[:, 1:]}, device)

@@ -1,7 +1,7 @@
 """impl_jax, and the peers that share its process."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,10 +17,12 @@ from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, best_answers, training_row
-from . import flax_linen, flax_stock, flax_training
+from ..rows import Call, Row, Step, training_row
+from . import flax_linen, flax_stock
 
 __all__ = ["describe", "rows"]
+
+Function = Callable[..., Any]
 
 
 def describe(device: str) -> str:
@@ -32,87 +34,91 @@ def describe(device: str) -> str:
 def rows(problem: Problem, device: str) -> list[Row]:
     """Compiled, in every precision of the task; then the peers."""
     task, result = problem.task, []
+    make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device):
-        where = "cuda-tf32" if precision == "tf32" else device
-        if task.kind == "training":
-            result += _training_rows(problem, where, precision)
-        else:
-            result += (_searches if task.decodes else _passes)(problem, where, precision)
+        result += make(problem, "cuda-tf32" if precision == "tf32" else device, precision)
     return result
 
 
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
-    encodes, dtype = problem.task.kind == "encoder", jnp.dtype(_dtype(precision))
-    tokens = (problem.source,) if encodes else (problem.source, problem.target)
-    method = "encode" if encodes else "__call__"
+    method, dtype = "encode" if problem.task.kind == "encoder" else "__call__", _dtype(precision)
 
-    def row(name: str, build: Callable[[], Callable[..., jax.Array]], peer: bool = True, ceiling: bool = False) -> Row:
-        def start() -> Call:
-            with settings(device, "float32"):
-                function, arguments = build(), [jnp.asarray(token) for token in tokens]
-            return _on(device, functools.partial(function, *([] if ceiling else arguments)))
-
-        return Row("jax", name, start, _output, precision, peer, compiles=True, ceiling=ceiling)
-
-    def ours() -> Callable[..., jax.Array]:
+    def ours() -> Function:
         model = _ours(problem, precision)
-        return compiled(model.encode if encodes else model)
+        return compiled(model.encode if method == "encode" else model)
 
     def stock() -> flax_stock.Stock:
         model = flax_stock.build(problem, dtype)
         model.eval()
         return model
 
-    def walked() -> Callable[..., jax.Array]:
+    def walked() -> Function:
         return functools.partial(nnx.jit(lambda model, *tokens: getattr(model, method)(*tokens)), stock())
 
-    result = [row("impl_jax compiled", ours, peer=False)]
+    row = functools.partial(_row, device, precision)
+    result = [row("impl_jax compiled", ours, *problem.inputs)]
     if problem.task.peers:
-        result.append(row("flax.nnx compiled, nnx.jit", walked))
-        result.append(row("flax.nnx compiled, split by hand", lambda: flax_stock.split_by_hand(stock(), method)))
+        result.append(row("flax.nnx compiled, nnx.jit", walked, *problem.inputs, peer=True))
+        split = lambda: flax_stock.split_by_hand(stock(), method)  # noqa: E731
+        result.append(row("flax.nnx compiled, split by hand", split, *problem.inputs, peer=True))
     if problem.task.ceiling:
-        alone = functools.partial(_products, problem, dtype)
-        result.append(row("XLA's matrix products alone", alone, peer=False, ceiling=True))
+        result.append(row("XLA's matrix products alone", functools.partial(_products, problem, dtype), ceiling=True))
     return result
 
 
 def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     """Of a snapshot of the model, whose weights have the precision; and Flax's layers with their caches."""
 
-    def ours() -> Callable[[Any], Any]:
+    def ours() -> Function:
         from impl_jax.decoding import Searcher
 
         searcher = Searcher(_ours(problem), dtype=jnp.bfloat16 if precision == "bfloat16" else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
         return lambda source: search(source, problem.strategy)
 
-    def start(build: Callable[[], Callable[[Any], Any]]) -> Call:
-        with settings(device, "float32"):
-            function, source = build(), jnp.asarray(problem.source)
-        return _on(device, functools.partial(function, source))
-
-    result = [Row("jax", "impl_jax compiled", functools.partial(start, ours), _answers, precision, compiles=True)]
+    row = functools.partial(_row, device, precision)
+    result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
-        for name, module in (("flax.nnx with its cache", flax_stock), ("flax.linen with its cache", flax_linen)):
-            begin = functools.partial(start, functools.partial(module.greedy, problem))  # type: ignore[attr-defined]
-            result.append(Row("jax", name, begin, _answers, precision, peer=True, compiles=True))
+        for name, build in (("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)):
+            result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
     return result
 
 
 def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
+    def start(build: Callable[[Problem], Step], given: Problem) -> Step:
+        return _placed(device, lambda: build(given))
+
+    def ours(given: Problem) -> Step:
+        trainer = Trainer(given.config, given.recipe, given.tensors, device=device)
+        return lambda: trainer.train_step(given.source, given.sequence)
+
     row = functools.partial(training_row, problem=problem, precision=precision, compiles=True)
     return [
-        row("jax", "impl_jax compiled", functools.partial(_trainer, device)),
-        row("jax", "flax.nnx compiled, nnx.jit", functools.partial(flax_training.walked_training, device), peer=True),
-        row("jax", "flax.nnx compiled, split by hand", functools.partial(flax_training.split_training, device), peer=True),
+        row("jax", "impl_jax compiled", ours),
+        row("jax", "flax.nnx compiled, nnx.jit", functools.partial(start, flax_stock.walked_training), peer=True),
+        row("jax", "flax.nnx compiled, split by hand", functools.partial(start, flax_stock.split_training), peer=True),
     ]
 
 
-def _on(device: str, function: Callable[[], Any]) -> Call:
+def _row(device: str, precision: str, name: str, build: Callable[[], Function], *tokens: np.ndarray, **about: Any) -> Row:
+    """The row of what `build` returns, a compiled function of the tokens."""
+
+    def bind() -> Call:
+        function, arguments = build(), [jnp.asarray(token) for token in tokens]
+        return lambda: jax.block_until_ready(function(*arguments))
+
+    return Row("jax", name, precision, compiles=True, start=functools.partial(_placed, device, bind), **about)
+
+
+def _placed(device: str, build: Callable[[], Call]) -> Call:
+    """The call that is built, and then run, with the settings of the device."""
+    with settings(device, "float32"):
+        built = build()
+
     def call() -> Any:
         with settings(device, "float32"):
-            return jax.block_until_ready(function())
+            return built()
 
     return call
 
@@ -129,22 +135,8 @@ def _dtype(precision: str) -> Any:
     return jnp.bfloat16 if precision == "bfloat16" else jnp.float32
 
 
-def _trainer(device: str, problem: Problem) -> Step:
-    trainer = Trainer(problem.config, problem.recipe, problem.tensors, device=device)
-    return lambda: trainer.train_step(problem.source, problem.sequence)
-
-
-def _products(problem: Problem, dtype: Any) -> Callable[[], Any]:
+def _products(problem: Problem, dtype: Any) -> Function:
     """Each on matrices of its own, as in a model, and in one program, as XLA multiplies them there."""
     key = jax.random.key(0)
     pairs = [[jax.random.normal(key, shape, dtype) for shape in shapes] for shapes in products(problem)]
     return functools.partial(jax.jit(lambda pairs: [jnp.matmul(left, right) for left, right in pairs]), pairs)
-
-
-def _output(output: jax.Array) -> dict[str, np.ndarray]:
-    return {"output": np.asarray(output, np.float32)}
-
-
-def _answers(found: Any) -> Mapping[str, np.ndarray]:
-    named = found if isinstance(found, dict) else {"token_bn": found}
-    return best_answers({name: np.asarray(array) for name, array in named.items()})

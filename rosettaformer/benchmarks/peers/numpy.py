@@ -1,8 +1,10 @@
 """The NumPy reference, timed as one more implementation."""
 
-from reference_numpy import parameters
-from reference_numpy import transformer as reference
+import functools
 
+from reference_numpy import parameters
+
+from ..answers import forward
 from ..problem import Problem
 from ..rows import Row
 
@@ -17,14 +19,6 @@ def describe(device: str) -> str:
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """The forward pass and the encoder, in float32: its searches are written to be read."""
-    nested, config = parameters.nest(problem.tensors), problem.config
-    if problem.task.kind not in ("forward", "encoder") or not problem.task.peers:
-        return []
-
-    def call() -> object:
-        if problem.task.kind == "encoder":
-            return reference.encode(nested, config, problem.source)
-        return reference.transformer(nested, config, problem.source, problem.target)
-
-    return [Row("numpy", "reference_numpy", lambda: call)]
+    """The forward pass or the encoder, in float32."""
+    nested = parameters.nest(problem.tensors)
+    return [Row("numpy", "reference_numpy", start=lambda: functools.partial(forward, nested, problem))]

@@ -2,12 +2,11 @@
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np
 import tensorflow as tf
 
 from impl_tf import weights
@@ -16,7 +15,7 @@ from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, best_answers, training_row
+from ..rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
 __all__ = ["describe", "memory", "rows"]
@@ -54,34 +53,31 @@ def rows(problem: Problem, device: str) -> list[Row]:
     if task.decodes and task.peers:
         result += keras_hub.rows(problem)
     if task.ceiling:
-        result.append(Row("tf", "tf.matmul's products alone", functools.partial(_products, problem), ceiling=True))
+        result.append(Row("tf", "tf.matmul's products alone", ceiling=True, start=functools.partial(_products, problem)))
     return result
 
 
 def _passes(problem: Problem, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
-    encodes = problem.task.kind == "encoder"
-    tokens = (problem.source,) if encodes else (problem.source, problem.target)
 
-    def start(build: Callable[[Problem, str], Any], jit_compile: bool | None) -> Call:
-        model, arguments = build(problem, precision), [tf_stock.ids(token) for token in tokens]
-        function = model.encode if encodes else functools.partial(model, training=False)
-        if jit_compile is not None and build is _stock:
-            function = tf.function(function, autograph=False, jit_compile=jit_compile)
-        elif jit_compile is not None:
-            function = compiled(function if encodes else model, jit_compile)
-            function = function if encodes else functools.partial(function, training=False)
-        return _on_cpu(functools.partial(function, *arguments))
+    def start(build: Callable[[], Any], jit_compile: bool | None) -> Call:
+        model, tokens = build(), [tf_stock.ids(token) for token in problem.inputs]
+        function = model.encode if problem.task.kind == "encoder" else model
+        if jit_compile is not None:
+            function = compiled(function, jit_compile)
+        keywords = {} if problem.task.kind == "encoder" else {"training": False}
+        return _on_cpu(functools.partial(function, *tokens, **keywords))
 
-    ways: list[tuple[str, Any, bool | None]] = [
-        ("impl_tf eager", _ours, None),
-        ("impl_tf compiled", _ours, True),
-        ("impl_tf compiled, no XLA", _ours, False),
+    ours, stock = functools.partial(_ours, problem, precision), functools.partial(tf_stock.build, problem)
+    ways: list[tuple[str, Callable[[], Any], bool | None]] = [
+        ("impl_tf eager", ours, None),
+        ("impl_tf compiled", ours, True),
+        ("impl_tf compiled, no XLA", ours, False),
     ]
     if problem.task.peers:
-        ways += [("keras.layers compiled", _stock, True), ("keras.layers compiled, no XLA", _stock, False)]
+        ways += [("keras.layers compiled", stock, True), ("keras.layers compiled, no XLA", stock, False)]
     return [
-        Row("tf", name, functools.partial(start, build, jit), _output, precision, peer=build is _stock, compiles=jit is not None)
+        Row("tf", name, precision, peer=build is stock, compiles=jit is not None, start=functools.partial(start, build, jit))
         for name, build, jit in ways
     ]
 
@@ -96,15 +92,16 @@ def _searches(problem: Problem, precision: str) -> list[Row]:
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
         return _on_cpu(functools.partial(search, tf_stock.ids(problem.source), problem.strategy))
 
-    return [Row("tf", "impl_tf compiled", start, _answers, precision, compiles=True)]
+    return [Row("tf", "impl_tf compiled", precision, compiles=True, start=start)]
 
 
 def _training_rows(problem: Problem) -> list[Row]:
-    result = [training_row("tf", "impl_tf compiled", _trainer, problem, compiles=True)]
-    for name, jit_compile in (("keras.layers compiled", True), ("keras.layers compiled, no XLA", False)):
-        begin = functools.partial(tf_stock.training, jit_compile)
-        result.append(training_row("tf", name, begin, problem, peer=True, compiles=True))
-    return result
+    row = functools.partial(training_row, problem=problem, compiles=True)
+    return [
+        row("tf", "impl_tf compiled", _trainer),
+        row("tf", "keras.layers compiled", functools.partial(tf_stock.training, True), peer=True),
+        row("tf", "keras.layers compiled, no XLA", functools.partial(tf_stock.training, False), peer=True),
+    ]
 
 
 def _on_cpu(call: Call) -> Call:
@@ -122,10 +119,6 @@ def _ours(problem: Problem, precision: str = "float32") -> Transformer:
     return model
 
 
-def _stock(problem: Problem, precision: str) -> Any:
-    return tf_stock.build(problem)
-
-
 def _trainer(problem: Problem) -> Step:
     trainer = Trainer(problem.config, problem.recipe, problem.tensors)
     return lambda: trainer.train_step(problem.source, problem.sequence)
@@ -140,11 +133,3 @@ def _products(problem: Problem) -> Call:
             tf.matmul(left, right)
 
     return _on_cpu(call)
-
-
-def _output(output: Any) -> dict[str, np.ndarray]:
-    return {"output": weights.to_numpy(output).astype(np.float32)}
-
-
-def _answers(found: dict[str, Any]) -> Mapping[str, np.ndarray]:
-    return best_answers({name: np.asarray(tensor) for name, tensor in found.items()})

@@ -1,5 +1,7 @@
 """The stock layers of Keras, and their training step as a user of Keras writes it."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -35,23 +37,17 @@ TABLE: layout.Table = (
 class StockLayer(keras.layers.Layer):
     def __init__(self, config: TransformerConfig, decoder: bool) -> None:
         super().__init__()
+        attention = functools.partial(keras.layers.MultiHeadAttention, config.heads, config.key_size, config.value_size)
+        norm = functools.partial(keras.layers.LayerNormalization, epsilon=config.epsilon)
         self.decoder = decoder
-        self.self_attention, self.self_attention_norm = self._attention(config), self._norm(config)
+        self.self_attention, self.self_attention_norm = attention(), norm()
         if decoder:
-            self.cross_attention, self.cross_attention_norm = self._attention(config), self._norm(config)
+            self.cross_attention, self.cross_attention_norm = attention(), norm()
         self.feed_forward = keras.Sequential(
             [keras.layers.Dense(config.feed_forward_width, config.activation), keras.layers.Dense(config.model_width)]
         )
-        self.feed_forward_norm = self._norm(config)
+        self.feed_forward_norm = norm()
         self.dropout = keras.layers.Dropout(config.dropout_rate)
-
-    @staticmethod
-    def _attention(config: TransformerConfig) -> keras.layers.Layer:
-        return keras.layers.MultiHeadAttention(config.heads, config.key_size, config.value_size)
-
-    @staticmethod
-    def _norm(config: TransformerConfig) -> keras.layers.Layer:
-        return keras.layers.LayerNormalization(epsilon=config.epsilon)
 
     def call(self, x: tf.Tensor, mask: tf.Tensor, memory: tf.Tensor | None = None, memory_mask: tf.Tensor | None = None) -> tf.Tensor:
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, x, attention_mask=mask, use_causal_mask=self.decoder)))

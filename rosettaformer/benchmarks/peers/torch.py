@@ -3,15 +3,12 @@
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
 
 import torch
-from torch import Tensor
 
 from impl_torch import weights
 from impl_torch.fast.compiled import compiled
@@ -19,12 +16,13 @@ from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, best_answers, training_row
+from ..rows import Call, Row, Step, training_row
 from . import huggingface, torch_stock, xtransformers
 
 __all__ = ["describe", "rows"]
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+WAYS = (("eager", False), ("compiled", True))
 
 
 def describe(device: str) -> str:
@@ -38,61 +36,39 @@ def rows(problem: Problem, device: str) -> list[Row]:
     """Eager and compiled, in every precision of the task; then the peers."""
     _start_compiler()
     task, result = problem.task, []
+    make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device):
-        if task.kind == "training":
-            result += _training_rows(problem, device, precision)
-        elif task.decodes:
-            result += _searches(problem, device, precision)
-        else:
-            result += _passes(problem, device, precision)
+        result += make(problem, device, precision)
     if task.others or (task.decodes and task.peers):
         result += huggingface.rows(problem, device) + xtransformers.rows(problem, device)
     return result
 
 
-def _placed(problem: Problem, device: str, precision: str) -> Callable[[Callable[[], Any]], Call]:
-    """What every call of a row is wrapped in: the precision of products, no gradients, and the wait for a device."""
-
-    def wrap(call: Callable[[], Any]) -> Call:
-        def run() -> Any:
-            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-            return call()
-
-        return torch_stock.waiting(run, device)
-
-    return wrap
-
-
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
-    encodes = problem.task.kind == "encoder"
-    source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
-    arguments = (source,) if encodes else (source, target)
-    wrap = _placed(problem, device, precision)
-    about: dict[str, Any] = {"read": _logits, "precision": precision}
 
-    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any] | None) -> Call:
+    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any]) -> Call:
         model = build(problem).to(device, DTYPES[precision]).eval()
-        function = model.encode if encodes else model
-        return wrap(functools.partial(compiler(function) if compiler else function, *arguments))
+        function = compiler(model.encode if problem.task.kind == "encoder" else model)
+        tokens = [weights.from_numpy(token, device) for token in problem.inputs]
+        return torch_stock.waiting(functools.partial(function, *tokens), device, precision)
 
-    pairs: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [("impl_torch", _ours, compiled)]
-    if problem.task.peers:
-        pairs.append(("torch.nn.Transformer", torch_stock.build, torch.compile))
+    def row(name: str, start: Callable[[], Call], **about: Any) -> Row:
+        return Row("torch", name, precision, start=start, read=torch_stock.read, **about)
+
     result = []
-    for name, build, compiler in pairs:
+    for name, build, compiler in (("impl_torch", _ours, compiled), ("torch.nn.Transformer", torch_stock.build, torch.compile)):
         peer = build is not _ours
-        result.append(Row("torch", f"{name} eager", functools.partial(start, build, None), peer=peer, **about))
-        result.append(Row("torch", f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True, **about))
+        if problem.task.peers or not peer:
+            result.append(row(f"{name} eager", functools.partial(start, build, lambda function: function), peer=peer))
+            result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
     if problem.task.ceiling:
-        alone = lambda: wrap(_products(problem, device, precision))  # noqa: E731
-        result.append(Row("torch", "torch's matrix products alone", alone, ceiling=True, **about))
+        result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
 
 
 def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     """Of a snapshot of the model, whose weights have the precision."""
-    wrap = _placed(problem, device, precision)
 
     def start(compiles: bool) -> Call:
         from impl_torch.decoding import Searcher
@@ -100,35 +76,25 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
         dtype = torch.bfloat16 if precision == "bfloat16" else None
         searcher = Searcher(_ours(problem).to(device).eval(), dtype=dtype, compiled=compiles)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        return wrap(functools.partial(search, weights.from_numpy(problem.source, device), problem.strategy))
+        call = functools.partial(search, weights.from_numpy(problem.source, device), problem.strategy)
+        return torch_stock.waiting(call, device, precision)
 
     return [
-        Row("torch", f"impl_torch {how}", functools.partial(start, compiles), _answers, precision, compiles=compiles)
-        for how, compiles in (("eager", False), ("compiled", True))
+        Row("torch", f"impl_torch {how}", precision, compiles=compiles, start=functools.partial(start, compiles), read=torch_stock.read)
+        for how, compiles in WAYS
     ]
 
 
 def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
-    result = []
-    for name, start in (("impl_torch", _trainer), ("torch.nn.Transformer", torch_stock.training)):
-        for how, compiles in (("eager", False), ("compiled", True)):
-            begin = functools.partial(_training, start, device, precision, compiles)
-            about: dict[str, Any] = {"precision": precision, "peer": start is not _trainer, "compiles": compiles}
-            result.append(training_row("torch", f"{name} {how}", begin, problem, **about))
-    return result
+    def start(build: Callable[..., Step], compiles: bool, given: Problem) -> Step:
+        return torch_stock.placed(build(given, device, compiles), device, precision)
 
-
-def _training(start: Callable[..., Step], device: str, precision: str, compiles: bool, problem: Problem) -> Step:
-    step = start(problem, device, compiles)
-
-    def run() -> Tensor:
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        loss = step()
-        if device == "cuda":
-            torch.cuda.synchronize()  # the loss is there before the update
-        return loss
-
-    return run
+    row = functools.partial(training_row, problem=problem, precision=precision)
+    return [
+        row("torch", f"{name} {how}", functools.partial(start, build, compiles), peer=build is not _trainer, compiles=compiles)
+        for name, build in (("impl_torch", _trainer), ("torch.nn.Transformer", torch_stock.training))
+        for how, compiles in WAYS
+    ]
 
 
 def _ours(problem: Problem) -> Transformer:
@@ -152,15 +118,7 @@ def _products(problem: Problem, device: str, precision: str) -> Call:
         for left, right in pairs:
             torch.matmul(left, right)
 
-    return call
-
-
-def _logits(logits: Tensor) -> dict[str, np.ndarray]:
-    return {"output": weights.to_numpy(logits.float())}
-
-
-def _answers(found: dict[str, Tensor]) -> Mapping[str, np.ndarray]:
-    return best_answers({name: weights.to_numpy(tensor) for name, tensor in found.items()})
+    return torch_stock.waiting(call, device, precision)
 
 
 def _start_compiler() -> None:

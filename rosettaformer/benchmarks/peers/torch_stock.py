@@ -1,5 +1,6 @@
 """`torch.nn.Transformer`, and its training step as a user of torch writes it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from reference_numpy.positional_encoding import positional_encoding
 
 from ...checkpoints.torch_transformer import export_state_dict
 from ..problem import Problem
-from ..rows import Call, Step
+from ..rows import Call, Step, named
 from ..workloads import PADDING
 
-__all__ = ["Stock", "build", "training", "waiting"]
+__all__ = ["Stock", "build", "placed", "read", "training", "waiting"]
 
 
 class Stock(nn.Module):
@@ -98,14 +99,26 @@ def training(problem: Problem, device: str, compiles: bool) -> Step:
     return step
 
 
-def waiting(call: Call, device: str) -> Call:
-    """Without gradients, and done when it returns."""
+def placed(call: Call, device: str, precision: str = "float32") -> Call:
+    """The call with products in that precision, done when it returns; of a training step the loss is there before the update."""
 
-    @torch.inference_mode()
     def run() -> Any:
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         result = call()
         if device == "cuda":
             torch.cuda.synchronize()
         return result
 
     return run
+
+
+def waiting(call: Call, device: str, precision: str = "float32") -> Call:
+    """The same without gradients."""
+    return torch.inference_mode()(placed(call, device, precision))
+
+
+def read(result: Tensor | Mapping[str, Tensor]) -> Mapping[str, np.ndarray]:
+    """What a call returned, as `rows.named` names it."""
+    if isinstance(result, Mapping):
+        return named({name: weights.to_numpy(tensor) for name, tensor in result.items()})
+    return named(weights.to_numpy(result))

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +11,7 @@ from impl_torch import weights
 from ..problem import Problem
 from ..rows import Call, Row
 from ..workloads import PADDING, START
-from .torch_stock import waiting
+from .torch_stock import read, waiting
 
 __all__ = ["rows"]
 
@@ -21,9 +20,9 @@ def rows(problem: Problem, device: str) -> list[Row]:
     """Its greedy search, with its cache, or its forward pass, compiled."""
     start = functools.partial(_search if problem.task.decodes else _pass, problem, device)
     if problem.task.kind == "greedy":
-        return [Row("torch", "x-transformers", start, _read, peer=True, comparable=False)]
+        return [Row("torch", "x-transformers", peer=True, comparable=False, start=start, read=read)]
     if problem.task.kind == "forward":
-        return [Row("torch", "x-transformers compiled", start, peer=True, compiles=True, comparable=False)]
+        return [Row("torch", "x-transformers compiled", peer=True, compiles=True, comparable=False, start=start, read=read)]
     return []
 
 
@@ -59,8 +58,5 @@ def _search(problem: Problem, device: str) -> Call:
     model = _build(problem, device, task.new_tokens + 1)
     source = weights.from_numpy(problem.source, device)
     begin, mask = torch.full((task.batch, 1), START, device=device), source != PADDING
-    return waiting(lambda: model.generate(source, begin, task.new_tokens, mask=mask, temperature=0.0, cache_kv=True), device)
-
-
-def _read(token: Tensor) -> dict[str, np.ndarray]:
-    return {"token_bn": weights.to_numpy(token)}
+    options: dict[str, Any] = {"mask": mask, "temperature": 0.0, "cache_kv": True}
+    return waiting(lambda: {"token_bn": model.generate(source, begin, task.new_tokens, **options)}, device)
