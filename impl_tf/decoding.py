@@ -1,6 +1,7 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +38,7 @@ class Searcher:
             self.model = fused(model, dtype)
 
         def graph(function: Search) -> Search:
-            run = lambda *given: function(self.model, *given)  # noqa: E731
+            run = partial(function, self.model)
             return tf.function(run, autograph=False, jit_compile=True) if compiled else run
 
         self._one_by_one, self._beam_search = graph(search.one_by_one), graph(search.beam_search)

@@ -10,27 +10,14 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import (
-    attention,
-    cache,
-    embedding,
-    feed_forward,
-    layers,
-    loss,
-    mask,
-    optimizer,
-    positional_encoding,
-    schedule,
-    softmax,
-    stacks,
-    transformer,
-)
+from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, stacks
 from .decoding import Searcher
 from .dropout import Dropout
 from .fast.compiled import compiled
 from .framework import keras
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
+from .transformer import Transformer
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
@@ -63,16 +50,16 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
-    "transformer": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name),
-    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, transformer.Transformer(config, dtype=dtype.name)),
+    "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
+    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, Transformer(config, dtype=dtype.name)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="greedy_search"),
-    "sample": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="sample"),
-    "beam_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="beam_search"),
+    "greedy_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="greedy_search"),
+    "sample": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="sample"),
+    "beam_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="beam_search"),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name).training_loss,
+    "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
@@ -102,14 +89,14 @@ def _adam(
     return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
 
 
-def _search(model: transformer.Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
+def _search(model: Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
     return getattr(Searcher(model, compiled=compiled), name)(**inputs)
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
     """Fresh parameters by canonical name."""
     random.seed(seed)  # whence Keras draws the seeds of its initialisers
-    return export(transformer.Transformer(config, dtype=dtype), config)
+    return export(Transformer(config, dtype=dtype), config)
 
 
 def _random_dropout(x: tf.Tensor, seed: int, rate: float, dtype: str) -> tf.Tensor:

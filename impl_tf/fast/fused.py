@@ -31,11 +31,6 @@ class FusedAttention(MultiHeadAttention):
             self.key_value = FusedProjection(width, (key, value), bias, dtype=dtype, name="key_value")
         del self.key, self.value
 
-    def build(self, input_shape: Any = None) -> None:
-        for projection in (self.query_key_value,) if self.of_itself else (self.query, self.key_value):
-            projection.build()
-        self.output_projection.build()
-
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
 
