@@ -1,9 +1,8 @@
 """Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -11,13 +10,12 @@ from reference_numpy import checks
 
 from . import mask
 from .fast import cache as fast
+from .fast.cache import Cache
 from .fast.compiled import compiled as graph
 from .fast.fused import fused
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
-
-Cache: TypeAlias = Mapping[str, Any]  # as `fast.cache` describes it
 
 
 def start_cache(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None = None, *, length: int) -> Cache:

@@ -78,7 +78,8 @@ class Adam(keras.optimizers.Optimizer):
         m, v = self.moments(variable)
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
-        m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
+        n = tf.cast(self.iterations.value + 1, tf.float64)
+        m_hat, v_hat = (x / tf.cast(1 - tf.constant(beta, tf.float64) ** n, x.dtype) for x, beta in ((m, self.beta_1), (v, self.beta_2)))
         update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
         if self.decay and self._use_weight_decay(variable):
             update += self.decay * variable
@@ -87,11 +88,6 @@ class Adam(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         constants = {"weight_decay": self.decay, "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         return {**super().get_config(), **constants}
-
-    def _correction(self, beta: float, dtype: tf.DType) -> tf.Tensor:
-        """`1 - beta^n` of this step, n."""
-        n = tf.cast(self.iterations.value + 1, tf.float64)
-        return tf.cast(1 - tf.constant(beta, tf.float64) ** n, dtype)
 
 
 @register

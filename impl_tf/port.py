@@ -64,7 +64,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
-    "random_dropout": lambda config, dtype: partial(_random_dropout, rate=config.dropout_rate, dtype=dtype.name),
+    "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True),
 }
 
 
@@ -73,20 +73,18 @@ def _adam(
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """`reference_numpy.optimizer.adam`, by the optimiser that the Trainer has."""
-    trees = (parameters, first_moment, second_moment)
     variables = [keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)]
     decays = tf.nest.flatten(optimizer.decay_mask(parameters))
     exclude = [variable for variable, decay in zip(variables, decays, strict=True) if not decay]
     adam = optimizer.adam(learning_rate, beta_1, beta_2, epsilon, weight_decay, exclude)
     adam.build(variables)
     adam.iterations.assign(step - 1)
-    state = [[variable.value, *adam.moments(variable.value)] for variable in variables]
-    for held, given in zip(state, zip(*map(tf.nest.flatten, trees), strict=True), strict=True):
-        for variable, tensor in zip(held, given, strict=True):
-            variable.assign(tensor)
+    first, second = map(list, zip(*map(adam.moments, variables), strict=True))
+    for moment, tensor in zip(first + second, tf.nest.flatten([first_moment, second_moment]), strict=True):
+        moment.assign(tensor)
     adam.apply(tf.nest.flatten(gradients))
-    names = ("parameters", "first_moment", "second_moment")
-    return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
+    state = {"parameters": [variable.value for variable in variables], "first_moment": first, "second_moment": second}
+    return {name: tf.nest.pack_sequence_as(parameters, held) for name, held in state.items()}
 
 
 def _search(model: Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
@@ -97,7 +95,3 @@ def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, n
     """Fresh parameters by canonical name."""
     random.seed(seed)  # whence Keras draws the seeds of its initialisers
     return export(Transformer(config, dtype=dtype), config)
-
-
-def _random_dropout(x: tf.Tensor, seed: int, rate: float, dtype: str) -> tf.Tensor:
-    return Dropout(rate, seed=seed, dtype=dtype)(x, training=True)

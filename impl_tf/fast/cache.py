@@ -9,7 +9,7 @@ of the second, ...; target_mask_bt, `n (t w)`, says which of them are the real t
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ from ..transformer import Transformer
 
 __all__ = ["beams", "branch", "empty", "forward_step"]
 
-Cache = Mapping[str, Any]
+Cache: TypeAlias = Mapping[str, Any]
 
 
 def empty(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None, length: int) -> Cache:

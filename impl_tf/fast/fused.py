@@ -8,16 +8,17 @@ from reference_numpy import TransformerConfig
 
 from .. import weights
 from ..attention import MultiHeadAttention
-from ..framework import register
 from ..transformer import Transformer
 from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 
 
-@register
 class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention).
+
+    `fused` makes it of a model's own attention, which is what is saved.
+    """
 
     def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -41,9 +42,6 @@ class FusedAttention(MultiHeadAttention):
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         query_bthk, key_btgk, value_btge = self.query_key_value(x_btd)
         return query_bthk, key_btgk, value_btge
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "of_itself": self.of_itself}
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:

@@ -6,13 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..framework import keras, register
+from ..framework import keras
 from ..projection import Projection
 
 __all__ = ["FusedProjection"]
 
 
-@register
 class FusedProjection(Projection):
     """Several projections of one input as one product: their kernels lie beside each other. Its result is theirs, in their order."""
 
@@ -30,7 +29,3 @@ class FusedProjection(Projection):
         self.kernel.assign(tf.concat([tf.reshape(tf.cast(each.kernel, self.kernel.dtype), [width, -1]) for each in projections], axis=1))
         if self.bias is not None:
             self.bias.assign(tf.concat([tf.reshape(tf.cast(each.bias, self.bias.dtype), [-1]) for each in projections], axis=0))
-
-    def get_config(self) -> dict[str, Any]:
-        config = {name: value for name, value in super().get_config().items() if name != "outputs"}
-        return {**config, "parts": self.parts}

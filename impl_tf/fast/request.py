@@ -7,6 +7,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
+from .. import mask
 from ..framework import id_bounds
 
 __all__ = ["Plan", "Request", "bucket", "plan", "request"]
@@ -73,8 +74,8 @@ def request(
     config: TransformerConfig,
     strategy: Strategy,
     source: np.ndarray,
-    prefix: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
+    prefix: np.ndarray | None,
+    source_mask_bs: np.ndarray | None,
     uniform_bn: np.ndarray | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
@@ -86,7 +87,7 @@ def request(
     for token, vocabulary in ((source, config.source_vocabulary), (prefix, config.target_vocabulary)):
         checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
     if source_mask_bs is None:
-        source_mask_bs = _token_mask(source, config.padding_id)
+        source_mask_bs = np.asarray(mask.token_mask(source, config.padding_id))
     checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2])
     before, room = prefix[:, :-1], bucket(strategy.max_new_tokens)
     right = (0, 0), (0, bucket(source.shape[1]) - source.shape[1])
@@ -95,7 +96,7 @@ def request(
         source=np.pad(source.astype(np.int32), right),
         source_mask_bs=np.pad(source_mask_bs, right),
         before=np.pad(before.astype(np.int32), left),
-        before_mask_bt=np.pad(_token_mask(before, config.padding_id), left),
+        before_mask_bt=np.pad(mask.token_mask(before, config.padding_id), left),
         last_b1=prefix[:, -1:].astype(np.int32),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
@@ -104,7 +105,3 @@ def request(
         length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
         uniform_bn=None if uniform_bn is None else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
     )
-
-
-def _token_mask(token: np.ndarray, padding_id: int | None) -> np.ndarray:
-    return np.ones(token.shape[:2], bool) if padding_id is None else token != padding_id
