@@ -54,7 +54,7 @@ def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
 
 def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor) -> tf.Tensor:
     """Of each row and id whether one of the row's tokens is that id, boolean `b v`."""
-    batch, length = token_bn.shape[0] or tf.shape(token_bn)[0], token_bn.shape[1]
+    batch, length = keras.ops.shape(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
     counts_bv = tf.scatter_nd(tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary])
     return counts_bv > 0
