@@ -145,10 +145,8 @@ def _check_truncate(
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
-    if not tf.is_symbolic_tensor(uniform_b):
-        bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
-        checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
+    bounds = [] if tf.is_symbolic_tensor(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
     _check_truncate(logits_bv)
 
 

@@ -84,11 +84,11 @@ class Trainer:
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now."""
-        return {name: tensor.numpy() for name, tensor in self.searcher.greedy_search(source, strategy).items()}
+        return self._answers("greedy_search", source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.beam_search` of the model as it is now."""
-        return {name: tensor.numpy() for name, tensor in self.searcher.beam_search(source, strategy).items()}
+        return self._answers("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
@@ -110,15 +110,14 @@ class Trainer:
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
-    @property
-    def searcher(self) -> Searcher:
-        """The searches with the parameters as they are now; the graphs are those of the first call."""
+    def _answers(self, search: str, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """By the searcher with the parameters as they are now; the graphs are those of the first call."""
         if self._searcher is None:
             self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
             self._searcher.refresh(self.model)
         self._current = True
-        return self._searcher
+        return {name: tensor.numpy() for name, tensor in getattr(self._searcher, search)(source, strategy).items()}
 
     def _built_optimizer(self) -> Adam:
         recipe, variables = self.recipe, weights.variables(self.model, self.config)

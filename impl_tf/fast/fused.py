@@ -23,13 +23,11 @@ class FusedAttention(MultiHeadAttention):
     def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         self.of_itself = of_itself
-        width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
-        query, key, value = (projection.outputs for projection in (self.query, self.key, self.value))
         if of_itself:
-            self.query_key_value = FusedProjection(width, (query, key, value), bias, dtype=dtype, name="query_key_value")
+            self.query_key_value = FusedProjection(self.query, self.key, self.value, name="query_key_value")
             del self.query
         else:
-            self.key_value = FusedProjection(width, (key, value), bias, dtype=dtype, name="key_value")
+            self.key_value = FusedProjection(self.key, self.value, name="key_value")
         del self.key, self.value
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:

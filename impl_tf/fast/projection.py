@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,9 +14,10 @@ __all__ = ["FusedProjection"]
 class FusedProjection(Projection):
     """Several projections of one input as one product: their kernels lie beside each other. Its result is theirs, in their order."""
 
-    def __init__(self, inputs: Sequence[int], parts: Sequence[Sequence[int]], bias: bool, **kwargs: Any) -> None:
-        super().__init__(inputs, (sum(map(math.prod, parts)),), bias, **kwargs)
-        self.parts = [tuple(part) for part in parts]
+    def __init__(self, first: Projection, *others: Projection, name: str) -> None:
+        parts = [first.outputs, *(each.outputs for each in others)]
+        super().__init__(first.inputs, (sum(map(math.prod, parts)),), first.use_bias, dtype=first.dtype_policy, name=name)
+        self.parts = parts
 
     def call(self, x: tf.Tensor) -> list[tf.Tensor]:
         ys = tf.split(super().call(x), [math.prod(part) for part in self.parts], axis=-1)
