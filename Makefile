@@ -22,7 +22,7 @@ test: $(INSTALLED)  ## every guarantee, on a sample where a proof of it is slow:
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not exhaustive"
 
 test-all: $(INSTALLED)  ## every proof, the slow ones too
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not sample"
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check

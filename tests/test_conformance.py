@@ -32,6 +32,7 @@ def test_every_case_conforms(port: str, dtype: str) -> None:
     conform(CASES, port, [dtype], quick_compile=True)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("port", "others"), [("torch", ["float32"]), ("tf", []), ("jax", ["float32"])])
 def test_core_cases_conform_in_every_dtype(port: str, others: list[str]) -> None:
     """Those of torch and JAX in float32 are in the tests beside this one."""

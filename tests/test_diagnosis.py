@@ -252,7 +252,7 @@ def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     assert "    jax: " not in whole.text  # the fix is torch's
 
 
-@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("gradients", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
     assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py"), gradients=gradients).findings == []
 

@@ -33,7 +33,7 @@ def test_without_an_id_it_lists_every_defect() -> None:
 
 
 @pytest.mark.parametrize("id_", [pytest.param(id_, marks=pytest.mark.exhaustive if n % 24 else ()) for n, id_ in enumerate(DEFECTS)])
-def test_the_page_says_what_it_is_how_it_shows_and_how_to_mend_it(id_: str) -> None:
+def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> None:
     defect, page = DEFECTS[id_], run(id_).output
     for text in (defect.title, defect.what, defect.shows, *defect.fix.values(), defect.evidence, defect.unobservable):
         assert text in page

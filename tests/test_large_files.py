@@ -112,7 +112,9 @@ def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["[", '{"a":', "[],", " ", '"', "1"])
-@pytest.mark.parametrize("size", [10_000_000, pytest.param(40_000_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "size", [pytest.param(10_000_000, marks=pytest.mark.sample), pytest.param(40_000_000, marks=pytest.mark.exhaustive)]
+)
 def test_an_index_of_one_thing_repeated(command: Forks, tmp_path: Path, part: str, size: int) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text("[" + part * (size // len(part)))

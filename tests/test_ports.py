@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return Backend(request.param)
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("port", PORTS)
 def test_gradients_conform(port: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The core, and every case in the other tier; XLA optimises nothing."""

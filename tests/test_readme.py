@@ -126,7 +126,7 @@ def test_the_matrix_is_of_this_suite_and_says_that_it_is_abridged() -> None:
     assert f"\n{count} compared, 0 failed, 0 not compared: all conform (suite version {SUITE_VERSION}) in " in block.text
 
 
-FULL = [False, pytest.param(True, marks=pytest.mark.exhaustive)]
+FULL = [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)]
 
 
 def as_run(line: str, full: bool) -> str:

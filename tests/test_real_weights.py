@@ -107,7 +107,9 @@ def test_the_module_itself_conforms_in_float32(model: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "dtypes"), [(("torch",), ("float32",)), pytest.param(PORTS, DTYPES, marks=pytest.mark.exhaustive)], ids=["one", "all"]
+    ("ports", "dtypes"),
+    [pytest.param(("torch",), ("float32",), marks=pytest.mark.sample), pytest.param(PORTS, DTYPES, marks=pytest.mark.exhaustive)],
+    ids=["one", "all"],
 )
 def test_check_runs_the_whole_model_on_the_checkpoint(file: Path, ports: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     chosen = ("--dtype", ",".join(dtypes), "--checkpoint", str(file), "--json", "-")

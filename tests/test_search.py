@@ -24,7 +24,9 @@ one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that
 
 @one_process
 @pytest.mark.parametrize(
-    "ids", [["ATT3", "NRM2", "PE2"], pytest.param(list(LINES)[::4], marks=pytest.mark.exhaustive)], ids=["3", "a quarter"]
+    "ids",
+    [pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample), pytest.param(list(LINES)[::4], marks=pytest.mark.exhaustive)],
+    ids=["3", "a quarter"],
 )
 def test_the_page_says_what_the_code_names(ids: list[str]) -> None:
     """`make mutation` takes all."""
@@ -40,6 +42,7 @@ def test_nearly_all_are_named_and_none_wrongly() -> None:
 
 
 @one_process
+@pytest.mark.sample
 def test_a_pair_in_different_components_is_named_from_logits() -> None:
     assert mutation.name("transformer", (DEFECTS["NRM2"], DEFECTS["ATT3"]), pairs=True).among
 

@@ -8,7 +8,7 @@ from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.ports.port import PORTS
 
 
-@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("port", PORTS)
 def test_random_configurations_conform(port: str, many: bool, request: pytest.FixtureRequest) -> None:
     cases = [random_case(seed) for seed in range(request.config.getoption("--soak") if many else 2)]

@@ -58,7 +58,10 @@ def assert_same_end(folder: Path, other: Path) -> None:
         assert value.tobytes() == other_state[name].tobytes(), name
 
 
-@pytest.mark.parametrize(("backend", "kills"), [("numpy", 2), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in NEEDS)])
+@pytest.mark.parametrize(
+    ("backend", "kills"),
+    [pytest.param("numpy", 2, marks=pytest.mark.sample), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in NEEDS)],
+)
 def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
     tmp_path: Path, backend: str, kills: int | None, pytestconfig: pytest.Config
 ) -> None:

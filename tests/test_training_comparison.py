@@ -191,7 +191,7 @@ LONG = [pytest.param(port, compiled, 20, marks=pytest.mark.exhaustive) for port,
         (("torch", False), ("tf", False), ("tf", True), ("jax", True))]  # fmt: skip
 
 
-@pytest.mark.parametrize(("port", "compiled", "steps"), [("torch", False, 3), *LONG])
+@pytest.mark.parametrize(("port", "compiled", "steps"), [pytest.param("torch", False, 3, marks=pytest.mark.sample), *LONG])
 def test_a_port_stays_together_in_float64(port: str, compiled: bool, steps: int) -> None:
     which = experiment(steps=steps, microbatches=2, attention_bias=True, output_bias=True, final_norm=True)
     _, runs = comparison.compare(which, installed(port), compiled)
