@@ -31,26 +31,15 @@ def scaled_dot_product_attention(
     return_weights: bool = False,
     keep_bhts: tf.Tensor | None = None,
     dropout_rate: float = 0.0,
+    drop: Drop | None = None,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
     TensorFlow has no fused kernel for attention. Many queries are taken in chunks, unless their weights are returned or dropped, so that
-    memory grows with s, not with t s.
+    memory grows with s, not with t s. drop: the dropout of the weights, where there is no keep mask.
     """
-    drop = None if keep_bhts is None else functools.partial(Dropout.drop, keep=keep_bhts, rate=dropout_rate)
-    return _attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop)
-
-
-def _attend(
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: tf.Tensor | None,
-    bias_bhts: tf.Tensor | None,
-    causal: bool,
-    return_weights: bool,
-    drop: Drop | None,
-) -> Output:
+    if keep_bhts is not None:
+        drop = functools.partial(Dropout.drop, keep=keep_bhts, rate=dropout_rate)
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
     scores = batch, heads, target, key_bsgk.shape[1]
@@ -100,25 +89,20 @@ def attend_by_head(
 
 
 @register
-class MultiHeadAttention(Configured, keras.layers.Layer):
+class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
     Keras layers have a property `output`, so W^O and b^O are those of `output_projection`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
         self.query = Projection(width, (config.heads, config.key_size), bias, dtype=dtype, name="query")
         self.key = Projection(width, (config.key_value_heads, config.key_size), bias, dtype=dtype, name="key")
         self.value = Projection(width, (config.key_value_heads, config.value_size), bias, dtype=dtype, name="value")
         self.weights_dropout = Dropout(config.attention_dropout_rate, dtype=dtype, name="weights_dropout")
         self.output_projection = Projection((config.heads, config.value_size), width, bias, dtype=dtype, name="output_projection")
-
-    def build(self, input_shape: Any = None) -> None:
-        for projection in (self.query, self.key, self.value, self.output_projection):
-            projection.build()
 
     def call(
         self,
@@ -133,9 +117,14 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        checks.check_same_batch(query=query_btd.shape, key=memory_bsd.shape, value=memory_bsd.shape)
-        query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
-        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training)
+        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
+        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training)) if drops else None
+        given = (self.queries(query_btd), *self.keys_and_values(memory_bsd), mask_bhts, bias_bhts, causal, return_weights)
+        attended = scaled_dot_product_attention(*given, drop=drop)
+        if return_weights:
+            output_bthe, weights_bhts = attended
+            return self.output_projection(output_bthe), weights_bhts
+        return self.output_projection(attended)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -148,24 +137,3 @@ class MultiHeadAttention(Configured, keras.layers.Layer):
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Queries, keys and values of self-attention."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
-
-    def attend(
-        self,
-        query_bthk: tf.Tensor,
-        key_bsgk: tf.Tensor,
-        value_bsge: tf.Tensor,
-        mask_bhts: tf.Tensor | None = None,
-        bias_bhts: tf.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
-        keep_bhts: tf.Tensor | None = None,
-        training: bool | None = None,
-    ) -> Output:
-        """The rest: the attention of these queries to these keys and values, and the output's projection."""
-        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
-        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training)) if drops else None
-        attended = _attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop)
-        if return_weights:
-            output_bthe, weights_bhts = attended
-            return self.output_projection(output_bthe), weights_bhts
-        return self.output_projection(attended)

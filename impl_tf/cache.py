@@ -1,8 +1,8 @@
 """Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
-from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -10,13 +10,12 @@ from reference_numpy import checks
 
 from . import mask
 from .fast import cache as fast
+from .fast.cache import Cache
 from .fast.compiled import compiled as graph
 from .fast.fused import fused
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
-
-Cache: TypeAlias = Mapping[str, Any]  # as `fast.cache` describes it
 
 
 def start_cache(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None = None, *, length: int) -> Cache:
@@ -72,10 +71,7 @@ def decode_in_steps(
         target_mask_bt = tf.convert_to_tensor(target_mask_bt)
         checks.check_token_mask("target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2])
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, length=sum(splits)), []
-
-    def step(*arguments: Any) -> tuple[tf.Tensor, Cache]:
-        return decode_step(model, *arguments)
-
+    step = partial(decode_step, model)
     run = graph(step) if compiled else step
     for end, length in zip(accumulate(splits), splits, strict=True):
         part = slice(end - length, end)

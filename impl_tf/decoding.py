@@ -1,6 +1,7 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,12 +36,8 @@ class Searcher:
         self._device = next(iter(weights.variables(model, model.config).values())).value.device
         with tf.device(self._device):
             self.model = fused(model, dtype)
-
-        def graph(function: Search) -> Search:
-            run = lambda *given: function(self.model, *given)  # noqa: E731
-            return tf.function(run, autograph=False, jit_compile=True) if compiled else run
-
-        self._one_by_one, self._beam_search = graph(search.one_by_one), graph(search.beam_search)
+        graph = partial(tf.function, autograph=False, jit_compile=True) if compiled else lambda function: function
+        self._one_by_one, self._beam_search = (graph(partial(each, self.model)) for each in (search.one_by_one, search.beam_search))
 
     @property
     def graphs(self) -> int:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import Traced, Unquantized, keras, register
+from .framework import Traced, Unquantized, id_bounds, keras, register
 from .precision import upcast_half
 from .projection import add_bias, xavier_uniform
 
@@ -15,7 +15,7 @@ __all__ = ["Embedding", "Logits"]
 
 
 @register
-class Embedding(Traced, Unquantized, keras.layers.Layer):
+class Embedding(Unquantized, Traced):
     """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the table's rows.
 
     Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`: there `tf.gather` gives zeros for
@@ -32,11 +32,7 @@ class Embedding(Traced, Unquantized, keras.layers.Layer):
 
     def check_ids(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
-        bounds: tuple[int, ...] = ()
-        if not tf.is_symbolic_tensor(token):
-            token = token.numpy() if tf.is_tensor(token) else token
-            bounds = (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
-        checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *bounds)
+        checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *id_bounds(token))
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
         self.check_ids(token)
@@ -54,7 +50,7 @@ class Embedding(Traced, Unquantized, keras.layers.Layer):
 
 
 @register
-class Logits(Traced, Unquantized, keras.layers.Layer):
+class Logits(Unquantized, Traced):
     """`logits = x W + b`, with b by config.
 
     `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead, the transpose of W.

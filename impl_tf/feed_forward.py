@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
 
 from .dropout import Dropout
-from .framework import Configured, SameShape, keras, register
+from .framework import Configured, register
 from .precision import upcast_half
 from .projection import Projection
 
@@ -35,23 +35,18 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 
 
 @register
-class FeedForward(Configured, SameShape, keras.layers.Layer):
+class FeedForward(Configured):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
 
     W_1 and b_1 are those of `hidden`; Keras layers have a property `output`, so W_2 and b_2 are those of `output_projection`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         width, hidden = (config.model_width,), (config.feed_forward_width,)
         self.hidden = Projection(width, hidden, True, dtype=self.dtype_policy, name="hidden")
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout")
         self.output_projection = Projection(hidden, width, True, dtype=self.dtype_policy, name="output_projection")
-
-    def build(self, input_shape: Any = None) -> None:
-        self.hidden.build()
-        self.output_projection.build()
 
     def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)

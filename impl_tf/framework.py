@@ -7,10 +7,12 @@ from typing import Any, Self
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["Configured", "SameShape", "Traced", "Unquantized", "keras", "register"]
+__all__ = ["Configured", "Traced", "Unquantized", "id_bounds", "keras", "register"]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
@@ -18,31 +20,37 @@ if keras.backend.backend() != "tensorflow":
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
 
-class Configured:
-    """Serialisation of a Keras layer that takes a TransformerConfig: it is saved as a plain mapping."""
+class Traced(keras.layers.Layer):
+    """A Keras layer that gives its output's shape, by default that of its first input, for `summary`.
 
-    config: TransformerConfig
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "config": self.config.to_dict()}  # type: ignore[misc]
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
-
-
-class Traced:
-    """A Keras layer that gives its output's shape, for `summary`; a symbolic call is traced all the same, so that its checks hold."""
+    A symbolic call is traced all the same, so that its checks hold.
+    """
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
-
-class SameShape(Traced):
-    """A Keras layer whose output has the shape of its first input."""
-
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return tuple(input_shape)
+
+
+class Configured(Traced):
+    """A Keras layer of a TransformerConfig, which is saved as a plain mapping. The layers that are its attributes are built with it."""
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    def build(self, input_shape: Any = None) -> None:
+        for part in vars(self).values():
+            if isinstance(part, keras.layers.Layer) and not part.built:
+                part.build((None, None, self.config.model_width))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
 
 
 class Unquantized:
@@ -50,3 +58,11 @@ class Unquantized:
 
     def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
         raise ValueError(f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}")
+
+
+def id_bounds(ids: Any) -> tuple[int, ...]:
+    """The smallest and the largest id of a tensor or array; () where they are not integers, or none, or not known: in a graph."""
+    if tf.is_symbolic_tensor(ids):
+        return ()
+    ids = np.asarray(ids)
+    return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()

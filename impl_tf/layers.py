@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, checks
 from .attention import MultiHeadAttention
 from .dropout import Dropout
 from .feed_forward import FeedForward
-from .framework import Configured, SameShape, keras, register
+from .framework import Configured, register
 from .normalization import LayerNorm
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
@@ -18,12 +18,11 @@ __all__ = ["DecoderLayer", "EncoderLayer"]
 Keep: TypeAlias = Mapping[str, Any]  # keep masks, nested by site
 
 
-class _Layer(Configured, SameShape, keras.layers.Layer):
+class _Layer(Configured):
     """The sub-layers that both layers have. Keras hands `training` down to every Dropout inside."""
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         self.self_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="self_attention")
         self.self_attention_dropout, self.self_attention_norm = self._dropout_and_norm("self_attention")
         self.feed_forward = FeedForward(config, dtype=self.dtype_policy, name="feed_forward")
@@ -33,10 +32,6 @@ class _Layer(Configured, SameShape, keras.layers.Layer):
         dtype, config = self.dtype_policy, self.config
         dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
         return dropout, LayerNorm(config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm")
-
-    def build(self, input_shape: Any = None) -> None:
-        for part in (self.self_attention, self.self_attention_norm, self.feed_forward, self.feed_forward_norm):
-            part.build()
 
     def residual_in(self, name: str, x_btd: tf.Tensor) -> tf.Tensor:
         """What the sub-layer of that name is given: `norm(x)` (pre), or x itself (post)."""
@@ -80,11 +75,6 @@ class DecoderLayer(_Layer):
         super().__init__(config, **kwargs)
         self.cross_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="cross_attention")
         self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm("cross_attention")
-
-    def build(self, input_shape: Any = None) -> None:
-        super().build()
-        self.cross_attention.build()
-        self.cross_attention_norm.build()
 
     def call(
         self,

@@ -1,11 +1,10 @@
 """The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from reference_numpy import checks
 
+from .framework import id_bounds
 from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
@@ -35,7 +34,8 @@ def cross_entropy(
     total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by.
     """
     label_bt = tf.convert_to_tensor(label_bt)
-    checks.check_labels(logits_btv.shape, label_bt.shape, label_bt.dtype.name, smoothing, _number(total), *_bounds(label_bt))
+    known = None if total is None or tf.is_tensor(total) else int(total)
+    checks.check_labels(logits_btv.shape, label_bt.shape, label_bt.dtype.name, smoothing, known, *id_bounds(label_bt))
     label_bt = tf.cast(label_bt, tf.int64) if label_bt.dtype not in (tf.int32, tf.int64) else label_bt
     wide_btv = upcast_half(logits_btv)
     if mask_bt is None:
@@ -50,13 +50,3 @@ def cross_entropy(
         total = tf.maximum(tf.math.count_nonzero(mask_bt), 1)
     counted_bt = tf.where(mask_bt, loss_bt, tf.zeros((), loss_bt.dtype))
     return tf.cast(tf.reduce_sum(counted_bt / tf.cast(total, loss_bt.dtype)), logits_btv.dtype)
-
-
-def _number(total: Any) -> int | None:
-    return None if total is None or tf.is_tensor(total) else int(total)
-
-
-def _bounds(label_bt: tf.Tensor) -> tuple[int, ...]:
-    if tf.is_symbolic_tensor(label_bt) or not label_bt.dtype.is_integer or 0 in label_bt.shape:
-        return ()
-    return int(tf.reduce_min(label_bt)), int(tf.reduce_max(label_bt))

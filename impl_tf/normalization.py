@@ -6,14 +6,14 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import SameShape, keras, register
+from .framework import Traced, register
 from .precision import upcast_half
 
 __all__ = ["LayerNorm"]
 
 
 @register
-class LayerNorm(SameShape, keras.layers.Layer):
+class LayerNorm(Traced):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, with the biased variance in a second pass (NORM).
 
     Half precision is computed in float32 up to and with the offset. Parameters: scale `d`, offset `d`, which Keras calls gamma and beta.

@@ -1,6 +1,5 @@
 """The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,19 +62,11 @@ class Adam(keras.optimizers.Optimizer):
     def __init__(self, learning_rate: Any, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
-        self.exclude_from_weight_decay()
-
-    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        super().exclude_from_weight_decay(var_list, var_names)
-        self.excluded = frozenset(map(id, var_list or ())), tuple(var_names or ())
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        if self.built:
-            return
-        super().build(variables)
-        self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
-        ids, names = self.excluded
-        self.decays = tuple(id(each) not in ids and not any(re.search(name, each.name) for name in names) for each in variables)
+        if not self.built:
+            super().build(variables)
+            self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
@@ -87,20 +78,16 @@ class Adam(keras.optimizers.Optimizer):
         m, v = self.moments(variable)
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
-        m_hat, v_hat = m / self._correction(self.beta_1, m.dtype), v / self._correction(self.beta_2, v.dtype)
+        n = tf.cast(self.iterations.value + 1, tf.float64)
+        m_hat, v_hat = (x / tf.cast(1 - tf.constant(beta, tf.float64) ** n, x.dtype) for x, beta in ((m, self.beta_1), (v, self.beta_2)))
         update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
-        if self.decay and self.decays[self._get_variable_index(variable)]:
+        if self.decay and self._use_weight_decay(variable):
             update += self.decay * variable
         variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 
     def get_config(self) -> dict[str, Any]:
         constants = {"weight_decay": self.decay, "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         return {**super().get_config(), **constants}
-
-    def _correction(self, beta: float, dtype: tf.DType) -> tf.Tensor:
-        """`1 - beta^n` of this step, n."""
-        n = tf.cast(self.iterations.value + 1, tf.float64)
-        return tf.cast(1 - tf.constant(beta, tf.float64) ** n, dtype)
 
 
 @register

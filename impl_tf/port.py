@@ -10,27 +10,14 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import (
-    attention,
-    cache,
-    embedding,
-    feed_forward,
-    layers,
-    loss,
-    mask,
-    optimizer,
-    positional_encoding,
-    schedule,
-    softmax,
-    stacks,
-    transformer,
-)
+from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, stacks
 from .decoding import Searcher
 from .dropout import Dropout
 from .fast.compiled import compiled
 from .framework import keras
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
+from .transformer import Transformer
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "weights"]
@@ -63,21 +50,21 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
-    "transformer": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name),
-    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, transformer.Transformer(config, dtype=dtype.name)),
+    "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
+    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, Transformer(config, dtype=dtype.name)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="greedy_search"),
-    "sample": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="sample"),
-    "beam_search": lambda config, dtype: partial(_search, transformer.Transformer(config, dtype=dtype.name), name="beam_search"),
+    "greedy_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="greedy_search"),
+    "sample": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="sample"),
+    "beam_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="beam_search"),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: transformer.Transformer(config, dtype=dtype.name).training_loss,
+    "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
-    "random_dropout": lambda config, dtype: partial(_random_dropout, rate=config.dropout_rate, dtype=dtype.name),
+    "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True),
 }
 
 
@@ -86,31 +73,25 @@ def _adam(
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """`reference_numpy.optimizer.adam`, by the optimiser that the Trainer has."""
-    trees = (parameters, first_moment, second_moment)
     variables = [keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)]
     decays = tf.nest.flatten(optimizer.decay_mask(parameters))
     exclude = [variable for variable, decay in zip(variables, decays, strict=True) if not decay]
     adam = optimizer.adam(learning_rate, beta_1, beta_2, epsilon, weight_decay, exclude)
     adam.build(variables)
     adam.iterations.assign(step - 1)
-    state = [[variable.value, *adam.moments(variable.value)] for variable in variables]
-    for held, given in zip(state, zip(*map(tf.nest.flatten, trees), strict=True), strict=True):
-        for variable, tensor in zip(held, given, strict=True):
-            variable.assign(tensor)
+    first, second = map(list, zip(*map(adam.moments, variables), strict=True))
+    for moment, tensor in zip(first + second, tf.nest.flatten([first_moment, second_moment]), strict=True):
+        moment.assign(tensor)
     adam.apply(tf.nest.flatten(gradients))
-    names = ("parameters", "first_moment", "second_moment")
-    return {name: tf.nest.pack_sequence_as(parameters, list(held)) for name, held in zip(names, zip(*state, strict=True), strict=True)}
+    state = {"parameters": [variable.value for variable in variables], "first_moment": first, "second_moment": second}
+    return {name: tf.nest.pack_sequence_as(parameters, held) for name, held in state.items()}
 
 
-def _search(model: transformer.Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
+def _search(model: Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
     return getattr(Searcher(model, compiled=compiled), name)(**inputs)
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
     """Fresh parameters by canonical name."""
     random.seed(seed)  # whence Keras draws the seeds of its initialisers
-    return export(transformer.Transformer(config, dtype=dtype), config)
-
-
-def _random_dropout(x: tf.Tensor, seed: int, rate: float, dtype: str) -> tf.Tensor:
-    return Dropout(rate, seed=seed, dtype=dtype)(x, training=True)
+    return export(Transformer(config, dtype=dtype), config)

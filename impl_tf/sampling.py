@@ -8,6 +8,7 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import softmax
+from .framework import id_bounds, keras
 from .precision import upcast_half
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -32,29 +33,28 @@ def penalise(
     if mask_bn is None:
         mask_bn = tf.ones(tf.shape(token_bn), tf.bool)
     token_bn, vocabulary = tf.cast(token_bn, tf.int32), tf.shape(scores_bv)[1]
-    penalty = _number(repetition_penalty, scores_bv.dtype)
+    penalty = keras.ops.convert_to_tensor(repetition_penalty, scores_bv.dtype)
     less_bv = tf.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty)
     result_bv = tf.where(_named(token_bn, mask_bn, vocabulary), less_bv, scores_bv)
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
     endings_bv = _named(token_bn[:, no_repeat_ngram - 1 :], _repeats(token_bn, mask_bn, no_repeat_ngram), vocabulary)
-    return tf.where(endings_bv, _nothing(scores_bv.dtype), result_bv)
+    return tf.where(endings_bv, tf.constant(float("-inf"), result_bv.dtype), result_bv)
 
 
 def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
     """Of each run of so many tokens, by its start: whether all but its last are the tokens that the target ends in. Padding is in none."""
-    count, last = token_bn.shape[1] - size + 1, token_bn.shape[1] - size + 1
+    count = token_bn.shape[1] - size + 1
     same_bn = mask_bn[:, size - 1 :]
     for place in range(size - 1):
-        token_b1, mask_b1 = token_bn[:, last + place, tf.newaxis], mask_bn[:, last + place, tf.newaxis]
-        run = slice(place, place + count)
-        same_bn &= mask_bn[:, run] & mask_b1 & (token_bn[:, run] == token_b1)
+        run, last = slice(place, place + count), slice(count + place, count + place + 1)
+        same_bn &= mask_bn[:, run] & mask_bn[:, last] & (token_bn[:, run] == token_bn[:, last])
     return same_bn
 
 
 def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor) -> tf.Tensor:
     """Of each row and id whether one of the row's tokens is that id, boolean `b v`."""
-    batch, length = token_bn.shape[0] or tf.shape(token_bn)[0], token_bn.shape[1]
+    batch, length = keras.ops.shape(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
     counts_bv = tf.scatter_nd(tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary])
     return counts_bv > 0
@@ -71,7 +71,7 @@ def truncate(
     most: what top_k is at most, where it is a tensor greater than 0.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
-    x_bv, vocabulary = logits_bv / _number(temperature, logits_bv.dtype), logits_bv.shape[1]
+    x_bv, vocabulary = logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype), logits_bv.shape[1]
     if not _plain(top_k, 0):
         return _likeliest(x_bv, min((most or vocabulary) if tf.is_tensor(top_k) else top_k, vocabulary), top_k, top_p)
     if _plain(top_p, 1):
@@ -81,23 +81,23 @@ def truncate(
     # A sort of all takes far longer than to find so many, among whom those that are kept nearly always are.
     largest_bn, _ = tf.math.top_k(x_bv, MANY)
     probability_b = tf.reduce_sum(_probability(largest_bn, x_bv), axis=1)
-    enough = tf.reduce_all(probability_b >= _number(top_p, probability_b.dtype))
+    enough = tf.reduce_all(probability_b >= keras.ops.convert_to_tensor(top_p, probability_b.dtype))
     return tf.cond(enough, lambda: _likeliest(x_bv, MANY, None, top_p), lambda: _likeliest(x_bv, vocabulary, None, top_p))
 
 
 def _likeliest(x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p: Number) -> tf.Tensor:
     """The logits with -inf for all but the top_k largest and the likeliest of these; no more than count are left."""
-    nothing = _nothing(x_bv.dtype)
     ordered_bn, order_bn = tf.math.top_k(x_bv, count)  # of equal values the lower index first
     if top_k is not None:
-        ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, nothing)
+        ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, float("-inf"))
     if not _plain(top_p, 1):
         p_bn = _probability(ordered_bn, x_bv if top_k is None else ordered_bn)
         before_bn = tf.cumsum(p_bn, axis=1, exclusive=True)  # the probability of all that are likelier
         first_n = tf.range(count) == 0
-        ordered_bn = tf.where(first_n | (before_bn < _number(top_p, p_bn.dtype)), ordered_bn, nothing)
+        ordered_bn = tf.where(first_n | (before_bn < keras.ops.convert_to_tensor(top_p, p_bn.dtype)), ordered_bn, float("-inf"))
     row_bn = tf.broadcast_to(tf.range(tf.shape(x_bv)[0])[:, tf.newaxis], tf.shape(order_bn))
-    return tf.tensor_scatter_nd_update(tf.fill(tf.shape(x_bv), nothing), tf.stack([row_bn, order_bn], axis=-1), ordered_bn)
+    nothing_bv = tf.fill(tf.shape(x_bv), tf.constant(float("-inf"), x_bv.dtype))
+    return tf.tensor_scatter_nd_update(nothing_bv, tf.stack([row_bn, order_bn], axis=-1), ordered_bn)
 
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
@@ -116,16 +116,8 @@ def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
     return tf.minimum(tf.math.count_nonzero(below_bv, axis=1), last_b)
 
 
-def _number(value: Number, dtype: tf.DType) -> tf.Tensor:
-    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)  # a cast would make a plain number float32 first
-
-
 def _plain(value: Number, wanted: int) -> bool:
     return not tf.is_tensor(value) and value == wanted
-
-
-def _nothing(dtype: tf.DType) -> tf.Tensor:
-    return tf.constant(float("-inf"), dtype)
 
 
 def _check_penalise(
@@ -136,9 +128,8 @@ def _check_penalise(
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
     checks.check_penalties(1.0 if tf.is_symbolic_tensor(repetition_penalty) else float(repetition_penalty), no_repeat_ngram)
-    if not tf.is_symbolic_tensor(token_bn) and 0 not in token_bn.shape:
-        ids = np.asarray(token_bn)
-        checks.check_held(scores_bv.shape[1], int(ids.min()), int(ids.max()))
+    if bounds := id_bounds(token_bn):
+        checks.check_held(scores_bv.shape[1], *bounds)
 
 
 def _check_truncate(
@@ -154,10 +145,8 @@ def _check_truncate(
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1])
-    if not tf.is_symbolic_tensor(uniform_b):
-        bounds = (float(f(uniform_b, initial=0)) for f in (np.min, np.max))
-        checks.check_uniform(uniform_b.shape, uniform_b.shape, *bounds, rounded=True)
+    bounds = [] if tf.is_symbolic_tensor(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
     _check_truncate(logits_bv)
 
 

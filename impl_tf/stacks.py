@@ -7,31 +7,24 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout
-from .framework import Configured, SameShape, keras, register
+from .framework import Configured, register
 from .layers import DecoderLayer, EncoderLayer, Keep
 from .normalization import LayerNorm
 
 __all__ = ["Decoder", "Encoder"]
 
 
-class _Stack(Configured, SameShape, keras.layers.Layer):
+class _Stack(Configured):
     """The layers are attributes too, `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras."""
 
     def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
         self.layers = [layer(config, dtype=self.dtype_policy, name=f"layers_{index}") for index in range(count)]
         for each in self.layers:
             setattr(self, each.name, each)
         if config.final_norm:
             self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
-
-    def build(self, input_shape: Any = None) -> None:
-        for layer in self.layers:
-            layer.build()
-        if self.config.final_norm:
-            self.final_norm.build()
 
     def normalise(self, x_btd: tf.Tensor) -> tf.Tensor:
         """The final norm, where the config has one."""

@@ -13,6 +13,7 @@ from reference_numpy.strategy import Strategy
 
 from . import weights
 from .decoding import Searcher
+from .fast.compiled import compiled as graph
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
 from .schedule import Noam
 from .transformer import Transformer
@@ -50,12 +51,9 @@ class Trainer:
             self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
-
-        def graph(function: Callable[..., Any]) -> Callable[..., Any]:
-            return tf.function(function, autograph=False, jit_compile=True) if compiled else function
-
-        self._whole_step, self._part, self._apply = graph(self._one_step), graph(self._gradients), graph(self._update)
-        self._evaluate = graph(self.model.training_loss)
+        run: Callable[..., Any] = graph if compiled else lambda function: function
+        self._whole_step, self._part, self._apply = run(self._one_step), run(self._gradients), run(self._update)
+        self._evaluate = run(self.model.training_loss)
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
@@ -86,19 +84,19 @@ class Trainer:
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now."""
-        return {name: tensor.numpy() for name, tensor in self.searcher.greedy_search(source, strategy).items()}
+        return self._answers("greedy_search", source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.beam_search` of the model as it is now."""
-        return {name: tensor.numpy() for name, tensor in self.searcher.beam_search(source, strategy).items()}
+        return self._answers("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
         result: dict[str, np.ndarray] = {}
         for part, native in self._parts().items():
             arrays = {name: weights.to_numpy(variable) for name, variable in native.items()}
-            canonical_arrays = layout.from_native(arrays, weights.TABLE, self.config)
-            result |= {f"{part}.{name}": array for name, array in canonical_arrays.items()}
+            arrays = layout.from_native(arrays, weights.TABLE, self.config)
+            result |= {f"{part}.{name}": array for name, array in arrays.items()}
         return result
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
@@ -112,15 +110,14 @@ class Trainer:
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
-    @property
-    def searcher(self) -> Searcher:
-        """The searches with the parameters as they are now; the graphs are those of the first call."""
+    def _answers(self, search: str, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        """By the searcher with the parameters as they are now; the graphs are those of the first call."""
         if self._searcher is None:
             self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
             self._searcher.refresh(self.model)
         self._current = True
-        return self._searcher
+        return {name: tensor.numpy() for name, tensor in getattr(self._searcher, search)(source, strategy).items()}
 
     def _built_optimizer(self) -> Adam:
         recipe, variables = self.recipe, weights.variables(self.model, self.config)

@@ -1,6 +1,6 @@
 """The whole Transformer: embeddings, encoder, decoder and logits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask
 from .embedding import Embedding, Logits
-from .framework import Configured, Traced, keras, register
+from .framework import Configured, keras, register
 from .layers import Keep
 from .positional_encoding import positional_encoding, token_positions
 from .stacks import Decoder, Encoder
@@ -18,7 +18,7 @@ __all__ = ["Transformer"]
 
 
 @register
-class Transformer(Configured, Traced, keras.Model):
+class Transformer(Configured, keras.Model):
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
     Outside a call of the model `encode`, `decode` and `training_loss` take `training` themselves.
@@ -27,8 +27,7 @@ class Transformer(Configured, Traced, keras.Model):
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         width, dtype = config.model_width, self.dtype_policy
         self.source_embedding = Embedding(config.source_vocabulary, width, config.scale_embedding, dtype=dtype, name="source_embedding")
         self.encoder = Encoder(config, dtype=dtype, name="encoder")
@@ -40,16 +39,6 @@ class Transformer(Configured, Traced, keras.Model):
             )
             self.decoder = Decoder(config, dtype=dtype, name="decoder")
             self.logits = Logits(width, config.target_vocabulary, config.output_bias, config.tie_logits, dtype=dtype, name="logits")
-
-    def build(self, input_shape: Any = None) -> None:
-        ids, vectors = (None, None), (None, None, self.config.model_width)
-        self.source_embedding.build(ids)
-        self.encoder.build(vectors)
-        if self.config.decoder_layers:
-            if not self.config.share_embeddings:
-                self.target_embedding.build(ids)
-            self.decoder.build(vectors)
-            self.logits.build(vectors)
 
     def encode(
         self,
@@ -130,7 +119,7 @@ class Transformer(Configured, Traced, keras.Model):
         return (*_both(source_shape, target_shape)[1][:2], self.config.target_vocabulary)
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
-        self._built()
+        self.build()
         super().summary(*args, **kwargs)
 
     def export(
@@ -142,7 +131,7 @@ class Transformer(Configured, Traced, keras.Model):
         `tf.lite.TFLiteConverter` use `from_concrete_functions(functions)`: with a model of Keras 3 as second argument, any model, its
         variables stay unset and the output is NaN.
         """
-        self._built()
+        self.build()
         if input_signature is None:
             input_signature = [keras.InputSpec(shape=(None, None), dtype="int64", name=name) for name in ("source", "target")]
         lengths = [spec.shape[1] for spec in tf.nest.flatten(input_signature)]
@@ -157,10 +146,6 @@ class Transformer(Configured, Traced, keras.Model):
         if self.config.decoder_layers:
             self.target_embedding.check_ids(target)
 
-    def _built(self) -> None:
-        if not self.built:
-            self.build()
-
     def _embed(self, embedding: Embedding, name: str, token: tf.Tensor, mask_bt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         x_btd = embedding(token)
         if mask_bt is None:
@@ -174,10 +159,9 @@ class Transformer(Configured, Traced, keras.Model):
 
 def _both(source: Any, target: Any) -> tuple[Any, Any]:
     """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping."""
-    if target is None and isinstance(source, Mapping) and set(source) == {"source", "target"}:
-        return source["source"], source["target"]
-    if target is None and isinstance(source, Sequence) and len(source) == 2:
-        return source[0], source[1]
+    match source:
+        case {"source": first, "target": second} | [first, second] if target is None and len(source) == 2:
+            return first, second
     if target is None:
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
         raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")

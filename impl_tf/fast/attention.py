@@ -33,15 +33,14 @@ def in_chunks(
     """`attend` on so many queries c after another; the backward pass computes their weights again."""
     target, source = query_bthk.shape[1], value_bgse.shape[2]
 
-    def part(x: tf.Tensor, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor:
+    def part(x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
         """XLA takes a slice whose size is no tensor, as that of a Python slice would be."""
+        if x is None or x.shape[axis] == 1:
+            return x
         return tf.slice(x, [start if at == axis else 0 for at in range(4)], [*x.shape[:axis], count, *x.shape[axis + 1 :]])
 
-    def rows(x_bhts: tf.Tensor | None, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
-        return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else part(x_bhts, 2, start, count)
-
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
-        mask_bhcs = rows(mask_bhts, start, count)
+        mask_bhcs = part(mask_bhts, 2, start, count)
         if causal:
             last_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
             mask_bhcs = mask.combine_masks(mask_bhcs, (tf.range(source) <= last_c1)[tf.newaxis, tf.newaxis])
@@ -50,7 +49,7 @@ def in_chunks(
         def attended(query_bchk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, *bias_bhcs: tf.Tensor) -> tf.Tensor:
             return attend(query_bchk, key_bgks, value_bgse, mask_bhcs, *bias_bhcs)
 
-        bias_bhcs = () if bias_bhts is None else (rows(bias_bhts, start, count),)
+        bias_bhcs = () if bias_bhts is None else (part(bias_bhts, 2, start, count),)
         return attended(part(query_bthk, 1, start, count), key_bgks, value_bgse, *bias_bhcs)
 
     whole = target - target % length

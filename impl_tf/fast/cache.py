@@ -9,7 +9,7 @@ of the second, ...; target_mask_bt, `n (t w)`, says which of them are the real t
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ from ..transformer import Transformer
 
 __all__ = ["beams", "branch", "empty", "forward_step"]
 
-Cache = Mapping[str, Any]
+Cache: TypeAlias = Mapping[str, Any]
 
 
 def empty(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None, length: int) -> Cache:
@@ -53,10 +53,8 @@ def branch(cache: Cache, count: int) -> Cache:
 
     def apart(x: tf.Tensor, axis: int) -> tf.Tensor:
         """The positions of that axis, each followed by room for those of the other beams."""
-        shape, room = list(x.shape), [[0, 0]] * (len(x.shape) + 1)
-        room = [*room[: axis + 1], [0, count - 1], *room[axis + 2 :]]
-        wider = tf.pad(tf.reshape(x, [*shape[: axis + 1], 1, *shape[axis + 1 :]]), room)
-        return tf.reshape(wider, [*shape[:axis], shape[axis] * count, *shape[axis + 1 :]])
+        wider = tf.stack([x, *[tf.zeros_like(x)] * (count - 1)], axis=axis + 1)
+        return tf.reshape(wider, [*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]])
 
     layers = []
     for layer in cache["layers"]:

@@ -8,33 +8,27 @@ from reference_numpy import TransformerConfig
 
 from .. import weights
 from ..attention import MultiHeadAttention
-from ..framework import register
 from ..transformer import Transformer
 from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 
 
-@register
 class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention)."""
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention).
+
+    `fused` makes it of a model's own attention, which is what is saved.
+    """
 
     def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         self.of_itself = of_itself
-        width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
-        query, key, value = (projection.outputs for projection in (self.query, self.key, self.value))
         if of_itself:
-            self.query_key_value = FusedProjection(width, (query, key, value), bias, dtype=dtype, name="query_key_value")
+            self.query_key_value = FusedProjection(self.query, self.key, self.value, name="query_key_value")
             del self.query
         else:
-            self.key_value = FusedProjection(width, (key, value), bias, dtype=dtype, name="key_value")
+            self.key_value = FusedProjection(self.key, self.value, name="key_value")
         del self.key, self.value
-
-    def build(self, input_shape: Any = None) -> None:
-        for projection in (self.query_key_value,) if self.of_itself else (self.query, self.key_value):
-            projection.build()
-        self.output_projection.build()
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
@@ -46,9 +40,6 @@ class FusedAttention(MultiHeadAttention):
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         query_bthk, key_btgk, value_btge = self.query_key_value(x_btd)
         return query_bthk, key_btgk, value_btge
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "of_itself": self.of_itself}
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:

@@ -2,23 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from ..framework import keras, register
+from ..framework import keras
 from ..projection import Projection
 
 __all__ = ["FusedProjection"]
 
 
-@register
 class FusedProjection(Projection):
     """Several projections of one input as one product: their kernels lie beside each other. Its result is theirs, in their order."""
 
-    def __init__(self, inputs: Sequence[int], parts: Sequence[Sequence[int]], bias: bool, **kwargs: Any) -> None:
-        super().__init__(inputs, (sum(map(math.prod, parts)),), bias, **kwargs)
-        self.parts = [tuple(part) for part in parts]
+    def __init__(self, first: Projection, *others: Projection, name: str) -> None:
+        parts = [first.outputs, *(each.outputs for each in others)]
+        super().__init__(first.inputs, (sum(map(math.prod, parts)),), first.use_bias, dtype=first.dtype_policy, name=name)
+        self.parts = parts
 
     def call(self, x: tf.Tensor) -> list[tf.Tensor]:
         ys = tf.split(super().call(x), [math.prod(part) for part in self.parts], axis=-1)
@@ -30,7 +29,3 @@ class FusedProjection(Projection):
         self.kernel.assign(tf.concat([tf.reshape(tf.cast(each.kernel, self.kernel.dtype), [width, -1]) for each in projections], axis=1))
         if self.bias is not None:
             self.bias.assign(tf.concat([tf.reshape(tf.cast(each.bias, self.bias.dtype), [-1]) for each in projections], axis=0))
-
-    def get_config(self) -> dict[str, Any]:
-        config = {name: value for name, value in super().get_config().items() if name != "outputs"}
-        return {**config, "parts": self.parts}

@@ -7,6 +7,9 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
+from .. import mask
+from ..framework import id_bounds
+
 __all__ = ["Plan", "Request", "bucket", "plan", "request"]
 
 SHORTEST, LONGEST = 16, 64
@@ -71,8 +74,8 @@ def request(
     config: TransformerConfig,
     strategy: Strategy,
     source: np.ndarray,
-    prefix: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
+    prefix: np.ndarray | None,
+    source_mask_bs: np.ndarray | None,
     uniform_bn: np.ndarray | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
@@ -81,42 +84,24 @@ def request(
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
     checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
     checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-    _check_ids(source, config.source_vocabulary)
+    for token, vocabulary in ((source, config.source_vocabulary), (prefix, config.target_vocabulary)):
+        checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
     if source_mask_bs is None:
-        source_mask_bs = _token_mask(source, config.padding_id)
+        source_mask_bs = np.asarray(mask.token_mask(source, config.padding_id))
     checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2])
-    _check_ids(prefix, config.target_vocabulary)
-    before = prefix[:, :-1]
-    left, right = bucket(before.shape[1]) - before.shape[1] if before.size else 0, bucket(source.shape[1]) - source.shape[1]
-    if uniform_bn is not None:
-        uniform_bn = np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, bucket(strategy.max_new_tokens) - uniform_bn.shape[1])))
+    before, room = prefix[:, :-1], bucket(strategy.max_new_tokens)
+    right = (0, 0), (0, bucket(source.shape[1]) - source.shape[1])
+    left = (0, 0), (bucket(before.shape[1]) - before.shape[1] if before.size else 0, 0)
     return Request(
-        source=np.pad(source.astype(np.int32), ((0, 0), (0, right))),
-        source_mask_bs=np.pad(source_mask_bs, ((0, 0), (0, right))),
-        before=np.pad(before.astype(np.int32), ((0, 0), (left, 0))),
-        before_mask_bt=np.pad(_token_mask(before, config.padding_id), ((0, 0), (left, 0))),
+        source=np.pad(source.astype(np.int32), right),
+        source_mask_bs=np.pad(source_mask_bs, right),
+        before=np.pad(before.astype(np.int32), left),
+        before_mask_bt=np.pad(mask.token_mask(before, config.padding_id), left),
         last_b1=prefix[:, -1:].astype(np.int32),
-        uniform_bn=uniform_bn,
-        **_numbers(config, strategy),
-    )
-
-
-def _numbers(config: TransformerConfig, strategy: Strategy) -> dict[str, np.ndarray]:
-    length_n = np.minimum(np.arange(1, bucket(strategy.max_new_tokens) + 1), strategy.max_new_tokens)
-    integers = ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
-    return {
-        **{name: np.array(getattr(strategy, name), np.int32) for name in integers},
+        pad_id=np.int32(strategy.pad_id(config)),
+        forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
+        **{name: np.int32(getattr(strategy, name)) for name in ("end_id", "max_new_tokens", "min_new_tokens", "top_k")},
         **{name: np.array(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        "pad_id": np.array(strategy.pad_id(config), np.int32),
-        "forbidden_v": np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
-        "length_penalty_n": ((5 + length_n) / 6) ** strategy.alpha,
-    }
-
-
-def _token_mask(token: np.ndarray, padding_id: int | None) -> np.ndarray:
-    return np.ones(token.shape[:2], bool) if padding_id is None else token != padding_id
-
-
-def _check_ids(token: np.ndarray, vocabulary: int) -> None:
-    bounds = (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
-    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds)
+        length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
+        uniform_bn=None if uniform_bn is None else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
+    )

@@ -61,7 +61,9 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, t
         live, token_bw, parent_bw = beams.best(live, sum_bwv, step)
         done_b |= (live.score_bw[:, 0] == float("-inf")) | beams.stops(live, kept, longest, request.early_stop)
         state |= {"step": step + 1, "live": live, "kept": kept, "done_b": done_b, "token_b1": tf.reshape(token_bw, [-1, 1])}
-        return (_continued(state, tf.reshape(first_b1 + parent_bw, [-1])),)
+        row_b = tf.reshape(first_b1 + parent_bw, [-1])  # which row of the target each row was
+        state["cache"] = reorder(state["cache"], row_b)
+        return (state | {name: tf.gather(state[name], row_b) for name in ("seen_bn", "seen_mask_bn") if name in state},)
 
     state = _start(model, plan, request)
     state["cache"] = branch(state["cache"], size)
@@ -141,9 +143,3 @@ def _log_p(logits_bv: tf.Tensor, token_b: tf.Tensor | None = None) -> tf.Tensor:
     x_bv = logits_bv - tf.reduce_max(logits_bv, axis=1, keepdims=True)
     log_sum_b1 = tf.math.log(tf.reduce_sum(tf.exp(x_bv), axis=1, keepdims=True))
     return x_bv - log_sum_b1 if token_b is None else tf.gather(x_bv, token_b, batch_dims=1) - log_sum_b1[:, 0]
-
-
-def _continued(state: State, row_b: tf.Tensor) -> State:
-    """The state whose row i of the target is what row `row_b[i]` was."""
-    state = {**state, "cache": reorder(state["cache"], row_b)}
-    return state | {name: tf.gather(state[name], row_b) for name in ("seen_bn", "seen_mask_bn") if name in state}
