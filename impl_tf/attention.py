@@ -117,14 +117,8 @@ class MultiHeadAttention(Configured):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
-        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training)) if drops else None
-        given = (self.queries(query_btd), *self.keys_and_values(memory_bsd), mask_bhts, bias_bhts, causal, return_weights)
-        attended = scaled_dot_product_attention(*given, drop=drop)
-        if return_weights:
-            output_bthe, weights_bhts = attended
-            return self.output_projection(output_bthe), weights_bhts
-        return self.output_projection(attended)
+        query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
+        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -137,3 +131,24 @@ class MultiHeadAttention(Configured):
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Queries, keys and values of self-attention."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
+
+    def attend(
+        self,
+        query_bthk: tf.Tensor,
+        key_bsgk: tf.Tensor,
+        value_bsge: tf.Tensor,
+        mask_bhts: tf.Tensor | None = None,
+        bias_bhts: tf.Tensor | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+        keep_bhts: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> Output:
+        """The rest: the attention of these queries to these keys and values, and the output's projection."""
+        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
+        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training)) if drops else None
+        attended = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop=drop)
+        if return_weights:
+            output_bthe, weights_bhts = attended
+            return self.output_projection(output_bthe), weights_bhts
+        return self.output_projection(attended)
