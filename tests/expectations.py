@@ -6,7 +6,6 @@ Without pytest's cache folder it is kept in this process alone. A test of the ex
 
 import functools
 import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -17,11 +16,11 @@ import numpy as np
 
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case_files import arrays_of, row_of
 from rosettaformer.conformance.reference import tolerance
+from rosettaformer.conformance.reference.store import Store, digest
 from rosettaformer.conformance.reference.tolerance import Expectation
 
-__all__ = ["FOLDER", "all_by_id", "digest", "expect"]
+__all__ = ["FOLDER", "all_by_id", "expect", "store"]
 
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
 HOUSE = Path(__file__).parent.parent
@@ -35,43 +34,30 @@ def all_by_id() -> dict[str, Case]:
 
 def expect(case: Case) -> dict[str, Expectation]:
     """`tolerance.expect` of a case that has been cast to its dtype."""
-    return _store().expect(case)
+    return store().expect(case)
 
 
-def digest(case: Case) -> str:
-    """A digest of what a case asks: its settings, inputs and parameters."""
-    state = hashlib.sha256(json.dumps(row_of(case), sort_keys=True).encode())
-    for name, value in sorted(arrays_of(case).items()):
-        state.update(f"{name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    return state.hexdigest()
-
-
-class _Store:
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self._kept = folder, dict[str, dict[str, Expectation]]()
+class _OnDisk(Store):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
 
     def expect(self, case: Case) -> dict[str, Expectation]:
-        name = f"{digest(case)[:40]}-{case.device}"
-        if name not in self._kept:
-            self._kept[name] = self._on_disk(name, case) if self.folder else tolerance.expect(case)
-        return self._kept[name]
-
-    def _on_disk(self, name: str, case: Case) -> dict[str, Expectation]:
-        path = Path(self.folder or "", name)
+        path = self._folder / digest(case)[:40]
         if path.exists():
             return pickle.loads(path.read_bytes())
         found = tolerance.expect(case)
-        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
             pickle.dump(found, file)
         os.replace(file.name, path)
         return found
 
 
 @functools.cache
-def _store() -> _Store:
+def store() -> Store:
     """The store of what this code expects; what other code expected is removed."""
     if not (parent := os.environ.get(FOLDER)):
-        return _Store(None)
+        return Store()
     state = hashlib.sha256(np.__version__.encode())
     for package in ("reference_numpy", "rosettaformer/conformance"):
         for path in sorted((HOUSE / package).rglob("*.py")):
@@ -81,4 +67,4 @@ def _store() -> _Store:
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
     own.mkdir(exist_ok=True)
-    return _Store(own)
+    return _OnDisk(own)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import expectations
 import pytest
 
 from rosettaformer.conformance import runner
@@ -19,7 +20,7 @@ exhaustive = pytest.mark.exhaustive
 
 
 def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any) -> None:
-    results = runner.run(cases, [port], dtypes, **options)
+    results = runner.run(cases, [port], dtypes, store=expectations.store(), **options)
     assert [result for result in results if result.status not in ("pass", "empty")] == []
     assert len(results) == sum(dtype in case.dtypes for case in cases for dtype in dtypes)
 

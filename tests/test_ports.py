@@ -4,6 +4,7 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
+import expectations
 import numpy as np
 import pytest
 from backends import PORTS, Backend
@@ -33,7 +34,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def test_gradients_conform(port: str, whole: bool) -> None:
     """The core, and every case in the other tier."""
     cases = [case for case in GRADIENTS if case.core or whole]
-    results = runner.run(cases, [port], ["float32"])
+    results = runner.run(cases, [port], ["float32"], store=expectations.store())
     assert [result for result in results if result.status not in ("pass", "empty")] == []
     assert {result.case for result in results} == {case.id for case in cases}
 

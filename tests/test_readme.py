@@ -40,7 +40,8 @@ LESS = {
     "rosettaformer diagnose my_port.py": "--component layer_norm --no-pairs",
 }
 MORE = {
-    "rosettaformer check --grad": "--dtype float32",
+    "rosettaformer check --grad": "torch --dtype float32",
+    "rosettaformer compare-training": "--backend torch --steps 3",
     "rosettaformer train --backend jax --task number-words --out runs/numbers": "--limit 999 --held-out 50 --steps 40 --validate-every 20",
 }
 
