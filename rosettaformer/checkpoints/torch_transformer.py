@@ -54,19 +54,22 @@ def import_state_dict(
     *,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    source_embedding: str | None = None,
+    target_embedding: str | None = None,
+    logits: str | None = None,
     ignore: Sequence[str] = (),
     fresh_embeddings: int | None = None,
     name: str = "the state dict",
-    **names: str | None,
 ) -> Checkpoint:
     """The checkpoint of a state dict, given as NumPy arrays.
 
-    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. ignore: tensors that are
-    no parameters, such as a positional table. fresh_embeddings: a seed, from which the tables and the output layer that the state dict
-    lacks are initialised. names: as of `Names`.
+    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. prefix,
+    source_embedding, target_embedding, logits: as of `Names`. ignore: tensors that are no parameters, such as a positional table.
+    fresh_embeddings: a seed, from which the tables and the output layer that the state dict lacks are initialised.
     Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with what is told.
     """
-    found = Names(**names).find(name, state, ignore)
+    found = Names(prefix, source_embedding, target_embedding, logits).find(name, state, ignore)
     natives = {native: state[key] for native, key in found.keys.items()}
     shown = found.shown(natives, fresh_embeddings is not None)
     config, problems = _resolve(shown, preset, settings)
@@ -87,10 +90,18 @@ def import_state_dict(
     return Checkpoint(config, {each: canonical[each] for each in parameters.axes(config)})
 
 
-def export_state_dict(config: TransformerConfig, tensors: Mapping[str, np.ndarray], **names: str | None) -> dict[str, np.ndarray]:
+def export_state_dict(
+    config: TransformerConfig,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    prefix: str | None = None,
+    source_embedding: str | None = None,
+    target_embedding: str | None = None,
+    logits: str | None = None,
+) -> dict[str, np.ndarray]:
     """The state dict of canonical parameters, the inverse of `import_state_dict`; a tied tensor stands under each of its names.
 
-    names: as of `Names`. Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
+    The names: as of `Names`. Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
     """
     head_size = config.model_width / config.heads
     needed = {"key_value_heads": config.heads, "key_size": head_size, "value_size": head_size, "attention_bias": True}
@@ -99,7 +110,7 @@ def export_state_dict(config: TransformerConfig, tensors: Mapping[str, np.ndarra
     problems += strict.problems(tensors, parameters.shapes(config))
     if problems:
         raise CheckpointError("the model", problems)
-    return Names(**names).rename(torch_layout.to_native(tensors, config), config)
+    return Names(prefix, source_embedding, target_embedding, logits).rename(torch_layout.to_native(tensors, config), config)
 
 
 def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> list[str]:
