@@ -18,7 +18,7 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 def pytest_configure(config: pytest.Config) -> None:
     """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run.
 
-    XLA optimises nothing, which takes it half the time, but where test_conformance compiles as everyone does.
+    XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
     """
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     if cache := getattr(config, "cache", None):

@@ -29,10 +29,7 @@ def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any)
     ("port", "dtype"),
     [pytest.param(port, dtype, marks=[] if (port, dtype) == ("torch", "float32") else exhaustive) for port in PORTS for dtype in DTYPES],
 )
-def test_every_case_conforms(port: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX in float32 as XLA compiles for everyone."""
-    if (port, dtype) == ("jax", "float32"):
-        monkeypatch.delenv("XLA_FLAGS", raising=False)
+def test_every_case_conforms(port: str, dtype: str) -> None:
     conform(CASES, port, [dtype])
 
 
@@ -43,7 +40,6 @@ def test_core_cases_conform_in_every_dtype(port: str, others: list[str]) -> None
     conform(CORE, port, [dtype for dtype in DTYPES if dtype not in others])
 
 
-@pytest.mark.sample
 def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"])
