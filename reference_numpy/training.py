@@ -51,8 +51,9 @@ class Trainer:
         if self.recipe.clip_norm is not None:
             gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
         rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
-        hyper = {name: getattr(self.recipe, name) for name in ("beta_1", "beta_2", "epsilon", "weight_decay")}
-        updated = optimizer.adam(**canonical.nest(self._state), gradients=gradients, step=self.steps + 1, learning_rate=rate, **hyper)
+        hyper = (self.recipe.beta_1, self.recipe.beta_2, self.recipe.epsilon, self.recipe.weight_decay)
+        values, first, second = (canonical.nest(self._state)[part] for part in ("parameters", "first_moment", "second_moment"))
+        updated = optimizer.adam(values, gradients, first, second, self.steps + 1, rate, *hyper)
         self._state, self.steps = canonical.flatten(updated), self.steps + 1
         return value
 

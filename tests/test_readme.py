@@ -40,9 +40,10 @@ LESS = {
     "rosettaformer diagnose my_port.py": "--component layer_norm --no-pairs",
 }
 MORE = {
+    "rosettaformer check": "--quick",
     "rosettaformer check --grad": "torch --dtype float32",
     "rosettaformer compare-training": "--backend torch --steps 3",
-    "rosettaformer train --backend jax --task number-words --out runs/numbers": "--limit 999 --held-out 50 --steps 40 --validate-every 20",
+    "rosettaformer train --backend jax --task number-words --out runs/numbers": "--limit 500 --held-out 20 --steps 10 --validate-every 5",
 }
 
 
