@@ -40,6 +40,7 @@ def test_core_cases_conform_in_every_dtype(port: str, others: list[str]) -> None
     conform(CORE, port, [dtype for dtype in DTYPES if dtype not in others])
 
 
+@exhaustive
 def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"])
