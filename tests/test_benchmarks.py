@@ -412,6 +412,7 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
     assert sorted(tmp_path.iterdir()) == sorted(path for path in out.values() if path.exists())
 
 
+@pytest.mark.exhaustive
 def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 

@@ -192,7 +192,9 @@ def layer_norm(case):
     assert set(finding.explanations[0]) == {"NRM1", "NRM2"}
 
 
-@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), ("not config.scale_embedding", "partly")])
+@pytest.mark.parametrize(
+    ("scale", "verdict"), [("False", "follows"), pytest.param("not config.scale_embedding", "partly", marks=pytest.mark.exhaustive)]
+)
 def test_what_the_parts_come_to_is_said_of_the_whole(tmp_path: Path, scale: str, verdict: str) -> None:
     file = tmp_path / "two.py"
     file.write_text(f"""

@@ -213,7 +213,7 @@ def test_on_a_mesh_of_explicit_axes_all_is_what_it_is_on_one_device() -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("padding_id", [0, pytest.param(None, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("padding_id", [pytest.param(0, marks=pytest.mark.exhaustive), None])
 def test_one_exported_program_serves_every_batch_and_length(padding_id: int | None) -> None:
     model, _ = loaded(small(padding_id=padding_id))
     graph, state = nnx.split(model)

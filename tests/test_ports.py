@@ -29,8 +29,13 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return Backend(request.param)
 
 
-@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize(
+    ("port", "whole"),
+    [
+        *(pytest.param(port, False, marks=pytest.mark.sample) for port in ("torch", "tf")),
+        *(pytest.param(port, True, marks=pytest.mark.exhaustive) for port in PORTS),
+    ],
+)
 def test_gradients_conform(port: str, whole: bool) -> None:
     """The core, and every case in the other tier."""
     cases = [case for case in GRADIENTS if case.core or whole]

@@ -42,20 +42,15 @@ def test_nearly_all_are_named_and_none_wrongly() -> None:
 
 
 @one_process
-@pytest.mark.sample
-def test_a_pair_in_different_components_is_named_from_logits() -> None:
-    assert mutation.name("transformer", (DEFECTS["NRM2"], DEFECTS["ATT3"]), pairs=True).among
-
-
-@one_process
 @pytest.mark.exhaustive
 def test_pairs_in_different_components_are_named_from_logits() -> None:
     namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(8)]
     assert sum(naming.among for naming in namings) >= 0.7 * len(namings)
 
 
-def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name() -> None:
-    assert mutation.false_names(10) == []
+@pytest.mark.parametrize("count", [pytest.param(4, marks=pytest.mark.sample), pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
+    assert mutation.false_names(count) == []
 
 
 def test_correct_configurations_get_no_name() -> None:

@@ -35,6 +35,7 @@ CONFORMING = {
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (18, 0)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
+SLOW = ("keras_hub_layers", "linen_attention")
 # port -> (what it needs, component, how many comparisons differ)
 DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch": ("torch", "transformer", 20)}
 
@@ -52,7 +53,7 @@ def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:
     return [result for result in results if result.status in (*JUDGED, "stale", "missing")]
 
 
-@pytest.mark.parametrize("port", CONFORMING)
+@pytest.mark.parametrize("port", [pytest.param(port, marks=pytest.mark.exhaustive if port in SLOW else ()) for port in CONFORMING])
 def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, expected = CONFORMING[port]
