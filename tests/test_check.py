@@ -36,7 +36,7 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [((), DTYPES), (("--quick",), ("float32",))])
+@pytest.mark.parametrize(("options", "dtypes"), [pytest.param((), DTYPES, marks=pytest.mark.exhaustive), (("--quick",), ("float32",))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")

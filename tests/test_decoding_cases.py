@@ -123,6 +123,7 @@ def test_ports_that_fix_a_config_have_the_cases_too() -> None:
                 components.answer(case)
 
 
+@pytest.mark.exhaustive
 def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
     rows = runner.run(list(CASES.values()), [PORT], ["float32"])
     assert {row.status for row in rows} == {"pass"}

@@ -354,6 +354,7 @@ def test_attention_takes_a_causal_flag_under_tracing():
     np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_another_keras_backend_is_refused():
     code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
     run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)

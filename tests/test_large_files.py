@@ -70,6 +70,7 @@ def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: P
     assert "no torch.nn.Transformer" in command.run("convert", tmp_path / "a.safetensors", tmp_path / "b", *FROM_TORCH).assert_refused()
 
 
+@pytest.mark.exhaustive
 def test_more_than_a_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
     path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(100_001)}, canonical.metadata(CONFIG))
     for arguments in (("inspect", path), ("convert", path, tmp_path / "b", *FROM_TORCH)):
@@ -91,7 +92,7 @@ def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Fork
     assert listed.code == 0 and "and 98000 more" in listed.out
 
 
-@pytest.mark.parametrize("files", [9_000, 90_000, 200_000])
+@pytest.mark.parametrize("files", [9_000, 90_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
 def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int) -> None:
     weight_map = {f"encoder.layers.{index}.w": f"{index}.safetensors" for index in range(files)}
     path = tmp_path / "model.safetensors.index.json"

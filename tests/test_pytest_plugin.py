@@ -154,6 +154,7 @@ def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: py
         os.kill(int(pids[0]), 0)
 
 
+@pytest.mark.exhaustive
 def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY)
     result = suite(ONE + ', deviations="deviations.toml"', "y = y + (case.name == 'plain')", "-n", "2")
