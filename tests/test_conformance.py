@@ -48,7 +48,8 @@ def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytes
     conform(CORE, "jax", ["float32"])
 
 
-@pytest.mark.parametrize("port", [pytest.param("torch", marks=exhaustive), "tf", "jax"])
+@exhaustive
+@pytest.mark.parametrize("port", PORTS)
 def test_the_other_mode_conforms(port: str) -> None:
     cases = [case for case in CASES if case.id in OTHER_MODE_CASES]
     conform(cases, port, ["float32", "bfloat16"], modes=[OTHER_MODE[port]], limit=300)

@@ -167,6 +167,7 @@ def test_a_model_is_exported_before_its_first_call(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter")
+@pytest.mark.exhaustive
 def test_litert_gives_the_logits_or_an_error(tmp_path):
     model, file = loaded(CONFIG, "float32"), tmp_path / "model.tflite"
     with pytest.raises(ValueError, match=r"a litert export must have an input_signature of fixed lengths; got lengths \[None, None\]"):

@@ -96,12 +96,15 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name == "tied" else ()) for name in VARIANTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in ("tied", "no-dropout") else ()) for name in VARIANTS]
+)
 def test_steps_are_those_of_the_reference(backend: Backend, name: str) -> None:
     equals_the_reference(begin(backend, *VARIANTS[name]), *VARIANTS[name])
 
 
-@pytest.mark.parametrize("port", [pytest.param(port, marks=() if port == "tf" else pytest.mark.exhaustive) for port in PORTS])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("port", PORTS)
 def test_the_other_mode_gives_the_same_steps(port: str) -> None:
     """Compiled where the other tests are eager, and eager where they are compiled; with random keep masks the same twice."""
     backend = Backend(port)

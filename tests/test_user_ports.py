@@ -35,7 +35,7 @@ CONFORMING = {
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (18, 0)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
-SLOW = ("keras_hub_layers", "keras_multi_head_attention", "linen_attention")
+SLOW = ("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention")
 # port -> (what it needs, component, how many comparisons differ)
 DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch": ("torch", "transformer", 20)}
 
