@@ -101,7 +101,9 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
         ("torch", "position", "", "its parts are right, but encoder is given something else than the reference gives it, after source_emb"),
         ("torch", "raises", "decoder.layers.0.feed_forward", "(RuntimeError: no such thing)"),
         exhaustive("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
-        exhaustive("keras", "residual", "layers.1", "layers.1.feed_forward_norm is given something else than the reference gives it, after layers."),
+        exhaustive(
+            "keras", "residual", "layers.1", "layers.1.feed_forward_norm is given something else than the reference gives it, after layers."
+        ),
         exhaustive("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
         ("nnx", "residual", "layers.1", "its parts are right, but layers.1.feed_forward is given something else than the reference"),
     ],
