@@ -9,24 +9,34 @@ from collections.abc import Sequence
 
 __all__ = [
     "check_attention",
+    "check_batch",
     "check_bias",
     "check_choice",
     "check_features",
     "check_held",
     "check_keep",
     "check_labels",
+    "check_length",
     "check_logits",
     "check_mask",
+    "check_memory",
     "check_next_token",
+    "check_not_empty",
     "check_penalties",
+    "check_pooled",
     "check_prefix",
+    "check_prefix_given",
+    "check_rows",
     "check_same_batch",
     "check_sampling",
+    "check_segments",
     "check_source",
+    "check_source_given",
     "check_splits",
     "check_target",
     "check_token_mask",
     "check_tokens",
+    "check_tokens_given",
     "check_uniform",
 ]
 
@@ -47,12 +57,81 @@ def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: i
     check_held(vocabulary, lowest, highest, name=name)
 
 
+def check_rows(name: str, shape: Shape, dtype: str, rows: int, lowest: int | None = None, highest: int | None = None) -> None:
+    """Indices `b t` of rows of a table: integers from 0 to rows - 1."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
+        raise ValueError(f"{name} must be integers of axes b t; got {dtype} of shape {_show(shape)}")
+    if lowest is not None and highest is not None and (lowest < 0 or highest >= rows):
+        raise ValueError(f"{name} must lie in 0 .. {rows - 1}; got {lowest} .. {highest}")
+
+
+def check_length(length: int | None, most: int) -> None:
+    """A table of learned positions serves a length; 0: positions have no limit."""
+    if most and length is not None and length > most:
+        raise ValueError(f"the table of positions serves {most} tokens; got {length}")
+
+
+def check_source_given(encoder_layers: int, given: bool) -> None:
+    """A source is what an encoder reads; a decoder alone has none."""
+    if given and not encoder_layers:
+        raise ValueError("a decoder alone (encoder_layers=0) takes no source; got one")
+    if encoder_layers and not given:
+        raise ValueError("an encoder needs a source; got None")
+
+
+def check_tokens_given(encoder_layers: int, decoder_layers: int, source: bool, target: bool) -> None:
+    """Each stack of a model, and no other, is given its tokens."""
+    check_source_given(encoder_layers, source)
+    if target != bool(decoder_layers):
+        raise ValueError("a decoder needs a target; got None" if decoder_layers else "an encoder alone takes no target; got one")
+
+
+def check_batch(batch: int | None, rows: int | None) -> None:
+    """The rows of a target are those of the memory; a decoder alone, which has none, is told their number."""
+    if rows is None and batch is None:
+        raise ValueError("a decoder alone needs batch, the number of rows; got None")
+    if None not in (rows, batch) and rows != batch:
+        raise ValueError(f"the memory and the batch must have as many rows; got {rows} and {batch}")
+
+
+def check_memory(cross_attention: bool, width: int, memory: Shape | None) -> None:
+    """A memory is `b s d` where the decoder attends to an encoder; a decoder alone has none."""
+    if memory is None:
+        if cross_attention:
+            raise ValueError("a decoder that attends to an encoder needs its memory, b s d; got None")
+    elif not cross_attention:
+        raise ValueError(f"a decoder alone (encoder_layers=0) takes no memory; got shape {_show(memory)}")
+    else:
+        check_features("memory", memory, width)
+
+
+def check_segments(segments: int, shape: Shape, dtype: str, source: Shape, lowest: int | None = None, highest: int | None = None) -> None:
+    """The segment of every token of a source is a row of the table of segments."""
+    if not segments:
+        raise ValueError(f"the model has no segments (segments=0); got segments of shape {_show(shape)}")
+    check_rows("segment", shape, dtype, segments, lowest, highest)
+    if tuple(shape) != tuple(source[:2]):
+        raise ValueError(f"segment must have axes b s = {_show(source[:2])}; got shape {_show(shape)}")
+
+
 def check_features(name: str, shape: Shape, width: int) -> None:
     """Activations are `b t d` with d the width that the parameters declare; a length of 0 is refused."""
     if len(shape) != 3 or shape[2] not in (width, None):
         raise ValueError(f"{name} must have axes b t d with d={width}; got shape {_show(shape)}")
     if shape[1] == 0:
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+
+
+def check_not_empty(name: str, shape: Shape) -> None:
+    """Rows `b t ...` whose first token is taken have one."""
+    if shape[1] == 0:
+        raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+
+
+def check_pooled(shape: Shape, width: int) -> None:
+    """What is classified is one vector a row."""
+    if len(shape) != 2 or shape[1] not in (width, None):
+        raise ValueError(f"pooled must have axes b r with r={width}; got shape {_show(shape)}")
 
 
 def check_same_batch(**shapes: Shape) -> None:
@@ -199,12 +278,22 @@ def check_source(shape: Shape, dtype: str) -> None:
         raise ValueError(f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}")
 
 
-def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequence[Sequence[int]]) -> None:
-    """A prefix is integer ids `b p`, padded on the left alone. last: the ids of its last column."""
+def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequence[Sequence[int]], real: Sequence[bool] = ()) -> None:
+    """A prefix is integer ids `b p`, padded on the left alone. last: the ids of its last column; real: where it is masked, that column."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2 or shape[1] == 0:
         raise ValueError(f"prefix must be integer token ids of axes b p, p at least 1; got {dtype} of shape {_show(shape)}")
     if padding_id is not None and any(padding_id in row for row in last):
         raise ValueError(f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}")
+    if not all(real):
+        raise ValueError("prefix must be padded on the left, and end in a token; the last column of its mask is not all True")
+
+
+def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
+    """An answer follows a prefix or the start token; a decoder alone, whose prefix is its prompt, needs the prefix."""
+    if not prefix and not source:
+        raise ValueError("a decoder alone needs a prefix, the prompt; got None")
+    if not prefix and start_id is None:
+        raise ValueError("an answer needs a prefix or a start_id; got neither")
 
 
 def check_logits(fit: bool) -> None:

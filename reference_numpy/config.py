@@ -7,12 +7,15 @@ from typing import Annotated, Any, ClassVar
 from .fields import BOOLEAN, INTEGER, NAME, NUMBER, POSITIVE, SHARE, Fields, Rule, at_least, is_integer, one_of
 from .suggestions import known
 
-__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "PRESETS", "TransformerConfig", "preset"]
+__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "POSITIONS", "POSITION_STARTS", "PRESETS", "TransformerConfig", "preset"]
 
-ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh")
+ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid")
 NORM_PLACEMENTS = ("post", "pre")
+POSITIONS = ("sinusoidal", "learned")
+POSITION_STARTS = ("first_token", "row")
 
 _Size = Annotated[int, INTEGER, at_least(1)]
+_Count = Annotated[int, INTEGER, at_least(0)]
 _Flag = Annotated[bool, BOOLEAN]
 _Rate = Annotated[float, NUMBER, SHARE]
 _Id = Annotated[int | None, Rule(lambda value: value is None or is_integer(value), "an integer or None")]
@@ -20,7 +23,8 @@ _Id = Annotated[int | None, Rule(lambda value: value is None or is_integer(value
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Fields):
-    """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, "Attention Is All You Need").
+    """Sizes and choices of a Transformer: encoder and decoder (Vaswani et al. 2017, "Attention Is All You Need"), the encoder alone
+    (Devlin et al. 2019, BERT) or the decoder alone (Radford et al. 2019, GPT-2).
 
     No field has a default: a value that a framework would choose silently is always written down. Named sets of values are in
     `PRESETS`; `preset(name, **changes)` starts from one of them.
@@ -30,17 +34,23 @@ class TransformerConfig(Fields):
 
     KIND: ClassVar[str] = "config"
 
-    source_vocabulary: _Size  # v of the encoder's embedding
-    target_vocabulary: _Size  # v of the decoder's embedding and of the logits
+    source_vocabulary: _Size  # v of the encoder's embedding, and of the logits of a masked-language head
+    target_vocabulary: _Size  # v of the decoder's embedding and of its logits
     model_width: _Size  # d
     heads: _Size  # h
     key_value_heads: _Size  # g; each serves heads / key_value_heads query heads
     key_size: _Size  # k
     value_size: _Size  # e
     feed_forward_width: _Size  # f
-    encoder_layers: _Size
-    decoder_layers: Annotated[int, INTEGER, at_least(0)]  # 0: the encoder alone, without target embedding and logits
-    activation: Annotated[str, NAME, one_of(ACTIVATIONS)]  # of the feed-forward; gelu_erf: x * Phi(x), gelu_tanh: its tanh approximation
+    encoder_layers: _Count  # 0: the decoder alone, without source embedding and cross-attention
+    decoder_layers: _Count  # 0: the encoder alone, without target embedding and its logits
+    positions: Annotated[str, NAME, one_of(POSITIONS)]  # added to the embedding; learned: rows of a table
+    max_positions: _Count  # the length that a learned table serves; 0 where positions are sinusoidal, which have no limit
+    position_offset: _Count  # the row of a learned table that position 0 has; the rows before it are not used
+    position_start: Annotated[str, NAME, one_of(POSITION_STARTS)]  # what has position 0: the first real token, or the first of the row
+    segments: _Count  # rows of the table of segments, one of which is added to every token of the source; 0: no table
+    embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
+    activation: Annotated[str, NAME, one_of(ACTIVATIONS)]  # of the feed-forward and the masked-language head
     norm_placement: Annotated[str, NAME, one_of(NORM_PLACEMENTS)]  # post: norm(x + f(x)); pre: x + f(norm(x))
     final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
     epsilon: Annotated[float, NUMBER, POSITIVE]  # added to the variance inside the root
@@ -49,10 +59,14 @@ class TransformerConfig(Fields):
     tie_logits: _Flag  # the logits kernel is the transposed target table
     attention_bias: _Flag  # biases on query, key, value and output projections
     output_bias: _Flag  # bias on the logits
+    pooler: _Flag  # of the encoder alone: tanh(x W + b) of the first token
+    classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
+    masked_language_head: _Flag  # of the encoder alone: logits of every token, after a dense layer, an activation and a norm
     padding_id: _Id  # the token that may not be attended to; None: every token is real
-    dropout_rate: _Rate  # on the sum of embedding and position, and on each sub-layer's output
+    dropout_rate: _Rate  # on the sum of embedding and position, after its norm, and on each sub-layer's output
     attention_dropout_rate: _Rate  # on the attention weights
     hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
+    classifier_dropout_rate: _Rate  # on the pooled token, before the classification head
 
     def _conflicts(self) -> Iterator[str]:
         if self.heads >= 1 and self.key_value_heads >= 1 and self.heads % self.key_value_heads:
@@ -64,23 +78,57 @@ class TransformerConfig(Fields):
             )
         if self.padding_id is not None and not 0 <= self.padding_id < min(self.source_vocabulary, self.target_vocabulary):
             yield f"padding_id must be a token of both vocabularies; got {self.padding_id}"
+        if not self.encoder_layers and not self.decoder_layers:
+            yield "a model needs a layer; got encoder_layers=0, decoder_layers=0"
+        if (self.positions == "learned") != (self.max_positions > 0):
+            yield f"learned positions alone need max_positions; got positions={self.positions}, max_positions={self.max_positions}"
+        if self.position_offset and self.positions != "learned":
+            yield f"position_offset is of learned positions; got {self.position_offset} with positions={self.positions}"
+        if self.segments and not self.encoder_layers:
+            yield f"segments are of the encoder; got segments={self.segments}, encoder_layers=0"
+        if self.decoder_layers and (self.pooler or self.masked_language_head):
+            yield (
+                "a pooler and a masked-language head are of the encoder alone; "
+                f"got pooler={self.pooler}, masked_language_head={self.masked_language_head}, decoder_layers={self.decoder_layers}"
+            )
+        if self.classes and not self.pooler:
+            yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
+
+    @property
+    def cross_attention(self) -> bool:
+        """Whether the decoder's layers attend to an encoder."""
+        return self.encoder_layers > 0 and self.decoder_layers > 0
 
     @property
     def sizes(self) -> dict[str, int]:
         """The size of every parameter axis but v, by its letter."""
         return {
             "d": self.model_width,
+            "r": self.model_width,
             "h": self.heads,
             "g": self.key_value_heads,
             "k": self.key_size,
             "e": self.value_size,
             "f": self.feed_forward_width,
+            "p": self.max_positions + self.position_offset,
+            "a": self.segments,
+            "c": self.classes,
         }
 
     def need_decoder(self) -> None:
         """Raises ValueError where the config has no decoder."""
         if not self.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
+
+    def need(self, head: str) -> None:
+        """Raises ValueError where the config does not have the head of that field: pooler, classes or masked_language_head."""
+        if not getattr(self, head):
+            raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
+
+    def need_encoder(self) -> None:
+        """Raises ValueError where the config has no encoder."""
+        if not self.encoder_layers:
+            raise ValueError("encoding needs at least one encoder layer; got encoder_layers=0")
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
@@ -103,6 +151,12 @@ _PAPER_BASE = TransformerConfig(
     feed_forward_width=2048,
     encoder_layers=6,
     decoder_layers=6,
+    positions="sinusoidal",
+    max_positions=0,
+    position_offset=0,
+    position_start="first_token",
+    segments=0,
+    embedding_norm=False,
     activation="relu",
     norm_placement="post",
     final_norm=False,
@@ -112,10 +166,14 @@ _PAPER_BASE = TransformerConfig(
     tie_logits=True,
     attention_bias=False,
     output_bias=False,
+    pooler=False,
+    classes=0,
+    masked_language_head=False,
     padding_id=0,
     dropout_rate=0.1,
     attention_dropout_rate=0.0,
     hidden_dropout_rate=0.0,
+    classifier_dropout_rate=0.0,
 )
 
 PRESETS: dict[str, TransformerConfig] = {
@@ -144,5 +202,52 @@ PRESETS: dict[str, TransformerConfig] = {
     "sapiens": _PAPER_BASE.replace(attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1),
     "ict1022": _PAPER_BASE.replace(
         encoder_layers=1, decoder_layers=0, attention_bias=True, epsilon=1e-5, padding_id=None, dropout_rate=0.0
+    ),
+    # Devlin et al. 2019, BERT base uncased, with the heads of its pre-training but next-sentence prediction.
+    "bert_base": _PAPER_BASE.replace(
+        source_vocabulary=30522,
+        target_vocabulary=30522,
+        model_width=768,
+        heads=12,
+        key_value_heads=12,
+        feed_forward_width=3072,
+        encoder_layers=12,
+        decoder_layers=0,
+        positions="learned",
+        max_positions=512,
+        position_start="row",
+        segments=2,
+        embedding_norm=True,
+        activation="gelu_erf",
+        epsilon=1e-12,
+        scale_embedding=False,
+        attention_bias=True,
+        output_bias=True,
+        pooler=True,
+        masked_language_head=True,
+        attention_dropout_rate=0.1,
+        classifier_dropout_rate=0.1,
+    ),
+    # Radford et al. 2019, the smallest GPT-2.
+    "gpt2_small": _PAPER_BASE.replace(
+        source_vocabulary=50257,
+        target_vocabulary=50257,
+        model_width=768,
+        heads=12,
+        key_value_heads=12,
+        feed_forward_width=3072,
+        encoder_layers=0,
+        decoder_layers=12,
+        positions="learned",
+        max_positions=1024,
+        activation="gelu_tanh",
+        norm_placement="pre",
+        final_norm=True,
+        epsilon=1e-5,
+        scale_embedding=False,
+        share_embeddings=False,
+        attention_bias=True,
+        padding_id=None,
+        attention_dropout_rate=0.1,
     ),
 }

@@ -18,31 +18,34 @@ Options = Strategy | Mapping[str, Any]
 def greedy_search(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     strategy: Options,
     prefix: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
+    prefix_mask_bp: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """The answer whose every token is the likeliest; of equals the lower id.
 
-    source: ids `b s`. strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of the start
-    token; shorter ones are padded on the left. An answer ends with the end token or with max_new_tokens tokens.
+    source: ids `b s`; None of a decoder alone, which needs a prefix, its prompt. strategy: a Strategy, or a mapping of its fields.
+    prefix: ids `b p` that every answer follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp: boolean,
+    True = real token; without it, every id but the padding id. An answer ends with the end token or with max_new_tokens tokens.
     Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with padding after their end; and log_p_bn,
     the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
     Half-precision dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
     """
-    model = _Model(parameters, config, Strategy.of(strategy, config), source, prefix, source_mask_bs)
+    model = _Model(parameters, config, Strategy.of(strategy, config), source, prefix, source_mask_bs, prefix_mask_bp)
     return _one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
 
 
 def sample(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     strategy: Options,
     uniform_bn: np.ndarray,
     prefix: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
+    prefix_mask_bp: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """As `greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the inverse distribution (SAMPLE).
 
@@ -50,7 +53,9 @@ def sample(
     temperature 0 the likeliest token is.
     """
     strategy = Strategy.of(strategy, config)
-    checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
+    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+    shape = len(model.target_bt), strategy.max_new_tokens
+    checks.check_uniform(uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0))
 
     def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
         if not strategy.temperature:
@@ -58,16 +63,17 @@ def sample(
         kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
         return sampling.draw(kept_bv, uniform_bn[:, step])
 
-    return _one_by_one(_Model(parameters, config, strategy, source, prefix, source_mask_bs), choose)
+    return _one_by_one(model, choose)
 
 
 def beam_search(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     strategy: Options,
     prefix: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
+    prefix_mask_bp: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token (BEAM).
 
@@ -79,8 +85,8 @@ def beam_search(
     Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
-    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, strategy.beam_size)
-    rows = [beams.Row(strategy) for _ in range(len(source))]
+    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp, strategy.beam_size)
+    rows = [beams.Row(strategy) for _ in range(len(model.target_bt) // strategy.beam_size)]
     for _ in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.log_p_bv)
         scores_bwv = scores_bv.reshape(len(rows), strategy.beam_size, scores_bv.shape[1])
@@ -96,29 +102,36 @@ class _Model:
     """The model that has read a target, of each row as many copies as it has beams: log p of the next token."""
 
     def __init__(
-        self, parameters: Tree, config: TransformerConfig, strategy: Strategy, source: np.ndarray,
-        prefix: np.ndarray | None, source_mask_bs: np.ndarray | None, copies: int = 1,
+        self, parameters: Tree, config: TransformerConfig, strategy: Strategy, source: np.ndarray | None, prefix: np.ndarray | None,
+        source_mask_bs: np.ndarray | None, prefix_mask_bp: np.ndarray | None, copies: int = 1,
     ) -> None:  # fmt: skip
         self.parameters, self.config, self.strategy = parameters, config, strategy
-        checks.check_source(source.shape, str(source.dtype))
-        if prefix is None:
-            prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-        checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
-        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-        memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)
-        mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
-        row_b = np.repeat(np.arange(len(source)), copies)
-        self.target_bt = prefix[row_b][:, :0]
-        self._cache = cache.start_cache(parameters, config, memory_bsd[row_b], mask_bs[row_b])
+        config.need_decoder()
+        checks.check_source_given(config.encoder_layers, source is not None)
+        if source is not None:
+            checks.check_source(source.shape, str(source.dtype))
+        prefix, mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
+        row_b = np.repeat(np.arange(len(prefix)), copies)
+        memory_bsd = None
+        if source is not None:
+            checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+            source_mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+            memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)[row_b]
+            source_mask_bs = source_mask_bs[row_b]
+        self._cache = cache.start_cache(parameters, config, memory_bsd, source_mask_bs, len(row_b))
         self._prefix_length = prefix.shape[1]
-        self.read(prefix[row_b])
+        self.target_bt, self.target_mask_bt = prefix[row_b][:, :0], mask_bp[row_b][:, :0]
+        self.read(prefix[row_b], mask_bt=mask_bp[row_b])
 
-    def read(self, token_bt: np.ndarray, row_b: np.ndarray | None = None) -> None:
+    def read(self, token_bt: np.ndarray, row_b: np.ndarray | None = None, mask_bt: np.ndarray | None = None) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
         if row_b is not None:
-            self._cache, self.target_bt = cache.reorder(self._cache, row_b), self.target_bt[row_b]
-        logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache)
+            self._cache = cache.reorder(self._cache, row_b)
+            self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
+        mask_bt = mask.token_mask(token_bt, self.config.padding_id) if mask_bt is None else mask_bt
+        logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache, mask_bt)
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
+        self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
         self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
@@ -130,11 +143,25 @@ class _Model:
 
     def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
         """The scores by which the next token is chosen."""
-        strategy, target_mask_bt = self.strategy, mask.token_mask(self.target_bt, self.config.padding_id)
-        scores_bv = sampling.penalise(scores_bv, self.target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, target_mask_bt)
+        strategy, held = self.strategy, (self.target_bt, self.strategy.repetition_penalty, self.strategy.no_repeat_ngram)
+        scores_bv = sampling.penalise(scores_bv, *held, self.target_mask_bt)
         if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
             scores_bv[:, strategy.end_id] = -np.inf
         return scores_bv
+
+
+def _prefix(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, mask_bp: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """What every answer follows, by default the start token, and which of its tokens are real."""
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
+    if prefix is None:
+        prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
+    if mask_bp is not None:
+        checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
+    last = () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
+    return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
 
 
 def _one_by_one(model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]) -> dict[str, np.ndarray]:

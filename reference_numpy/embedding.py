@@ -1,4 +1,4 @@
-"""Token embedding and the logits that invert it."""
+"""Token and segment embedding, and the logits that invert the first."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["embedding", "embedding_vjp", "logits", "logits_vjp"]
+__all__ = ["embedding", "embedding_vjp", "logits", "logits_vjp", "segment_embedding", "segment_embedding_vjp"]
 
 
 def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool) -> np.ndarray:
@@ -49,6 +49,22 @@ def _are_ids(token: np.ndarray, vocabulary: int) -> bool:
 def _scaled(x_btd: np.ndarray) -> np.ndarray:
     wide_btd = arithmetic.upcast_half(x_btd)
     return (wide_btd * wide_btd.dtype.type(x_btd.shape[2] ** 0.5)).astype(x_btd.dtype, copy=False)
+
+
+def segment_embedding(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarray) -> np.ndarray:
+    """Rows of the table of segments: `x = table[segment]`, `b s d`: which sentence of several a token is of.
+
+    parameters: table `a d`. segment_bs: integers from 0 to a - 1. Raises ValueError on other segments and axes.
+    Source: Devlin et al. 2019, section 3.
+    """
+    bounds = (int(segment_bs.min()), int(segment_bs.max())) if segment_bs.size else ()
+    checks.check_rows("segment", segment_bs.shape, str(segment_bs.dtype), len(parameters["table"]), *bounds)
+    return parameters["table"][segment_bs]
+
+
+def segment_embedding_vjp(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+    """`dtable[a] = sum of g over the tokens of segment a`."""
+    return {"parameters": {"table": arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))}}
 
 
 def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarray:

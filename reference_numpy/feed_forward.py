@@ -16,7 +16,8 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     """Elementwise, by name; half-precision dtypes compute in float32.
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016).
-    gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the same paper's approximation.
+    gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and gelu_sigmoid: `x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`, the same
+    paper's approximations.
     Raises ValueError on another name.
     """
     if name == "relu":
@@ -27,6 +28,8 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
         gate = arithmetic.erf(wide * number(0.5**0.5))
     elif name == "gelu_tanh":
         gate = arithmetic.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
+    elif name == "gelu_sigmoid":
+        gate = arithmetic.tanh(number(0.851) * wide)
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)
@@ -36,7 +39,7 @@ def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[s
     """The cotangent times the derivative; half-precision dtypes compute in float32.
 
     relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal density.
-    gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+    gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`; gelu_sigmoid: with `u = 0.851 x`.
     """
     wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
@@ -51,6 +54,9 @@ def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[s
         gate = arithmetic.tanh(root * (wide + number(0.044715) * wide**3))
         inner = root * (number(1) + number(3 * 0.044715) * wide * wide)
         slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * inner
+    elif name == "gelu_sigmoid":
+        gate = arithmetic.tanh(number(0.851) * wide)
+        slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * number(0.851)
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return {"x": (g * slope).astype(x.dtype, copy=False)}

@@ -72,7 +72,7 @@ def decoder_layer(
     parameters: Tree,
     config: TransformerConfig,
     x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     self_mask_bhts: np.ndarray | None = None,
     cross_mask_bhts: np.ndarray | None = None,
     keep: Tree | None = None,
@@ -80,19 +80,22 @@ def decoder_layer(
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer.
 
     The query of the cross-attention is the result of the self-attention's sub-layer; its keys and values are the memory, never
-    normalised here. parameters: those of `encoder_layer`, cross_attention, cross_attention_norm. keep: those of `encoder_layer`,
-    cross_attention_dropout, cross_attention.weights_dropout.
+    normalised here. A decoder alone (encoder_layers=0) has neither cross-attention nor memory. parameters: those of `encoder_layer`,
+    cross_attention, cross_attention_norm. keep: those of `encoder_layer`, cross_attention_dropout, cross_attention.weights_dropout.
     Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """
-    checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    if memory_bsd is not None:
+        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
     keep = keep or {}
     y_btd = residual_in(parameters, config, "self_attention", x_btd)
     y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep)
     x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
 
-    y_btd = residual_in(parameters, config, "cross_attention", x_btd)
-    y_btd = _attend(parameters, config, "cross_attention", y_btd, memory_bsd, cross_mask_bhts, False, keep)
-    x_btd = residual_out(parameters, config, "cross_attention", x_btd, y_btd, keep)
+    if memory_bsd is not None:
+        y_btd = residual_in(parameters, config, "cross_attention", x_btd)
+        y_btd = _attend(parameters, config, "cross_attention", y_btd, memory_bsd, cross_mask_bhts, False, keep)
+        x_btd = residual_out(parameters, config, "cross_attention", x_btd, y_btd, keep)
 
     y_btd = residual_in(parameters, config, "feed_forward", x_btd)
     y_btd = _feed_forward(parameters, config, y_btd, keep)
@@ -103,49 +106,46 @@ def decoder_layer_vjp(
     parameters: Tree,
     config: TransformerConfig,
     x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     self_mask_bhts: np.ndarray | None = None,
     cross_mask_bhts: np.ndarray | None = None,
     keep: Tree | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """The statements of `decoder_layer`, then their vjps in reverse; parameters, x_btd and memory_bsd."""
+    """The statements of `decoder_layer`, then their vjps in reverse; parameters, x_btd, and memory_bsd where there is one."""
     keep = keep or {}
+    gradients: dict[str, Any] = {}
     in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
     out_1_btd = _attend(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep)
-    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
-    in_2_btd = residual_in(parameters, config, "cross_attention", x_2_btd)
-    out_2_btd = _attend(parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep)
-    x_3_btd = residual_out(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep)
+    x_3_btd = x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
+    if memory_bsd is not None:
+        in_2_btd = residual_in(parameters, config, "cross_attention", x_2_btd)
+        out_2_btd = _attend(parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep)
+        x_3_btd = residual_out(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep)
     in_3_btd = residual_in(parameters, config, "feed_forward", x_3_btd)
     out_3_btd = _feed_forward(parameters, config, in_3_btd, keep)
 
-    after_3 = residual_out_vjp(parameters, config, "feed_forward", x_3_btd, out_3_btd, keep, cotangent=cotangent)
-    inner_3 = _feed_forward_vjp(parameters, config, in_3_btd, keep, cotangent=after_3["y_btd"])
-    before_3 = residual_in_vjp(parameters, config, "feed_forward", x_3_btd, cotangent=inner_3["x_btd"])
-    g_btd = after_3["x_btd"] + before_3["x_btd"]
+    after = residual_out_vjp(parameters, config, "feed_forward", x_3_btd, out_3_btd, keep, cotangent=cotangent)
+    inner = _feed_forward_vjp(parameters, config, in_3_btd, keep, cotangent=after["y_btd"])
+    before = residual_in_vjp(parameters, config, "feed_forward", x_3_btd, cotangent=inner["x_btd"])
+    gradients |= {"feed_forward": inner["parameters"], "feed_forward_norm": after["norm"] or before["norm"]}
+    g_btd, memory = after["x_btd"] + before["x_btd"], {}
 
-    after_2 = residual_out_vjp(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep, cotangent=g_btd)
-    inner_2 = _attend_vjp(
-        parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep, cotangent=after_2["y_btd"]
-    )
-    before_2 = residual_in_vjp(parameters, config, "cross_attention", x_2_btd, cotangent=inner_2["query_btd"])
-    g_btd = after_2["x_btd"] + before_2["x_btd"]
+    if memory_bsd is not None:
+        after = residual_out_vjp(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep, cotangent=g_btd)
+        inner = _attend_vjp(
+            parameters, config, "cross_attention", in_2_btd, memory_bsd, cross_mask_bhts, False, keep, cotangent=after["y_btd"]
+        )
+        before = residual_in_vjp(parameters, config, "cross_attention", x_2_btd, cotangent=inner["query_btd"])
+        gradients |= {"cross_attention": inner["parameters"], "cross_attention_norm": after["norm"] or before["norm"]}
+        g_btd, memory = after["x_btd"] + before["x_btd"], {"memory_bsd": inner["memory_bsd"]}
 
-    after_1 = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
-    inner_1 = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep, cotangent=after_1["y_btd"])
-    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
-    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
-    gradients = {
-        "self_attention": inner_1["parameters"],
-        "self_attention_norm": after_1["norm"] or before_1["norm"],
-        "cross_attention": inner_2["parameters"],
-        "cross_attention_norm": after_2["norm"] or before_2["norm"],
-        "feed_forward": inner_3["parameters"],
-        "feed_forward_norm": after_3["norm"] or before_3["norm"],
-    }
-    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"], "memory_bsd": inner_2["memory_bsd"]}
+    after = residual_out_vjp(parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd)
+    inner = _attend_vjp(parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep, cotangent=after["y_btd"])
+    before = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=inner["query_btd"] + inner["memory_bsd"])
+    gradients |= {"self_attention": inner["parameters"], "self_attention_norm": after["norm"] or before["norm"]}
+    return {"parameters": gradients, "x_btd": after["x_btd"] + before["x_btd"], **memory}
 
 
 def residual_in(parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray) -> np.ndarray:

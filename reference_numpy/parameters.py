@@ -31,7 +31,7 @@ def shapes(config: TransformerConfig, component: str = "transformer") -> dict[st
     """The shape of every parameter of a component, by canonical name."""
     result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
-        vocabulary = config.source_vocabulary if name.startswith(("source_embedding", "table")) else config.target_vocabulary
+        vocabulary = config.source_vocabulary if name.startswith(_OF_SOURCE) else config.target_vocabulary
         result[name] = tuple({**sizes, "v": vocabulary}[letter] for letter in letters.split())
     return result
 
@@ -44,14 +44,15 @@ def count(config: TransformerConfig) -> int:
 def ties(config: TransformerConfig) -> dict[str, str]:
     """The tensors that the config declares to be another one: name -> the name under which it is stored.
 
-    `logits.kernel` is tied as the transpose of the table, since its axes are `d v` and the table's are `v d`.
+    A kernel of logits is tied as the transpose of the table, since its axes are `d v` and the table's are `v d`.
     """
-    table = "source_embedding.table" if config.share_embeddings else "target_embedding.table"
     result = {}
-    if config.decoder_layers and config.share_embeddings:
-        result["target_embedding.table"] = table
+    if config.cross_attention and config.share_embeddings:
+        result["target_embedding.table"] = "source_embedding.table"
     if config.decoder_layers and config.tie_logits:
-        result["logits.kernel"] = table
+        result["logits.kernel"] = result.get("target_embedding.table", "target_embedding.table")
+    if config.masked_language_head and config.tie_logits:
+        result["masked_language_head.logits.kernel"] = "source_embedding.table"
     return result
 
 
@@ -156,14 +157,35 @@ def _stack(config: TransformerConfig, layers: int, layer: Names) -> Names:
     return names | (_within("final_norm", axes(config, "layer_norm")) if config.final_norm else {})
 
 
+def _embedded(config: TransformerConfig, side: str) -> Names:
+    """What is added up and normalised before the first layer of the encoder (source) or the decoder (target)."""
+    names = _within(f"{side}_embedding", axes(config, "embedding"))
+    if config.positions == "learned":
+        names |= _within(f"{side}_position_embedding", axes(config, "position_embedding"))
+    if config.segments and side == "source":
+        names |= _within("source_segment_embedding", axes(config, "segment_embedding"))
+    return names | (_within(f"{side}_embedding_norm", axes(config, "layer_norm")) if config.embedding_norm else {})
+
+
 def _transformer(config: TransformerConfig) -> Names:
-    parts = {"source_embedding": "embedding", "encoder": "encoder"}
+    names: Names = {}
+    if config.encoder_layers:
+        names |= _embedded(config, "source") | _within("encoder", axes(config, "encoder"))
     if config.decoder_layers:
-        parts |= {"target_embedding": "embedding", "decoder": "decoder", "logits": "logits"}
-    names = {name: letters for part, component in parts.items() for name, letters in _within(part, axes(config, component)).items()}
+        names |= _embedded(config, "target") | _within("decoder", axes(config, "decoder")) | _within("logits", axes(config, "logits"))
+    heads = {"pooler": config.pooler, "classifier": config.classes, "masked_language_head": config.masked_language_head}
+    for head in (name for name, present in heads.items() if present):
+        names |= _within(head, axes(config, head))
     return {name: letters for name, letters in names.items() if name not in ties(config)}
 
 
+def _masked_language_head(config: TransformerConfig) -> Names:
+    hidden = {"hidden.kernel": "d r", "hidden.bias": "r"}
+    return hidden | _within("norm", axes(config, "layer_norm")) | _within("logits", axes(config, "logits"))
+
+
+# the names at which v is the source's
+_OF_SOURCE = ("source_embedding", "masked_language_head", "table")
 _PROJECTIONS = {
     "query.kernel": "d h k",
     "query.bias": "h k",
@@ -176,13 +198,18 @@ _PROJECTIONS = {
 }
 _COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
     "embedding": lambda config: {"table": "v d"},
+    "position_embedding": lambda config: {"table": "p d"},
+    "segment_embedding": lambda config: {"table": "a d"},
     "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
     "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
     "feed_forward": lambda config: {"hidden.kernel": "d f", "hidden.bias": "f", "output.kernel": "f d", "output.bias": "d"},
     "layer_norm": lambda config: {"scale": "d", "offset": "d"},
     "encoder_layer": lambda config: _layer(config, "self_attention"),
-    "decoder_layer": lambda config: _layer(config, "self_attention", "cross_attention"),
+    "decoder_layer": lambda config: _layer(config, "self_attention", *["cross_attention"] * config.cross_attention),
     "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
     "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
+    "pooler": lambda config: {"kernel": "d r", "bias": "r"},
+    "classifier": lambda config: {"kernel": "r c", "bias": "c"},
+    "masked_language_head": _masked_language_head,
     "transformer": _transformer,
 }

@@ -1,21 +1,28 @@
-"""Sinusoidal positions (POSITION)."""
+"""Positions, sinusoidal and learned (POSITION)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks
+from .config import POSITION_STARTS
+from .suggestions import known
 
-__all__ = ["positional_encoding", "token_positions"]
+__all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding", "token_positions"]
 
 
-def token_positions(mask_bt: np.ndarray) -> np.ndarray:
+def token_positions(mask_bt: np.ndarray, start: str = "first_token") -> np.ndarray:
     """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
 
     `position = max(t - (number of padding tokens before the first real one), 0)`, so padding a row on the left moves nothing.
-    mask_bt: boolean, True = real token. Returns int64 `b t`. A row without a real token is numbered 0, all of it.
+    mask_bt: boolean, True = real token. start: "row" numbers from the first token of the row, real or not: `position = t`.
+    Returns int64 `b t`. A row without a real token is numbered 0, all of it. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
+    known("position start", [start], POSITION_STARTS)
+    if start == "row":
+        return np.broadcast_to(np.arange(mask_bt.shape[1]), mask_bt.shape)
     first_b1 = np.where(mask_bt.any(axis=1), mask_bt.argmax(axis=1), mask_bt.shape[1])[:, None]
     return np.maximum(np.arange(mask_bt.shape[1]) - first_b1, 0)
 
@@ -33,3 +40,22 @@ def positional_encoding(position_bt: np.ndarray, width: int, dtype: Any = np.flo
     encoding_btd = np.empty(angle_btd.shape, dtype)
     encoding_btd[..., 0::2], encoding_btd[..., 1::2] = np.sin(angle_btd[..., 0::2]), np.cos(angle_btd[..., 1::2])
     return encoding_btd
+
+
+def position_embedding(parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int) -> np.ndarray:
+    """Rows of a learned table: `x = table[position + offset]`, `b t d`.
+
+    parameters: table `p d`. position_bt: integers from 0 to p - offset - 1. Raises ValueError on other positions and axes.
+    Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section 3; the offset: Liu et al. 2019 (RoBERTa).
+    """
+    rows = len(parameters["table"]) - offset
+    bounds = (int(position_bt.min()), int(position_bt.max())) if position_bt.size else ()
+    checks.check_rows("position", position_bt.shape, str(position_bt.dtype), rows, *bounds)
+    return parameters["table"][position_bt + offset]
+
+
+def position_embedding_vjp(
+    parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int, *, cotangent: np.ndarray
+) -> dict[str, Any]:
+    """`dtable[p] = sum of g over the places of position p - offset`."""
+    return {"parameters": {"table": arithmetic.scatter_add(cotangent, position_bt + offset, len(parameters["table"]))}}

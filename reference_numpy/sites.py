@@ -20,7 +20,8 @@ def shapes(config: TransformerConfig, batch: int, source_length: int, target_len
     result: Shapes = {}
     for stack, layers, length in (("encoder", config.encoder_layers, source_length), ("decoder", config.decoder_layers, target_length)):
         x = (batch, length, config.model_width)
-        attended = {"self_attention": length} | ({"cross_attention": source_length} if stack == "decoder" else {})
+        crossed = stack == "decoder" and config.cross_attention
+        attended = {"self_attention": length} | ({"cross_attention": source_length} if crossed else {})
         if layers:
             result[f"{stack}.embedding_dropout"] = x
         for layer in (f"{stack}.layers.{index}" for index in range(layers)):
@@ -29,6 +30,8 @@ def shapes(config: TransformerConfig, batch: int, source_length: int, target_len
                 result[f"{layer}.{attention}_dropout"] = x
             result[f"{layer}.feed_forward.hidden_dropout"] = (batch, length, config.feed_forward_width)
             result[f"{layer}.feed_forward_dropout"] = x
+    if config.classes:
+        result["classifier_dropout"] = (batch, config.model_width)
     return {site: shape for site, shape in result.items() if rate(config, site)}
 
 
@@ -44,4 +47,8 @@ def rate(config: TransformerConfig, site: str) -> float:
 
 
 # the config's field for the sites that are not on a sub-layer's output
-_RATES = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}
+_RATES = {
+    "weights_dropout": "attention_dropout_rate",
+    "hidden_dropout": "hidden_dropout_rate",
+    "classifier_dropout": "classifier_dropout_rate",
+}

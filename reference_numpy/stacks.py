@@ -53,13 +53,14 @@ def decoder(
     parameters: Tree,
     config: TransformerConfig,
     x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     self_mask_bhts: np.ndarray | None = None,
     cross_mask_bhts: np.ndarray | None = None,
     keep: Tree | None = None,
 ) -> np.ndarray:
     """The stack of decoder layers, then the final norm where the config has one. Vectors in, vectors out: `b t d`.
 
+    memory_bsd: what the layers attend to; None of a decoder alone.
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """
     layer_keep = (keep or {}).get("layers", {})
@@ -74,27 +75,27 @@ def decoder_vjp(
     parameters: Tree,
     config: TransformerConfig,
     x_btd: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     self_mask_bhts: np.ndarray | None = None,
     cross_mask_bhts: np.ndarray | None = None,
     keep: Tree | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """As `encoder_vjp`; parameters, x_btd and memory_bsd, to which every layer adds."""
+    """As `encoder_vjp`; parameters, x_btd and, where there is one, memory_bsd, to which every layer adds."""
     layer_keep, masks = (keep or {}).get("layers", {}), (self_mask_bhts, cross_mask_bhts)
     inputs_btd = [x_btd]
     for index in range(config.decoder_layers):
         layer = parameters["layers"][str(index)]
         inputs_btd.append(layers.decoder_layer(layer, config, inputs_btd[-1], memory_bsd, *masks, layer_keep.get(str(index))))
     g_btd, gradients = _final_norm_vjp(parameters, config, inputs_btd.pop(), cotangent)
-    g_bsd = np.zeros_like(memory_bsd)
+    memory = {} if memory_bsd is None else {"memory_bsd": np.zeros_like(memory_bsd)}
     for index in reversed(range(config.decoder_layers)):
         layer, site = parameters["layers"][str(index)], layer_keep.get(str(index))
         inner = layers.decoder_layer_vjp(layer, config, inputs_btd[index], memory_bsd, *masks, site, cotangent=g_btd)
         gradients["layers"][str(index)], g_btd = inner["parameters"], inner["x_btd"]
-        g_bsd = g_bsd + inner["memory_bsd"]
-    return {"parameters": gradients, "x_btd": g_btd, "memory_bsd": g_bsd}
+        memory = {name: g_bsd + inner[name] for name, g_bsd in memory.items()}
+    return {"parameters": gradients, "x_btd": g_btd, **memory}
 
 
 def final_norm(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from .config import TransformerConfig
-from .fields import BOOLEAN, Fields, Rule, at_most, integer, is_number
+from .fields import BOOLEAN, Fields, Rule, at_most, integer, is_integer, is_number
 
 __all__ = ["Strategy"]
 
@@ -16,6 +16,7 @@ _OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
 _Natural = Annotated[int, integer(0)]
 _Count = Annotated[int, integer(1)]
 _Flag = Annotated[bool, BOOLEAN]
+_Id = Annotated[int | None, Rule(lambda value: value is None or (is_integer(value) and value >= 0), "an integer of at least 0, or None")]
 _Penalty = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
 _Temperature = Annotated[float, Rule(lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9")]
 _Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
@@ -32,7 +33,7 @@ class Strategy(Fields):
     KIND: ClassVar[str] = "strategy"
     LARGEST: ClassVar[int] = 2**31 - 1  # programs hold integers in 32 bits
 
-    start_id: _Natural  # the target begins with it, and it is never chosen
+    start_id: _Id  # the target begins with it, and it is never chosen; None where every target begins with a prefix
     end_id: _Natural  # ends an answer
     max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # the end token counts
     min_new_tokens: _Natural = 0  # so many tokens come before the end token at least
@@ -67,9 +68,9 @@ class Strategy(Fields):
         problems = [
             f"{name} must lie in 0 .. {config.target_vocabulary - 1}; got {id_}"
             for name, id_ in (("start_id", result.start_id), ("end_id", result.end_id))
-            if not 0 <= id_ < config.target_vocabulary
+            if id_ is not None and not 0 <= id_ < config.target_vocabulary
         ]
-        if result.start_id == config.padding_id:
+        if result.start_id is not None and result.start_id == config.padding_id:
             problems.append(f"start_id must not be the padding id, which no query sees; got {result.start_id}")
         if result.end_id == config.padding_id:
             problems.append(f"end_id must not be the padding id; got {result.end_id}")

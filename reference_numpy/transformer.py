@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, loss, mask, positional_encoding, stacks
+from . import checks, dropout, embedding, inputs, loss, mask, positional_encoding, stacks
 from .config import TransformerConfig
 from .parameters import flatten, nest
 
@@ -24,16 +24,21 @@ Tree = Mapping[str, Any]
 
 
 def encode(
-    parameters: Tree, config: TransformerConfig, source: np.ndarray, source_mask_bs: np.ndarray | None = None, keep: Tree | None = None
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray,
+    source_mask_bs: np.ndarray | None = None,
+    keep: Tree | None = None,
+    segment_bs: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`memory = encoder(dropout(embedding(source) + position))`, `b s d`.
+    """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config.
 
     source: ids `b s`, or soft one-hot rows `b s v`. source_mask_bs: boolean, True = real token; without it, every id but the padding id.
-    keep: dropout masks by site (encoder.embedding_dropout and those of the layers); None evaluates.
-    Raises ValueError on ids, masks and shapes that do not fit.
+    segment_bs: the segment of every token; without it, 0. keep: dropout masks by site (encoder.embedding_dropout and those of the layers);
+    None evaluates. Raises ValueError on ids, masks and shapes that do not fit, and where the config has no encoder.
     """
     keep = (keep or {}).get("encoder", {})
-    x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
+    x_bsd, mask_bs = _encoder_inputs(parameters, config, source, source_mask_bs, keep, segment_bs)
     return stacks.encoder(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep)
 
 
@@ -43,33 +48,33 @@ def encode_vjp(
     source: np.ndarray,
     source_mask_bs: np.ndarray | None = None,
     keep: Tree | None = None,
+    segment_bs: np.ndarray | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     keep = (keep or {}).get("encoder", {})
-    x_bsd, mask_bs = _embed(parameters["source_embedding"], config, "source", source, source_mask_bs, keep)
+    x_bsd, mask_bs = _encoder_inputs(parameters, config, source, source_mask_bs, keep, segment_bs)
     inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent)
-    embedded = _embed_vjp(parameters["source_embedding"], config, source, keep, inner["x_bsd"])
-    gradients = {"source_embedding": embedded["parameters"], "encoder": inner["parameters"]}
-    return {"parameters": gradients} | ({"source": embedded["token"]} if "token" in embedded else {})
+    embedded = _embed_vjp(parameters, config, "source", source, mask_bs, keep, segment_bs, cotangent=inner["x_bsd"])
+    return embedded | {"parameters": {**embedded["parameters"], "encoder": inner["parameters"]}}
 
 
 def decode(
     parameters: Tree,
     config: TransformerConfig,
     target: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
 ) -> np.ndarray:
     """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
-    source_mask_bs hides the memory's padding. Otherwise as `encode`. Raises ValueError on ids, masks and shapes that do not fit, and
-    where the config has no decoder.
+    memory_bsd: what the decoder attends to; None of a decoder alone. source_mask_bs hides the memory's padding. Otherwise as `encode`.
+    Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
     """
-    x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    x_btd, _, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
     x_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     return embedding.logits(head(parameters, config), x_btd)
 
@@ -78,46 +83,50 @@ def decode_vjp(
     parameters: Tree,
     config: TransformerConfig,
     target: np.ndarray,
-    memory_bsd: np.ndarray,
+    memory_bsd: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through the logits, the decoder and the embedding; parameters, memory_bsd, and target where it is soft.
+    """Backwards through the logits, the decoder and the embedding; parameters, memory_bsd where there is one, and target where it is soft.
 
     The gradient of a table that is also the logits' kernel is the sum of both uses.
     """
-    table = target_table(config)
-    x_btd, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    x_btd, mask_bt, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
     y_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
     inner = stacks.decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"])
-    embedded = _embed_vjp(parameters[table], config, target, keep, inner["x_btd"])
-    gradients = {table: embedded["parameters"], "decoder": inner["parameters"]}
+    embedded = _embed_vjp(parameters, config, "target", target, mask_bt, keep, cotangent=inner.pop("x_btd"))
+    gradients = {**embedded.pop("parameters"), "decoder": inner.pop("parameters")}
     if config.tie_logits:
-        gradients = _sum(gradients, {table: {"table": last["parameters"].pop("kernel").T}})
+        gradients = add(gradients, {inputs.table(config, "target"): {"table": last["parameters"].pop("kernel").T}})
     if last["parameters"]:
         gradients["logits"] = last["parameters"]
-    return {"parameters": gradients, "memory_bsd": inner["memory_bsd"]} | ({"target": embedded["token"]} if "token" in embedded else {})
+    return {"parameters": gradients, **inner, **embedded}
 
 
 def transformer(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     target: np.ndarray,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
+    segment_bs: np.ndarray | None = None,
 ) -> np.ndarray:
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
+    source: None of a decoder alone, `decode(target)`. Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
     """
+    config.need_decoder()
+    checks.check_source_given(config.encoder_layers, source is not None)
+    if source is None:
+        return decode(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep)
     checks.check_same_batch(source=source.shape, target=target.shape)
-    memory_bsd = encode(parameters, config, source, source_mask_bs, keep)
+    memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
     if source_mask_bs is None:
         source_mask_bs = mask.token_mask(source, config.padding_id)
     return decode(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
@@ -126,11 +135,12 @@ def transformer(
 def transformer_vjp(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     target: np.ndarray,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
+    segment_bs: np.ndarray | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
@@ -138,17 +148,19 @@ def transformer_vjp(
 
     The gradient of a table that source and target share is the sum of its uses.
     """
-    memory_bsd = encode(parameters, config, source, source_mask_bs, keep)
+    if source is None:
+        return decode_vjp(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep, cotangent=cotangent)
+    memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
     mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
     second = decode_vjp(parameters, config, target, memory_bsd, mask_bs, target_mask_bt, keep, cotangent=cotangent)
-    first = encode_vjp(parameters, config, source, source_mask_bs, keep, cotangent=second.pop("memory_bsd"))
-    return first | second | {"parameters": _sum(first["parameters"], second["parameters"])}
+    first = encode_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=second.pop("memory_bsd"))
+    return first | second | {"parameters": add(first["parameters"], second["parameters"])}
 
 
 def training_loss(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     target: np.ndarray,
     smoothing: float = 0.0,
     total: int | None = None,
@@ -156,6 +168,7 @@ def training_loss(
 ) -> np.ndarray:
     """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
 
+    source: None of a decoder alone.
     target: integer ids `b t`, with its start and end tokens; labels that are the padding id do not count. smoothing and total as
     `loss.cross_entropy`. keep: dropout masks by site, whose targets are one shorter than `target`. Raises ValueError as both do.
     """
@@ -167,7 +180,7 @@ def training_loss(
 def training_loss_vjp(
     parameters: Tree,
     config: TransformerConfig,
-    source: np.ndarray,
+    source: np.ndarray | None,
     target: np.ndarray,
     smoothing: float = 0.0,
     total: int | None = None,
@@ -184,51 +197,63 @@ def training_loss_vjp(
 
 
 def _embed(
-    table: Tree, config: TransformerConfig, name: str, token: np.ndarray, mask_bt: np.ndarray | None, keep: Tree
-) -> tuple[np.ndarray, np.ndarray]:
-    x_btd = embedding.embedding(table, token, config.scale_embedding)
+    parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray | None, keep: Tree,
+    segment_bt: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """What the first layer is given, and the mask of the tokens."""
     if mask_bt is None:
         mask_bt = mask.token_mask(token, config.padding_id)
-    checks.check_token_mask(f"{name} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-    position_bt = positional_encoding.token_positions(mask_bt)
-    x_btd = x_btd + positional_encoding.positional_encoding(position_bt, config.model_width, x_btd.dtype)
+    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
+    checks.check_length(token.shape[1], config.max_positions)
+    position_bt = positional_encoding.token_positions(mask_bt, config.position_start)
+    x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
     return dropout.dropout(x_btd, keep.get("embedding_dropout"), config.dropout_rate), mask_bt
 
 
-def _embed_vjp(table: Tree, config: TransformerConfig, token: np.ndarray, keep: Tree, cotangent: np.ndarray) -> dict[str, Any]:
-    """Positions are constants, so the gradient passes the sum unchanged."""
+def _embed_vjp(
+    parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray, keep: Tree,
+    segment_bt: np.ndarray | None = None, *, cotangent: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
     g_btd = dropout.dropout_vjp(cotangent, keep.get("embedding_dropout"), config.dropout_rate, cotangent=cotangent)["x"]
-    return embedding.embedding_vjp(table, token, config.scale_embedding, cotangent=g_btd)
+    position_bt = positional_encoding.token_positions(mask_bt, config.position_start)
+    return inputs.embed_vjp(parameters, config, side, token, position_bt, segment_bt, cotangent=g_btd)
+
+
+def _encoder_inputs(
+    parameters: Tree, config: TransformerConfig, source: np.ndarray, source_mask_bs: np.ndarray | None, keep: Tree,
+    segment_bs: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """The embedded source and the mask of its tokens."""
+    config.need_encoder()
+    if segment_bs is not None and not config.segments:
+        checks.check_segments(0, segment_bs.shape, str(segment_bs.dtype), source.shape)
+    return _embed(parameters, config, "source", source, source_mask_bs, keep, segment_bs)
 
 
 def _decoder_inputs(
-    parameters: Tree, config: TransformerConfig, target: np.ndarray, memory_bsd: np.ndarray,
+    parameters: Tree, config: TransformerConfig, target: np.ndarray, memory_bsd: np.ndarray | None,
     source_mask_bs: np.ndarray | None, target_mask_bt: np.ndarray | None, keep: Tree | None,
-) -> tuple[np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
-    """The embedded target, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
+    """The embedded target and the mask of its tokens, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
     config.need_decoder()
-    checks.check_features("memory", memory_bsd.shape, config.model_width)
-    checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    if memory_bsd is not None:
+        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
     keep = (keep or {}).get("decoder", {})
-    x_btd, mask_bt = _embed(parameters[target_table(config)], config, "target", target, target_mask_bt, keep)
-    if source_mask_bs is not None:
+    x_btd, mask_bt = _embed(parameters, config, "target", target, target_mask_bt, keep)
+    if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    return x_btd, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
-
-
-def target_table(config: TransformerConfig) -> str:
-    """The name of the target's embedding."""
-    return "source_embedding" if config.share_embeddings else "target_embedding"
+    return x_btd, mask_bt, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
 
 
 def head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The parameters of the logits; tied, their kernel is the transposed table."""
+    """The parameters of the decoder's logits; tied, their kernel is the transposed table."""
     head = dict(parameters.get("logits", {}))
-    return head | {"kernel": parameters[target_table(config)]["table"].T} if config.tie_logits else head
+    return head | {"kernel": parameters[inputs.table(config, "target")]["table"].T} if config.tie_logits else head
 
 
-def _sum(first: Tree, second: Tree) -> dict[str, Any]:
+def add(first: Tree, second: Tree) -> dict[str, Any]:
     """Both gradients, added where both have one."""
     flat, other = flatten(first), flatten(second)
     return nest(flat | {name: flat[name] + value if name in flat else value for name, value in other.items()})

@@ -27,6 +27,9 @@ CORE = """
     scaled_dot_product_attention/plain scaled_dot_product_attention/per_head_weights scaled_dot_product_attention/causal_cached
     scaled_dot_product_attention/grouped_heads_masked scaled_dot_product_attention/large_logits_masked
     multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
+    activation/gelu_sigmoid position_embedding/offset segment_embedding/segments token_positions/row pooler/plain classifier/plain
+    masked_language_head/gelu_erf decoder_layer/alone decoder/alone pool/bert classify/bert masked_language_logits/bert transformer/gpt2
+    states/bert states/gpt2 classification_loss/bert decode_in_steps/gpt2 greedy_search/gpt2
     feed_forward/relu layer_norm/small_variance layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
     encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
     logits/bias transformer/sapiens transformer/keras_lab transformer/left_padding

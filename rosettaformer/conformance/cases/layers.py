@@ -26,8 +26,9 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
-        yield build.make("activation", name, build.config(activation=name), gelu, x=sweep)
-        yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 PRC1", x_btd="b t d")
+        since = 4 if name == "gelu_sigmoid" else 1
+        yield build.make("activation", name, build.config(activation=name), gelu, since=since, x=sweep)
+        yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 PRC1", since=since, x_btd="b t d")
     yield build.make("feed_forward", "one_position", build.config(), "FFN3", x_btd="1 1 d")
     yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")
 

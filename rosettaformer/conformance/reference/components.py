@@ -15,8 +15,8 @@ from ..case import Case, numpy_dtype
 from . import statistics
 
 __all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "answer", "forward_of", "model_of", "module_of",
-    "named_outputs", "settings",
+    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of", "model_of",
+    "module_of", "named_outputs", "settings",
 ]  # fmt: skip
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -24,7 +24,9 @@ Rows = dict[str, tuple[str, dict[str, str]]]
 # component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
 FORWARD: Rows = {
     "embedding": ("embedding", {"scale": "scale_embedding"}),
-    "token_positions": ("positional_encoding", {}),
+    "segment_embedding": ("embedding", {}),
+    "token_positions": ("positional_encoding", {"start": "position_start"}),
+    "position_embedding": ("positional_encoding", {"offset": "position_offset"}),
     "positional_encoding": ("positional_encoding", {"width": "model_width", "dtype": "dtype"}),
     "token_mask": ("mask", {"padding_id": "padding_id"}),
     "padding_mask": ("mask", {}),
@@ -42,7 +44,14 @@ FORWARD: Rows = {
     "encoder": ("stacks", {}),
     "decoder": ("stacks", {}),
     "logits": ("embedding", {}),
+    "pooler": ("heads", {}),
+    "classifier": ("heads", {"dropout_rate": "classifier_dropout_rate"}),
+    "masked_language_head": ("heads", {"activation_name": "activation", "epsilon": "epsilon"}),
     "transformer": ("transformer", {}),
+    "pool": ("encoder_only", {}),
+    "classify": ("encoder_only", {}),
+    "masked_language_logits": ("encoder_only", {}),
+    "states": ("states", {}),
 }
 DECODING: Rows = {
     "decode_in_steps": ("cache", {}),
@@ -54,9 +63,11 @@ DECODING: Rows = {
     "beam_search": ("decoding", {}),
 }
 SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers hang on choices
+WHOLE = ("training_loss", "classification_loss", "pool", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
 TRAINING: Rows = {
     "cross_entropy": ("loss", {}),
     "training_loss": ("transformer", {}),
+    "classification_loss": ("encoder_only", {}),
     "adam": ("optimizer", {}),
     "clip_global_norm": ("optimizer", {}),
     "noam": ("schedule", {"width": "model_width", "dtype": "dtype"}),
@@ -65,8 +76,10 @@ TRAINING: Rows = {
 }
 VJP = "_vjp"  # ends the name of the component that is the gradient of another
 DIFFERENTIABLE = (
-    "embedding", "softmax", "scaled_dot_product_attention", "multi_head_attention", "activation", "feed_forward", "layer_norm", "dropout",
-    "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "transformer", "cross_entropy", "training_loss",
+    "embedding", "segment_embedding", "position_embedding", "softmax", "scaled_dot_product_attention", "multi_head_attention",
+    "activation", "feed_forward", "layer_norm", "dropout", "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "pooler",
+    "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits", "cross_entropy", "training_loss",
+    "classification_loss",
 )  # fmt: skip
 # every component in the order of the report's rows, each gradient after what it is the gradient of
 COMPONENTS: Rows = {
@@ -83,8 +96,8 @@ def forward_of(component: str) -> str:
 
 
 def model_of(component: str) -> str:
-    """The component that has this one's parameters: of what runs the whole model, a loss or a search, the model."""
-    return "transformer" if component in ("training_loss", "decode_in_steps", *SEARCHES) else component
+    """The component that has this one's parameters: of what runs a whole model, a loss or a search, the model."""
+    return "transformer" if component in WHOLE else component
 
 
 def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:

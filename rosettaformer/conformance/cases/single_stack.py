@@ -1,0 +1,182 @@
+"""Cases of an encoder alone and of a decoder alone: BERT, GPT-2 and what they are made of beside the paper's model."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters, sites
+from reference_numpy.config import ACTIVATIONS
+
+from ..case import Case
+from .build import B, Builder, S, T, left_padding, ragged, rng
+from .transformer import ONE_LAYER, ids
+
+__all__ = ["cases"]
+
+POSITIONS = 11  # so few that a table of them has another size than everything else
+SINGLE = ("float64", "float32")  # in which the longer ones are asked
+RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}
+TOKENS = 8
+
+
+def cases(build: Builder) -> Iterator[Case]:
+    """Tables of positions and segments, with the first and the last row; heads; whole models with and without padding and segments."""
+    for case in (*_table_cases(build), *_head_cases(build), *_encoder_cases(build), *_decoder_cases(build), *_state_cases(build)):
+        yield dataclasses.replace(case, since=4)
+
+
+def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
+    """BERT's choices; one layer, an epsilon that shows, and no dropout on the classes."""
+    own = {"max_positions": POSITIONS, "segments": 3, "epsilon": 1e-3, "masked_language_head": False, "padding_id": None}
+    return build.config("bert_base", **own | {"encoder_layers": 1, "decoder_layers": 0} | changes)
+
+
+def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
+    """GPT-2's choices, with one layer."""
+    return build.config("gpt2_small", **{"max_positions": POSITIONS, "encoder_layers": 0, "decoder_layers": 1} | changes)
+
+
+def _table_cases(build: Builder) -> Iterator[Case]:
+    learned = _encoder(build)
+    positions = np.array([[0, 1, 2, 3], [POSITIONS - 1, 4, 4, 0], [9, 8, 7, 6]])
+    yield build.make("position_embedding", "plain", learned, position_bt=positions)
+    yield build.make("position_embedding", "offset", _encoder(build, position_offset=2), "POS1", position_bt=positions)
+    yield build.make("position_embedding", "one_position", learned, position_bt=np.zeros((1, 1), int))
+    yield build.make("segment_embedding", "segments", learned, segment_bs=np.array([[0, 0, 1, 1], [2, 1, 0, 0], [0, 0, 0, 0]]))
+    rows = {"left": left_padding(4, S), "right": ragged(B, S)}
+    yield build.make("token_positions", "row", learned, "POS2", mask_bt=rows["left"])
+    yield build.make("token_positions", "row_right_padding", learned, mask_bt=rows["right"])
+
+
+def _head_cases(build: Builder) -> Iterator[Case]:
+    config = _encoder(build, classes=4)
+    yield build.make("pooler", "plain", config, "HED1 HED2", x_bsd="b s d")
+    yield build.make("pooler", "one_token", config, "HED2", x_bsd="1 1 d")
+    yield build.make("classifier", "plain", config, pooled_br="b d")
+    dropped = _encoder(build, classes=4, classifier_dropout_rate=0.3)
+    keep_br = rng("classifier keep").random((B, config.model_width)) < 0.7
+    yield build.make("classifier", "keep", dropped, "DRP3 DRP4", pooled_br="b d", keep_br=keep_br)
+    for name in ACTIVATIONS:
+        gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
+        untied = _encoder(build, pooler=False, masked_language_head=True, activation=name)
+        yield build.make("masked_language_head", name, untied, f"{gelu} HED3 HED4", x_bsd="b s d")
+    unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
+    yield build.make("masked_language_head", "no_bias", unbiased, "HED4", x_bsd="1 1 d")
+
+
+def _encoder_cases(build: Builder) -> Iterator[Case]:
+    two, sides = {"encoder_layers": 2}, {"left": left_padding(4, S)[:3], "right": ragged(B, S)}
+    classes, masked = {"classes": 4, **two}, {"pooler": False, "masked_language_head": True}
+    for component, own in (("pool", two), ("classify", classes), ("masked_language_logits", masked)):
+        known = "POS3 HED1 HED2 SEG1 SEG2 ATT17 NRM1 NRM2" if component != "masked_language_logits" else "SEG1 SEG2 HED3 HED4 HED5"
+        yield _read(build, component, "bert", _encoder(build, **own), known, sides["right"], True)
+        yield _read(build, component, "no_mask", _encoder(build, **own), known, None, True)
+        yield _read(build, component, "no_segment", _encoder(build, **own), "", sides["right"], False)
+        yield _read(build, component, "left_padding", _encoder(build, **own), "POS2 SEG1", sides["left"], True)
+        first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
+        yield _read(build, component, "roberta", first, "POS1 PE11", sides["left"], False)
+        pre = _encoder(build, norm_placement="pre", final_norm=True, embedding_norm=False, activation="gelu_tanh", **own)
+        yield _read(build, component, "pre_norm", pre, "NRM8 NRM10", sides["right"], True)
+        sinusoidal = _encoder(build, positions="sinusoidal", max_positions=0, scale_embedding=True, padding_id=2, **own)
+        yield _read(build, component, "sinusoidal", sinusoidal, "", None, True)
+        dropped = _encoder(build, **RATES | own)
+        keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng(f"keep {component}")))
+        yield _read(build, component, "keep", dropped, "", sides["right"], True, **{f"keep.{name}": mask for name, mask in keep.items()})
+    untied = _encoder(build, tie_logits=False, output_bias=False, **masked)
+    yield _read(build, "masked_language_logits", "untied", untied, "", sides["right"], True)
+    label_b = rng("classification labels").integers(0, 4, B)
+    config = _encoder(build, **classes)
+    yield _read(build, "classification_loss", "bert", config, "", sides["right"], True, label_b=label_b)
+    yield _read(build, "classification_loss", "part", config, "", sides["right"], True, label_b=label_b, smoothing=0.1, total=31)
+    dropped = _encoder(build, **RATES | classes)
+    keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng("keep classification_loss")))
+    masks = {f"keep.{name}": mask for name, mask in keep.items()}
+    yield _read(build, "classification_loss", "keep", dropped, "", None, True, label_b=label_b, **masks)
+
+
+def _read(
+    build: Builder,
+    component: str,
+    name: str,
+    config: TransformerConfig,
+    catches: str,
+    mask: np.ndarray | None,
+    segments: bool,
+    **inputs: Any,
+) -> Case:
+    """A source of random ids, with or without mask and segments."""
+    given: dict[str, Any] = {"source": ids(component, config.source_vocabulary, config.padding_id, ragged(B, S))} | inputs
+    if mask is not None:
+        given["source_mask_bs"] = mask
+    if segments:
+        given["segment_bs"] = rng(f"segments {component}").integers(0, config.segments, (B, S))
+    return build.make(component, name, config, catches, **given)
+
+
+def _decoder_cases(build: Builder) -> Iterator[Case]:
+    x: dict[str, Any] = {"x_btd": "b t d"}
+    config, left = _decoder(build), left_padding(4, T)[:3]
+    yield build.make("decoder_layer", "alone", config, "NRM8 CAU1 CAU2", **x)
+    yield build.make("decoder_layer", "alone_left_padding", config, "CAU4 ATT13", **x, self_mask_bhts=left[:, None, None])
+    yield build.make("decoder_layer", "alone_post", _decoder(build, norm_placement="post", final_norm=False), "NRM8 NRM9", **x)
+    yield build.make("decoder", "alone", _decoder(build, decoder_layers=2), "NRM8 NRM10", **x, self_mask_bhts=ragged(B, T)[:, None, None])
+    for component in ("transformer", "training_loss"):
+        loss: dict[str, Any] = {"smoothing": 0.1} if component == "training_loss" else {}
+        yield _alone(build, component, "gpt2", _decoder(build, decoder_layers=2), "NRM8 NRM10 CAU1 POS4 FFN2", **loss)
+        untied = _decoder(build, tie_logits=False, output_bias=True, activation="gelu_sigmoid")
+        yield _alone(build, component, "gpt2_untied", untied, "", **loss)
+        yield _alone(build, component, "gpt2_padding_id", _decoder(build, padding_id=2), "", **loss)
+    yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 POS3", target_mask_bt=left)
+    yield _alone(build, "transformer", "gpt2_right_padding", config, "", target_mask_bt=ragged(B, T))
+    yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "POS2", target_mask_bt=left)
+    yield _alone(build, "transformer", "gpt2_one_token", config, "", 1)
+    yield _alone(build, "transformer", "gpt2_all_positions", config, "", POSITIONS)
+    yield _steps(build, "gpt2", config, (2, 1, 2), target_mask_bt=left)
+    yield _steps(build, "gpt2_one_by_one", _decoder(build, position_offset=2, decoder_layers=2), (1,) * T)
+    yield from _search_cases(build)
+
+
+def _alone(build: Builder, component: str, name: str, config: TransformerConfig, catches: str, length: int = T, **inputs: Any) -> Case:
+    """A target of random ids, read by a decoder alone."""
+    mask = ragged(B, length) if config.padding_id is not None else np.ones((B, length), bool)
+    given: dict[str, Any] = {"source": None, "target": ids(name, config.target_vocabulary, config.padding_id, mask)}
+    return build.make(component, name, config, catches, **given | inputs)
+
+
+def _steps(build: Builder, name: str, config: TransformerConfig, splits: tuple[int, ...], **inputs: Any) -> Case:
+    given: dict[str, Any] = {"target": ids(name, config.target_vocabulary, None, np.ones((B, T), bool)), "memory_bsd": None}
+    case = build.make("decode_in_steps", name, config, "CAU3", **given | inputs)
+    return dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": splits}, dtypes=SINGLE)
+
+
+def _search_cases(build: Builder) -> Iterator[Case]:
+    """Prompts of different lengths, padded on the left, whose padding only the mask says."""
+    config = _decoder(build, target_vocabulary=17, source_vocabulary=17, max_positions=POSITIONS + 2)
+    uniform_bn = rng("sample gpt2").uniform(0.01, 0.99, (B, TOKENS))
+    own = {
+        "greedy_search": {},
+        "sample": {"uniform_bn": uniform_bn, "temperature": 1.4, "top_k": 6},
+        "beam_search": {"beam_size": 3, "n_best": 2, "alpha": 1.0, "no_repeat_ngram": 2},
+    }
+    prefix = ids("gpt2 prefix", 17, None, np.ones((B, 4), bool))
+    prefix_mask_bp = np.arange(4) >= np.array([[0], [3], [1]])
+    for component, options in own.items():
+        arrays = {name: value for name, value in options.items() if isinstance(value, np.ndarray)}
+        strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS} | {k: v for k, v in options.items() if k not in arrays}
+        inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": prefix_mask_bp, **arrays}
+        inputs |= {f"strategy.{name}": value for name, value in strategy.items()}
+        case = build.make(component, "gpt2", config, "CAU3 POS3", **inputs)
+        yield dataclasses.replace(case, dtypes=("float32",))
+
+
+def _state_cases(build: Builder) -> Iterator[Case]:
+    source = ids("states source", 29, None, np.ones((B, S), bool))
+    target = ids("states target", 23, None, np.ones((B, T), bool))
+    masks: dict[str, Any] = {"source_mask_bs": ragged(B, S), "target_mask_bt": left_padding(4, T)[:3]}
+    segments = rng("states segments").integers(0, 3, (B, S))
+    encoder, decoder = _encoder(build, encoder_layers=2), _decoder(build, decoder_layers=2)
+    yield build.make("states", "bert", encoder, source=source, source_mask_bs=masks["source_mask_bs"], segment_bs=segments)
+    yield build.make("states", "gpt2", decoder, target=target, target_mask_bt=masks["target_mask_bt"])
+    yield build.make("states", "paper", build.config("guide", **ONE_LAYER), source=source, target=target, **masks)
