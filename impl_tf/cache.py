@@ -101,5 +101,6 @@ def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
     Beams share their keys: each continues one of its own source by taking over which keys are its past.
     """
     names = ("target_mask_bt",) if fast.beams(cache) > 1 else ("source_mask_bs", "target_mask_bt", "layers")
-    moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), {name: cache[name] for name in names})
+    held = {name: cache[name] for name in names if name in cache}
+    moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}
