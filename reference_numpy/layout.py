@@ -20,9 +20,17 @@ Table = tuple[tuple[str, str, str], ...]
 CANONICAL: Table = tuple(
     (name, name, letters)
     for component in (
-        "embedding", "position_embedding", "segment_embedding", "multi_head_attention", "feed_forward", "layer_norm", "logits", "pooler",
-        "classifier", "masked_language_head",
-    )  # fmt: skip
+        "embedding",
+        "position_embedding",
+        "segment_embedding",
+        "multi_head_attention",
+        "feed_forward",
+        "layer_norm",
+        "logits",
+        "pooler",
+        "classifier",
+        "masked_language_head",
+    )
     for name, letters in parameters.axes(preset("tiny", attention_bias=True, output_bias=True), component).items()
 )
 
