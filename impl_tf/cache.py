@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,12 +38,11 @@ def start_cache(
     memory_bsd = None if memory_bsd is None else tf.convert_to_tensor(memory_bsd)
     checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
     checks.check_batch(batch, None if memory_bsd is None else memory_bsd.shape[0])
-    if memory_bsd is None:
-        return fast.empty(model, None, None, batch, length)
-    if source_mask_bs is not None:
+    if source_mask_bs is not None and memory_bsd is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)
         checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
-    return fast.empty(model, memory_bsd, source_mask_bs, memory_bsd.shape[0], length)
+    rows: Any = batch if memory_bsd is None else memory_bsd.shape[0]
+    return fast.empty(model, memory_bsd, source_mask_bs, rows, length)
 
 
 def decode_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None) -> tuple[tf.Tensor, Cache]:

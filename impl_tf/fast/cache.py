@@ -2,8 +2,8 @@
 
 target_mask_bt, layers (of each the keys and values of self_attention and cross_attention) and, but of a decoder alone, source_mask_bs as in
 the reference. Beside them read, how many tokens each row has read; start, how many of these only fill up its length, which positions that
-are numbered from the row's first token do not count; and position_td, what is added to an embedding at each position. Keys are `b g k s` and
-values `b g s e`, as they are multiplied.
+are numbered from the row's first token do not count; and position_td, what is added to an embedding at each position. Keys are `b g k s`
+and values `b g s e`, as they are multiplied.
 
 The rows n of the target are the w beams of the first row b, then those of the next. They share their keys: those of all beams' first token,
 of the second, ...; target_mask_bt, `n (t w)`, says which of them are the real tokens of the beam's own past.
