@@ -101,7 +101,7 @@ class Transformer(EncoderOnly, keras.Model):
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape)
         if memory_bsd is not None:
-            checks.check_same_batch(source=memory_shape, target=target.shape)
+            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
         x_btd, self_mask_bhts = self.embed("target", target, target_mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"), training=training)
