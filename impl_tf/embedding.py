@@ -66,7 +66,7 @@ class Embedding(Table):
 class SegmentEmbedding(Table):
     """Rows of the table of segments: `x = table[segment]`, `b s d`: which sentence of several a token is of. Checked as ids are."""
 
-    def check_ids(self, segment_bs: Any) -> None:
+    def check_ids(self, segment_bs: Any, **_: Any) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
         checks.check_rows("segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs))
 
