@@ -21,6 +21,9 @@ class EncoderOnly(nn.Module):
     config: Any
     check_ids: Any
     encode: Any
+    pooler: Any
+    classifier: Any
+    masked_language_head: Any
 
     def pool(
         self,

@@ -34,6 +34,9 @@ class Transformer(EncoderOnly):
     draws its own in training.
     """
 
+    source_embedding: Embedding
+    target_embedding: Embedding
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
