@@ -10,7 +10,22 @@ from reference_numpy import TransformerConfig, checks
 
 from . import mask, positional_encoding, precision
 
-__all__ = ["embed", "table"]
+__all__ = ["embed", "masked_positions", "table"]
+
+
+def masked_positions(
+    config: TransformerConfig, side: str, token: Tensor, mask_bt: Tensor | None = None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`; side: "source" or "target".
+
+    None: every token is real, so that the kernels run without a mask; token t has position t.
+    """
+    checks.check_length(token.shape[1], config.max_positions)
+    if mask_bt is None and (config.padding_id is None or token.is_floating_point()):
+        return None, None
+    mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
+    checks.check_token_mask(f"{side} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2])
+    return mask_bt, None if config.position_start == "row" else positional_encoding.token_positions(mask_bt)
 
 
 def embed(
@@ -21,7 +36,7 @@ def embed(
     segment_bt: Tensor | None = None,
     encoding_pd: Tensor | None = None,
 ) -> Tensor:
-    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config; side: "source" or "target".
+    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
 
     position_bt: without it, token t has position t. segment_bt: without it, 0. All ids are checked. encoding_pd: the sinusoidal encoding
     of every position, where the caller has it.
@@ -46,21 +61,3 @@ def embed(
 def table(model: Any, side: str) -> Any:
     """The token embedding of source or target, which may have one table."""
     return getattr(model, f"{side}_embedding")
-
-
-def embed_masked(model: Any, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None = None) -> Tensor:
-    """`embed` of whole rows, whose positions follow from the mask of their real tokens."""
-    config, position_bt = model.config, None
-    checks.check_length(token.shape[1], config.max_positions)
-    if mask_bt is not None:
-        checks.check_token_mask(f"{side} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2])
-        if config.position_start == "first_token":
-            position_bt = positional_encoding.token_positions(mask_bt)
-    return embed(model, side, token, position_bt, segment_bt)
-
-
-def real_tokens(config: TransformerConfig, token: Tensor, mask_bt: Tensor | None) -> Tensor | None:
-    """The mask of real tokens, by default all but the padding id; None where all are real, so that the kernels run without one."""
-    if mask_bt is not None or config.padding_id is None or token.is_floating_point():
-        return mask_bt
-    return mask.token_mask(token, config.padding_id)

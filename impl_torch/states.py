@@ -8,7 +8,7 @@ from torch import Tensor
 from reference_numpy import checks
 
 from . import mask
-from .inputs import embed_masked, real_tokens
+from .inputs import embed, masked_positions
 from .layers import residual_in, residual_out
 
 __all__ = ["states"]
@@ -41,9 +41,8 @@ def states(
 
 def _inputs(model: Any, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """What the first layer is given, and the mask of its self-attention."""
-    mask_bt = real_tokens(model.config, token, mask_bt)
-    x_btd = embed_masked(model, side, token, mask_bt, segment_bt)
-    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
+    mask_bt, position_bt = masked_positions(model.config, side, token, mask_bt)
+    return embed(model, side, token, position_bt, segment_bt), None if mask_bt is None else mask.padding_mask(mask_bt)
 
 
 def _stack(

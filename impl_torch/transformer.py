@@ -14,7 +14,7 @@ from . import loss, mask, precision, states
 from .embedding import Embedding, Logits, SegmentEmbedding, SharedEmbedding, TiedLogits, check_values, of_vocabulary
 from .encoder_only import EncoderOnly
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .inputs import embed_masked, real_tokens
+from .inputs import embed, masked_positions
 from .normalization import LayerNorm
 from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
@@ -77,7 +77,7 @@ class Transformer(EncoderOnly):
         self.config.need_encoder()
         if not checked:
             self.check_ids(source, segment_bs=segment_bs)
-        return self._encode(source, real_tokens(self.config, source, source_mask_bs), keep, segment_bs)
+        return self._encode(source, source_mask_bs, keep, segment_bs)[0]
 
     def decode(
         self,
@@ -136,8 +136,7 @@ class Transformer(EncoderOnly):
             self.check_ids(source, target, segment_bs)
         if source is None:
             return self._decode(target, None, None, target_mask_bt, keep)
-        source_mask_bs = real_tokens(self.config, source, source_mask_bs)
-        memory_bsd = self._encode(source, source_mask_bs, keep, segment_bs)
+        memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs)
         return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
     def training_loss(
@@ -190,17 +189,20 @@ class Transformer(EncoderOnly):
         if config.embedding_norm:
             setattr(self, f"{side}_embedding_norm", LayerNorm(config.model_width, config.epsilon))
 
-    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None, segment_bs: Tensor | None) -> Tensor:
+    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None, segment_bs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The memory, and the mask of its real tokens."""
         sites = (keep or {}).get("encoder", {})
-        x_bsd = self.encoder.embedding_dropout(embed_masked(self, "source", source, mask_bs, segment_bs), sites.get("embedding_dropout"))
-        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites)
+        mask_bs, position_bs = masked_positions(self.config, "source", source, mask_bs)
+        x_bsd = embed(self, "source", source, position_bs, segment_bs)
+        x_bsd = self.encoder.embedding_dropout(x_bsd, sites.get("embedding_dropout"))
+        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites), mask_bs
 
     def _decode(
         self, target: Tensor, memory_bsd: Tensor | None, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
     ) -> Tensor:
         sites = (keep or {}).get("decoder", {})
-        mask_bt = real_tokens(self.config, target, target_mask_bt)
-        x_btd = self.decoder.embedding_dropout(embed_masked(self, "target", target, mask_bt), sites.get("embedding_dropout"))
+        mask_bt, position_bt = masked_positions(self.config, "target", target, target_mask_bt)
+        x_btd = self.decoder.embedding_dropout(embed(self, "target", target, position_bt), sites.get("embedding_dropout"))
         if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
@@ -213,6 +215,7 @@ def _check_segments(segments: int, source: torch.Size, shape: torch.Size, dtype:
 
 def _check_labels(logits: tuple[int, int, int], shape: torch.Size, dtype: str, *bounds: int) -> None:
     """One label for each row."""
+    checks.check_classes(shape, dtype)
     checks.check_labels(logits, (*shape[:1], 1, *shape[1:]), dtype, 0.0, None, *bounds)
 
 
