@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from reference_numpy import checks
+
 from .dropout import Tree
 from .loss import cross_entropy
 
@@ -55,6 +57,7 @@ class EncoderOnly(nnx.Module):
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         """`L = cross_entropy(classify(source), label)` of the class of every row. dtype: as of `training_loss`."""
+        checks.check_classes(label_b.shape, str(label_b.dtype))
         logits_bc = self.classify(source, source_mask_bs, keep, segment_bs)
         logits_bc = logits_bc.astype(jnp.promote_types(logits_bc.dtype, self.table.dtype))
         return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)

@@ -9,9 +9,26 @@ import numpy as np
 from reference_numpy import TransformerConfig, checks
 
 from .framework import take_rows
-from .positional_encoding import positional_encoding
+from .mask import token_mask
+from .positional_encoding import positional_encoding, token_positions
 
-__all__ = ["embed", "table"]
+__all__ = ["embed", "masked_positions", "table"]
+
+
+def masked_positions(
+    config: TransformerConfig, side: str, token: jax.Array, mask_bt: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
+
+    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions.
+    """
+    vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
+    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
+    checks.check_length(token.shape[1], config.max_positions)
+    if mask_bt is None:
+        mask_bt = token_mask(token, config.padding_id)
+    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
+    return mask_bt, token_positions(mask_bt, config.position_start)
 
 
 def embed(

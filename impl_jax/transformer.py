@@ -18,7 +18,7 @@ from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
 from .normalization import LayerNorm
-from .positional_encoding import PositionEmbedding, token_positions
+from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 from .states import States, states
 
@@ -93,23 +93,23 @@ class Transformer(EncoderOnly):
         """The token embedding of source or target: one module where they share it."""
         return getattr(self, inputs.table(self.config, side))
 
-    def check_ids(self, source: Any = None, target: Any = None, segment_bs: Any = None, **others: Any) -> None:
+    def check_ids(self, source: Any = None, target: Any = None, segment_bs: Any = None, label_b: Any = None, **others: Any) -> None:
         """Raises ValueError on ids that a call or method with the same arguments refuses: `compiled` calls this before its program."""
         for side, token in (("source", source), ("target", target)):
             if token is not None and hasattr(self, inputs.table(self.config, side)):
                 self.embedding_of(side).check_ids(token)
         if segment_bs is not None and source is not None:
             checks.check_segments(self.config.segments, segment_bs.shape, str(segment_bs.dtype), source.shape, *id_bounds(segment_bs))
+        if label_b is not None:
+            checks.check_classes(label_b.shape, str(label_b.dtype))
+            shape = len(label_b), 1
+            checks.check_labels((*shape, self.config.classes), shape, str(label_b.dtype), 0.0, None, *id_bounds(label_b))
 
     def embed(
         self, side: str, token: jax.Array, mask_bt: jax.Array | None = None, segment_bt: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """What the first layer of the encoder (side: "source") or decoder ("target") is given, before dropout, and the mask of the tokens."""
-        if mask_bt is None:
-            mask_bt = token_mask(token, self.config.padding_id)
-        checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-        checks.check_length(token.shape[1], self.config.max_positions)
-        position_bt = token_positions(mask_bt, self.config.position_start)
+        mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         return inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1]), mask_bt
 
     def encode(
