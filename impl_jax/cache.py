@@ -28,7 +28,8 @@ def start_cache(
 ) -> Cache:
     """The cache before the first token: keys and values of the memory, which no step changes, and none of the target.
 
-    memory_bsd: None of a decoder alone, which needs batch, the number of rows. length: the positions of the target that there is room for, since a program has arrays of fixed shapes (`fast.cache.Cache`).
+    memory_bsd: None of a decoder alone, which needs batch, the number of rows. length: the positions of the target that there is room for,
+    since a program has arrays of fixed shapes (`fast.cache.Cache`).
     Raises ValueError on shapes that do not fit, and where there is no decoder.
     """
     model = fused(model)

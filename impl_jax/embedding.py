@@ -47,9 +47,7 @@ class Embedding(nnx.Module):
 class SegmentEmbedding(nnx.Module):
     """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. dtype and segments out of range: as of `Embedding`."""
 
-    def __init__(
-        self, segments: int, width: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, segments: int, width: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype))
         self.dtype = dtype
 

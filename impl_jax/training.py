@@ -176,7 +176,7 @@ def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Reci
         total = jnp.maximum(_count(config, target), 1)
 
         def loss(parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> jax.Array:
-            model = nnx.merge(graph, parameters, jax.tree.map(lambda _: draw, counts), keys)
+            model = nnx.merge(graph, parameters, jax.tree.map(lambda _: jnp.asarray(draw), counts), keys)
             return _objective(model)(source, target, recipe.smoothing, total, keep)
 
         value, gradients = _accumulated(jax.value_and_grad(loss), parameters, steps, (source, target, keep), recipe.microbatches)

@@ -108,7 +108,7 @@ class Transformer(EncoderOnly):
     def embed(
         self, side: str, token: jax.Array, mask_bt: jax.Array | None = None, segment_bt: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """What the first layer of the encoder (side: "source") or decoder ("target") is given, before dropout, and the mask of the tokens."""
+        """What the first layer of a side, "source" or "target", is given before dropout, and the mask of the tokens."""
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         return inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1]), mask_bt
 

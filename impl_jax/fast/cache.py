@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import TransformerConfig
 
 from .. import inputs
 from ..framework import is_traced
@@ -28,8 +28,8 @@ def empty(model: Transformer, memory_bsd: jax.Array | None, source_mask_bs: jax.
     """`start_cache` on what has been checked."""
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
     sizes, embedding = model.config.sizes, model.embedding_of("target")
-    nothing = tuple(jnp.zeros((rows, sizes["g"], length, sizes[size]), embedding.dtype or embedding.table.dtype) for size in "ke")
-    layers: list[dict[str, Pair]] = [{"self_attention": nothing} for _ in model.decoder.layers]
+    key_bgsk, value_bgse = (jnp.zeros((rows, sizes["g"], length, sizes[size]), embedding.dtype or embedding.table.dtype) for size in "ke")
+    layers: list[dict[str, Pair]] = [{"self_attention": (key_bgsk, value_bgse)} for _ in model.decoder.layers]
     if memory_bsd is not None:
         for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
             layer_cache["cross_attention"] = _by_head(layer.cross_attention.keys_and_values(memory_bsd))

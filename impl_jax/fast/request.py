@@ -70,7 +70,13 @@ def batch_of(config: TransformerConfig, strategy: Strategy, source: Any, prefix:
 
 
 def request(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, prefix_mask_bp: Any, uniform_bn: Any = None
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Any,
+    prefix: Any,
+    source_mask_bs: Any,
+    prefix_mask_bp: Any,
+    uniform_bn: Any = None,
 ) -> Request:
     """The arguments of a program, for ids that are checked. Raises ValueError on masks, prefixes and lengths that do not fit."""
     batch_of(config, strategy, source, prefix)
@@ -108,9 +114,7 @@ def _source(config: TransformerConfig, source: Any, source_mask_bs: Any) -> tupl
     return _padded(source, 0, later), _padded(source_mask_bs, False, later)
 
 
-def _prefix(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, prefix_mask_bp: Any
-) -> tuple[np.ndarray, np.ndarray]:
+def _prefix(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, prefix_mask_bp: Any) -> tuple[np.ndarray, np.ndarray]:
     """What every answer follows, by default the start token, and which of its tokens are real."""
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
