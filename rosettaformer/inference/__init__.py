@@ -1,0 +1,1 @@
+"""Using a checkpoint: text in, text, classes or attention out."""
