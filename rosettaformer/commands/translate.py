@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 import click
 
 from ..atomic import require as writable
+from ..backends import BACKENDS, MissingBackend, require
 from ..pictures import SUFFIXES
 from ..reading import decode, read_lines
-from ..training.backends import BACKENDS, MissingBackend, require, trainer
+from ..training.backends import trainer
 from .options import Choice, Missing
 
 __all__ = ["translate"]
@@ -40,7 +41,7 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
     A picture of attention is that of one line.
     """
     try:
-        require("tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
+        require("training", "train", "tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
         show = _attention(attention, as_json)
         session = _open(folder, **options)
         _translate(session, file, show, as_json)
