@@ -99,7 +99,8 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
 
 def _answers(found: Any, model: Any, texts: list[str], settings: Any, number: int, as_json: bool, several: bool) -> Iterator[str]:
     """What is printed of the answers to these texts, in their order, as soon as it is known. number: of the prompts before them."""
-    from ..inference.generation import Answer, generate as run
+    from ..inference.generation import Answer
+    from ..inference.generation import generate as run
 
     prompts = _prompts(found, model, texts, settings, number)
     page = _Page(found.tokenizer, texts, prompts, settings.num_return_sequences, number, as_json, several)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_numpy import arithmetic, checks, sampling
+from reference_numpy import checks, sampling
 
 from .beams import Beams
 from .models import Model
 from .options import GenerationOptions
 
 __all__ = ["Answer", "Token", "generate", "next_scores"]
+
+CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Answer:
 def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
     """The answers to the prompts, all in one batch: tokens as they are chosen, but of beams, and every answer when it has ended.
 
-    Prompts of different lengths are padded on the left, which no token attends to and no penalty counts. (Where prompts are padded,
+    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token attends to and no penalty counts. (Where prompts are padded,
     `transformers` takes the padding for tokens that no_repeat_ngram_size forbids to repeat.)
     Drawn tokens depend on the seed and the numbers of prompt and answer, not on the other prompts. Where no token may follow, an answer
     ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions.
@@ -78,22 +80,24 @@ class _Reading:
         self._mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
         self._target_bt = np.where(self._mask_bt, self._target_bt, min(pad_id, model.config.target_vocabulary - 1))
         self._model = model
-        self._read(self._target_bt, self._mask_bt, model.start(self.rows, width + most))
+        self._cache = model.start(self.rows, width + most)
+        for start in range(0, width, CHUNK):
+            part = slice(start, start + CHUNK)
+            self._read(self._target_bt[:, part], self._mask_bt[:, part])
 
     def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
-        cache = self._cache
         if row_b is not None:
-            cache = self._model.reorder(cache, row_b)
+            self._cache = self._model.reorder(self._cache, row_b)
             self._target_bt, self._mask_bt = self._target_bt[row_b], self._mask_bt[row_b]
         new_mask_bt = np.ones((self.rows, 1), bool)
         self._target_bt = np.concatenate([self._target_bt, token_b[:, None]], axis=1)
         self._mask_bt = np.concatenate([self._mask_bt, new_mask_bt], axis=1)
-        self._read(token_b[:, None], new_mask_bt, cache)
+        self._read(token_b[:, None], new_mask_bt)
 
-    def _read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache: object) -> None:
-        logits_bv, self._cache = self._model.read(token_bt, mask_bt, cache)
-        self._logits_bv = arithmetic.upcast_half(logits_bv)
+    def _read(self, token_bt: np.ndarray, mask_bt: np.ndarray) -> None:
+        logits_bv, self._cache = self._model.read(token_bt, mask_bt, self._cache)
+        self._logits_bv = logits_bv.astype(np.float32)
         checks.check_logits(bool((self._logits_bv < np.inf).all()))
 
     @property
