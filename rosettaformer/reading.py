@@ -13,7 +13,9 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import nearest
 
-__all__ = ["damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_texts", "read_toml"]
+__all__ = [
+    "damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_texts", "read_toml",
+]  # fmt: skip
 
 LARGEST = 1 << 24  # bytes of a file that is read whole
 DIGITS = 400  # of an integer; float64 has no room for more

@@ -40,8 +40,8 @@ class Answer:
 def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
     """The answers to the prompts, all in one batch: tokens as they are chosen, but of beams, and every answer when it has ended.
 
-    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token attends to and no penalty counts. (Where prompts are padded,
-    `transformers` takes the padding for tokens that no_repeat_ngram_size forbids to repeat.)
+    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token
+    attends to and no penalty counts (for no_repeat_ngram_size `transformers` takes the padding for tokens).
     Drawn tokens depend on the seed and the numbers of prompt and answer, not on the other prompts. Where no token may follow, an answer
     ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions.
     """

@@ -38,7 +38,7 @@ class JaxModel:
 
     def start(self, rows: int, length: int) -> Any:
         with self._settings():
-            return cache.start_cache(self._decoding, None, batch=rows, length=length)
+            return _start(self._decoding, None, batch=rows, length=length)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         with self._settings():
@@ -70,5 +70,6 @@ def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Arr
     return logits_btv[:, -1], cache_
 
 
+_start = jax.jit(cache.start_cache, static_argnames=("batch", "length"))  # arrays of their own, which a step may overwrite
 _step = jax.jit(_last, donate_argnums=2)
 _reorder = jax.jit(cache.reorder, donate_argnums=0)
