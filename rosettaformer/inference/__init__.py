@@ -1,1 +1,1 @@
-"""Using a checkpoint: text in, text, classes or attention out."""
+"""Using a checkpoint: continuing texts, classifying them, and what a model computes on the way, on any backend."""
