@@ -82,7 +82,7 @@ def save(
 
 def recognised(path: str | Path) -> str:
     """The format of a file or folder, by what is there; canonical where it is none of the others."""
-    return importlib.import_module(".recognise", __package__).format_of(Path(path))
+    return importlib.import_module(".formats", __package__).recognised(Path(path))
 
 
 def options(format: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
