@@ -18,6 +18,7 @@ from rosettaformer.inference.attention_page import LEVELS, AttentionMap, maps, r
 
 SOURCE = ["[CLS]", "the", "</script>", "<b>bank</b>", "[SEP]"]
 TARGET = ["a", "ｂ", "c"]
+TOKENS = [f"w{number}" for number in range(8)]
 STATES = states(
     parameters.nest({name: 8 * value for name, value in parameters.initialise(preset("tiny"), seed=1).items()}),
     preset("tiny"), np.array([[5, 6, 7, 8, 9]]), np.array([[1, 2, 3]]),
@@ -269,3 +270,23 @@ def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:
     browser.find_element("id", "theme").click()
     assert look() == (False, True, False)
     prefer(browser, "light")
+
+
+def test_the_lines_lead_from_the_queries_to_the_keys(driver: Any, tmp_path: Path) -> None:
+    weights = np.zeros((1, 1, 8, 8))
+    weights[..., 1] = 1  # every query looks at the second key
+    with opened(driver, page([AttentionMap("self", TOKENS, TOKENS, weights)]), tmp_path):
+        drawn(driver, ".head canvas")
+        edges = driver.execute_script(
+            PIXELS
+            + """
+            const canvas = document.querySelector(".head canvas"), { width, height } = canvas, found = pixels(canvas);
+            const rows = (x) => [...Array(height).keys()].filter((y) => found[4 * (y * width + x) + 3] > 100).map((y) => y / height);
+            return [rows(0), rows(width - 1)];
+            """
+        )
+    (first, *_, last), right = edges
+    assert first < 0.1
+    assert last > 0.85
+    assert right
+    assert all(0.1 < row < 0.25 for row in right)

@@ -36,7 +36,8 @@ class Folder:
 
 
 def open_folder(path: Path, use: str) -> Folder:
-    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "encode" an encoder alone.
+    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "encode" an encoder alone,
+    "attend" takes any model.
 
     Raises ValueError listing every problem.
     """
@@ -73,7 +74,7 @@ def _unfit(config: Any, use: str) -> str:
     has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
     if use == "generate" and (config.encoder_layers or not config.decoder_layers):
         return f"prompts are continued by a decoder alone, as GPT-2 is; {has}"
-    if use != "generate" and (config.decoder_layers or not config.encoder_layers):
+    if use not in ("generate", "attend") and (config.decoder_layers or not config.encoder_layers):
         return f"texts are read by an encoder alone, as BERT is; {has}"
     if use == "classify" and not config.classes:
         return "classes need a classification head; the model has none (classes=0)"

@@ -47,8 +47,12 @@ class Tokenizer:
         return list(self._inner.encode(text).ids)
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """Each token by itself, as it is written in the vocabulary."""
-        return [self._inner.id_to_token(int(id_)) or f"<{id_}>" for id_ in ids]
+        """Each token by itself: as it is written in the vocabulary, where it is no whole characters in the bytes of a text."""
+        written = [self._inner.id_to_token(int(id_)) or f"<{id_}>" for id_ in ids]
+        if not isinstance(self._inner.decoder, decoders.ByteLevel):
+            return written
+        texts = [self._inner.decoder.decode([token]) for token in written]
+        return [token if "\ufffd" in text else text for token, text in zip(written, texts, strict=True)]
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens, such as one that ends a text, are no part of it."""
