@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import checkpoints
 from ..checkpoints import Checkpoint
-from ..checkpoints.hugging_face import CONFIG
+from ..checkpoints.hugging_face.reading import CONFIG
 from .options import defaults
 from .tokenizer import Tokenizer
 

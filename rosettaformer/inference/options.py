@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from reference_numpy.fields import BOOLEAN, Fields, Rule, integer, is_integer, is_number
 
-from ..checkpoints.hugging_face import CONFIG, GENERATION
+from ..checkpoints.hugging_face.reading import CONFIG, GENERATION
 
 __all__ = ["GenerationOptions", "defaults"]
 
