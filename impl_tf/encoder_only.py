@@ -39,22 +39,6 @@ class EncoderOnly(Configured):
         pooled_br = self.pool(source, source_mask_bs, keep, training, segment_bs)
         return self.classifier(pooled_br, (keep or {}).get("classifier_dropout"), training=training)
 
-    def masked_language_logits(
-        self,
-        source: tf.Tensor,
-        source_mask_bs: tf.Tensor | None = None,
-        keep: Keep | None = None,
-        training: bool | None = None,
-        segment_bs: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row.
-
-        Raises ValueError where the config has no such head.
-        """
-        self.config.need("masked_language_head")
-        x_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
-        return self.masked_language_head(x_bsd, self.source_embedding.table.value if self.config.tie_logits else None)
-
     def classification_loss(
         self,
         source: tf.Tensor,
@@ -71,3 +55,19 @@ class EncoderOnly(Configured):
         checks.check_classes(label_b.shape, label_b.dtype.name)
         logits_bc = tf.cast(self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype)
         return loss.cross_entropy(logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total)
+
+    def masked_language_logits(
+        self,
+        source: tf.Tensor,
+        source_mask_bs: tf.Tensor | None = None,
+        keep: Keep | None = None,
+        training: bool | None = None,
+        segment_bs: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row.
+
+        Raises ValueError where the config has no such head.
+        """
+        self.config.need("masked_language_head")
+        x_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
+        return self.masked_language_head(x_bsd, self.source_embedding.table.value if self.config.tie_logits else None)

@@ -1,7 +1,8 @@
 """Layouts: the same tensor under another name and with its axes in another order.
 
 A framework's layout is a table of rows (end of the canonical name, end of the native name, native axes); both directions of the
-conversion follow from it and from the canonical axes in `parameters`.
+conversion follow from it and from the canonical axes in `parameters`. A tensor that is a part of a native one says `i/n`, the part of how
+many, where these lie beside each other: `d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX.
 """
 
 import math
@@ -13,9 +14,10 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig, preset
 
-__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "shape", "to_native"]
+__all__ = ["CANONICAL", "Table", "from_native", "native", "rearranged", "relayout", "renamed", "shape", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
+_PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
 # the table of modules whose names and axes are the canonical ones, with every bias that a config may have
 CANONICAL: Table = tuple(
     (name, name, letters)
@@ -36,11 +38,16 @@ CANONICAL: Table = tuple(
 
 
 def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis.
+    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that size.
 
     `relayout(kernel, "d h k", "(h k) d", sizes)` is the weight of a linear layer that stores outputs before inputs; exchanging the
     two strings goes back. Raises ValueError unless the shape is exactly the one that `from_axes` and `sizes` declare.
     """
+    return np.ascontiguousarray(rearranged(array, from_axes, to_axes, sizes))
+
+
+def rearranged(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """`relayout` as a view of the array, where NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
     letters = [letter for group in source for letter in group]
     if _letters(from_axes) != _letters(to_axes):
@@ -49,8 +56,8 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
     if array.shape != declared:
         raise ValueError(f"axes {from_axes!r} must have shape {declared}; got {array.shape}")
     order = [letters.index(letter) for group in target for letter in group]
-    unfolded = array.reshape([sizes[letter] for letter in letters]).transpose(order)
-    return np.ascontiguousarray(unfolded.reshape(shape(to_axes, sizes)))
+    unfolded = array.reshape([_size(letter, sizes) for letter in letters]).transpose(order)
+    return unfolded.reshape(shape(to_axes, sizes))
 
 
 def renamed(**names: str) -> Table:
@@ -64,7 +71,7 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
     The longest row that ends the name and has the same axes decides: `output.kernel` is another row with `h e d` (attention) than with
     `f d` (feed-forward). Raises ValueError where no row fits.
     """
-    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(row[2]) == _letters(axes)]
+    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2])) == _letters(axes)]
     if not rows:
         raise ValueError(f"no row of the weight table fits {name} with axes {axes!r}")
     end, native_end, native_axes = max(rows, key=lambda row: len(row[0]))
@@ -74,12 +81,27 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
 def to_native(
     tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
 ) -> dict[str, np.ndarray]:
-    """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`."""
+    """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`, and where the table
+    has not every part of a native tensor, or these differ in their shapes.
+    """
     parameters.match(tensors, parameters.shapes(config, component))
-    return {
-        native_name: relayout(np.asarray(tensors[name]), letters, native_axes, sizes)
-        for name, letters, native_name, native_axes, sizes in _rows(table, config, component)
-    }
+    parts: dict[str, dict[str, np.ndarray]] = {}  # of each native tensor, by which part it is
+    whole = {}
+    for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
+        array, part = np.asarray(tensors[name]), _PART.search(native_axes)
+        if not part:
+            whole[native_name] = relayout(array, letters, native_axes, sizes)
+            continue
+        own = parts.setdefault(native_name, {})
+        own[part[0]] = array
+        if len(own) == int(part[2]) and len({array.shape for array in own.values()}) == 1:
+            together = np.stack([own[which] for which in sorted(own)])
+            whole[native_name] = relayout(together, f"{part[2]} {letters}", _PART.sub(part[2], native_axes), sizes)
+    for native_name, own in parts.items():
+        if native_name not in whole:
+            got = ", ".join(f"{which} of shape {array.shape}" for which, array in own.items())
+            raise ValueError(f"{native_name} must have all of its parts, of one shape; got {got}")
+    return whole
 
 
 def from_native(
@@ -87,11 +109,14 @@ def from_native(
 ) -> dict[str, np.ndarray]:
     """Canonical parameters from native ones, the inverse of `to_native`; raises ValueError as `parameters.match`."""
     rows = list(_rows(table, config, component))
-    parameters.match(tensors, {native_name: shape(native_axes, sizes) for _, _, native_name, native_axes, sizes in rows})
-    return {
-        name: relayout(np.asarray(tensors[native_name]), native_axes, letters, sizes)
-        for name, letters, native_name, native_axes, sizes in rows
-    }
+    parameters.match(tensors, {native_name: shape(_PART.sub(r"\2", native_axes), sizes) for _, _, native_name, native_axes, sizes in rows})
+    result = {}
+    for name, letters, native_name, native_axes, sizes in rows:
+        array, part = np.asarray(tensors[native_name]), _PART.search(native_axes)
+        if part:
+            together = relayout(array, _PART.sub(part[2], native_axes), f"{part[2]} {letters}", sizes)
+        result[name] = together[int(part[1])].copy() if part else relayout(array, native_axes, letters, sizes)
+    return result
 
 
 def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
@@ -102,7 +127,11 @@ def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[t
 
 def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a tensor with these axes."""
-    return tuple(math.prod(sizes[letter] for letter in group) for group in _groups(layout))
+    return tuple(math.prod(_size(letter, sizes) for letter in group) for group in _groups(layout))
+
+
+def _size(letter: str, sizes: Mapping[str, int]) -> int:
+    return int(letter) if letter.isdigit() else sizes[letter]
 
 
 def _groups(layout: str) -> list[list[str]]:

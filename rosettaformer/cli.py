@@ -27,6 +27,10 @@ COMMANDS = {
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
     "train": "Train a model on a task, in any backend; resume it in any.",
     "translate": "Translate lines with a run's model, in any backend.",
+    "generate": "Continue texts with a GPT-2 folder, in any backend.",
+    "classify": "Classify lines with a BERT folder, in any backend.",
+    "embed": "One vector for every line, by a BERT folder, in any backend.",
+    "attention": "Show what every head of a BERT or GPT-2 folder attends to, as a page.",
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }

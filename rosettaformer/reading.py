@@ -13,7 +13,9 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import nearest
 
-__all__ = ["damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_toml"]
+__all__ = [
+    "damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_texts", "read_toml",
+]  # fmt: skip
 
 LARGEST = 1 << 24  # bytes of a file that is read whole
 DIGITS = 400  # of an integer; float64 has no room for more
@@ -126,6 +128,22 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
             line = file.readline(LONGEST_LINE + 1)
             if (passed := passed + len(line)) > ENDLESS:
                 raise ValueError(f"{file.name} must be lines of text; got one of more than {ENDLESS} bytes")
+
+
+def read_texts(file: BinaryIO, size: int) -> Iterator[list[str]]:
+    """The lines' texts, `size` at a time; at a terminal one. Raises ValueError naming the first line that is no UTF-8, or too long."""
+    size = 1 if file.isatty() else size
+    texts: list[str] = []
+    for number, raw in enumerate(read_lines(file), start=1):
+        text, problem = decode(raw)
+        if problem:
+            raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")
+        texts.append(text)
+        if len(texts) == size:
+            yield texts
+            texts = []
+    if texts:
+        yield texts
 
 
 def decode(raw: bytes) -> tuple[str, str]:

@@ -22,13 +22,14 @@ REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
     "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA7 MHA8 MHA9 MHA10 MHA11 MHA12 FFN1 FFN2 FFN3 NRM1 NRM2 NRM3 NRM4 NRM5 NRM7 NRM8 NRM9 NRM10 "
     "DRP1 DRP2 DRP3 DRP4 STR1 PRC1 "
     "ATT14 NRM11 EMB4 EMB5 STR3 LOS1 LOS2 LOS3 LOS4 OPT1 OPT2 OPT3 OPT4 OPT5 DRP5 INI1 INI2 "
-    "PE13 GEN1 GEN2 GEN3 GEN4 GEN5 GEN6 GEN7"
+    "PE13 GEN1 GEN2 GEN3 GEN4 GEN5 GEN6 GEN7 "
+    "PE14 PE15 PE16 PE17 SEG1 SEG2 EMB8 EMB9 NRM12 NRM13 NRM14 NRM15 CAU6 HED1 HED2 HED3 HED4 HED5 HED6"
 ).split()
 RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
 # what no run of a whole model can show: a mean far from 0, roundings that half-precision dtypes make anyway, a constant row within it, the
-# update of # its parameters, and what is drawn at random
+# update of its parameters, and what is drawn at random
 NOT_IN_A_MODEL = ("NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "DRP5", "INI1", "INI2")
-MODELS = ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp", "decode_in_steps", *components.SEARCHES)
+MODELS = ("transformer", *components.WHOLE, "transformer_vjp", *(f"{name}_vjp" for name in components.WHOLE))
 DEFECTS, CASES = all_defects(), all_by_id()
 OBSERVABLE = [id_ for id_, defect in DEFECTS.items() if not defect.unobservable]
 CLAIMS = [(case.id, id_) for case in CASES.values() for id_ in case.catches]

@@ -35,7 +35,7 @@ def test_every_forward_case_that_has_something_differentiable_has_a_gradient_cas
         wanted = {key: value for key, value in CASES[f"{case.component}/{name}"].inputs.items() if key != "return_weights"}
         assert set(own.inputs) == {*wanted, "cotangent"}
         assert all(own.inputs[key] is value for key, value in wanted.items())
-        assert (own.since, own.core, own.dtypes) == (2, CASES[f"{case.component}/{name}"].core, case.dtypes)
+        assert (own.since, own.core, own.dtypes) == (max(2, case.since), CASES[f"{case.component}/{name}"].core, case.dtypes)
     rows = list(components.COMPONENTS)
     assert all(rows[rows.index(f"{name}_vjp") - 1] == name for name in components.DIFFERENTIABLE)
 
@@ -52,9 +52,9 @@ def test_a_gradient_is_asked_of_every_floating_argument(case_id: str) -> None:
 
 
 def test_a_case_without_an_output_has_no_gradient() -> None:
-    fixed = all_cases({"decoder_layers": 0}, grad=True)
-    assert "transformer_vjp" not in {case.component for case in fixed}
-    assert "encoder_vjp" in {case.component for case in fixed}
+    fixed = {case.component for case in all_cases({"decoder_layers": 0}, grad=True) if not case.excluded}
+    assert "transformer_vjp" not in fixed
+    assert {"encoder_vjp", "classify_vjp"} <= fixed
 
 
 def test_one_number_is_compared_by_its_error_alone() -> None:

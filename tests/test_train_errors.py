@@ -18,9 +18,9 @@ from invoke import refused
 from training_runs import MODEL, TINY, command, log, process, train
 
 from reference_numpy.training import Trainer
+from rosettaformer.backends import BACKENDS
 from rosettaformer.checkpoints import container
 from rosettaformer.training import settings
-from rosettaformer.training.backends import BACKENDS
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.report import Log
 from rosettaformer.training.store import Store
@@ -272,7 +272,7 @@ def test_a_missing_backend_exits_3_with_its_install_line(
         return real(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for name in [name for name in os.sys.modules if name.partition(".")[0] == BACKENDS[backend].partition(".")[0]]:
+    for name in [name for name in os.sys.modules if name.partition(".")[0] == BACKENDS[backend]]:
         monkeypatch.delitem(os.sys.modules, name)
     errors = refused("train", "--out", run, "--resume", "--backend", backend, code=3)
     assert f"the backend {backend} needs {module}: pip install -e '.[{install}]'" in errors

@@ -13,12 +13,12 @@ from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import known
 
+from ..backends import BACKENDS
 from ..checkpoints import canonical
 from ..conformance.ports.port import PORTS
 from ..conformance.report import files
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
-from ..training.backends import BACKENDS
 from .options import Choice, exit_code, listed, require_picture, wide_console
 
 __all__ = ["compare_training"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from ..backends import BACKENDS, MissingBackend, require
 from ..training import tasks
-from ..training.backends import BACKENDS, MissingBackend, require, trainer
+from ..training.backends import trainer
 from ..training.settings import FIXED, FREE
 from .options import Choice, Grouped, Missing, section
 
@@ -119,7 +120,7 @@ def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value not in (None, ())}
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     try:
-        require("tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
+        require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
         _train(out, resumed, task, task_options, given)
     except MissingBackend as error:
         raise Missing(str(error)) from None

@@ -1,7 +1,6 @@
 """`rosettaformer translate`."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -9,9 +8,10 @@ from typing import Any, BinaryIO
 import click
 
 from ..atomic import require as writable
+from ..backends import BACKENDS, MissingBackend, require
 from ..pictures import SUFFIXES
-from ..reading import decode, read_lines
-from ..training.backends import BACKENDS, MissingBackend, require, trainer
+from ..reading import read_texts
+from ..training.backends import trainer
 from .options import Choice, Missing
 
 __all__ = ["translate"]
@@ -40,7 +40,7 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
     A picture of attention is that of one line.
     """
     try:
-        require("tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
+        require("training", "train", "tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
         show = _attention(attention, as_json)
         session = _open(folder, **options)
         _translate(session, file, show, as_json)
@@ -86,7 +86,7 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
     from ..training.translator import translate as run
 
     number = 0
-    for texts in _chunks(file):
+    for texts in read_texts(file, CHUNK):
         for text, found in zip(texts, run(session.trainer, session.tokens, texts, session.decoding, session.longest), strict=True):
             number += 1
             if len(found.sources) > 1:
@@ -97,21 +97,6 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
                 raise ValueError(f"a picture shows one line; got more ({show} shows the first)")
             if show:
                 _show(session, found, show)
-
-
-def _chunks(file: BinaryIO) -> Iterator[list[str]]:
-    """The lines' texts, some at a time. Raises ValueError naming the first line that is no UTF-8, or too long."""
-    size = 1 if file.isatty() else CHUNK
-    texts: list[str] = []
-    for number, raw in enumerate(read_lines(file), start=1):
-        text, problem = decode(raw)
-        if problem:
-            raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")
-        texts.append(text)
-        if len(texts) == size:
-            yield texts
-            texts = []
-    yield texts
 
 
 def _json(number: int, text: str, found: Any, session: _Session) -> str:

@@ -85,6 +85,7 @@ def _gradient_effects(case: Case) -> dict[str, float]:
 
 def _of_model(case: Case) -> Case:
     """The whole model of a search, on the tokens that it is given."""
-    ids = case.inputs["source" if "source" in case.inputs else "target"]
-    inputs = {"source": ids % case.config.source_vocabulary, "target": ids % case.config.target_vocabulary}
+    ids = next(case.inputs[name] for name in ("source", "target", "prefix") if case.inputs.get(name) is not None)
+    source = ids % case.config.source_vocabulary if case.config.encoder_layers else None
+    inputs = {"source": source, "target": ids % case.config.target_vocabulary}
     return dataclasses.replace(case, component="transformer", inputs=inputs, excluded="")

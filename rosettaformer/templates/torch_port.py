@@ -50,7 +50,8 @@ components = {
 }
 
 # The rename table: end of the canonical name, end of the module's own name, axes of the module's tensor. The letters: d model width,
-# h heads, g key/value heads, k key size, e value size, f feed-forward width, v vocabulary; brackets join axes into one.
+# h heads, g key/value heads, k key size, e value size, f feed-forward width, v vocabulary; brackets join axes into one. Where one tensor
+# holds several, a row says which part it is of how many: ("query.kernel", "c_attn.weight", "d (0/3 h k)").
 weights = (
     ("scale", "weight", "d"),
     ("offset", "bias", "d"),

@@ -1,9 +1,5 @@
 """The four implementations as backends of training: each has a `Trainer` with the same face, imported when it is asked for."""
 
-import importlib
-import importlib.util
-import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -12,12 +8,9 @@ import numpy as np
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
-from ..conformance.ports.port import PORTS, MissingBackend, unavailable
-from ..extras import install
+from ..backends import BACKENDS, MissingBackend, imported
 
-__all__ = ["BACKENDS", "MissingBackend", "Trainer", "parameters_of", "require", "trainer"]
-
-BACKENDS = {"torch": "impl_torch.training", "tf": "impl_tf.training", "jax": "impl_jax.training", "numpy": "reference_numpy.training"}
+__all__ = ["MissingBackend", "Trainer", "parameters_of", "trainer"]
 
 
 class Trainer(Protocol):
@@ -42,22 +35,4 @@ def parameters_of(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def trainer(backend: str) -> Callable[..., Trainer]:
     """The Trainer of a backend. Raises MissingBackend where its framework is missing, with the line that installs it, or broken."""
     known("backend", [backend], BACKENDS)
-    # What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    try:
-        return importlib.import_module(BACKENDS[backend]).Trainer
-    except ModuleNotFoundError as error:
-        if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy")):
-            raise
-        raise MissingBackend(f"the backend {backend} needs {error.name}: {PORTS[backend][2]}") from None
-    except Exception as error:
-        if reason := unavailable(error):
-            raise MissingBackend(f"the backend {backend} cannot be used: {reason}") from None
-        raise
-
-
-def require(*packages: str) -> None:
-    """Raises MissingBackend, before any work, where one of the packages that training needs is missing."""
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise MissingBackend(f"training needs {', '.join(missing)}: {install('train')}")
+    return imported(backend, f"{BACKENDS[backend]}.training").Trainer

@@ -6,8 +6,8 @@ from typing import Any
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.recipe import PAPER, Recipe
 
+from ..backends import BACKENDS
 from ..reading import parse_settings
-from .backends import BACKENDS
 from .schema import Check, choice, integer, number, optional, several, text
 
 __all__ = ["FIXED", "FIXED_FIELDS", "FREE", "FREE_FIELDS", "LONGEST", "config", "recipe"]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..case import Case
-from ..reference.components import COMPONENTS, forward_of
+from ..reference.components import COMPONENTS, answer, forward_of, takes_config
 from .build import Builder
 from .gradients import gradients
 
@@ -20,8 +20,8 @@ __all__ = ["all_cases", "fitted", "of_components"]
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> list[Case]:
     """Every case, in the order of the components; those of a later version of the suite after the others.
 
-    grad: with the gradient cases. fixed: the config fields that a port fixes. The cases have them; one that is about another value is
-    excluded, with the reason.
+    grad: with the gradient cases. fixed: the config fields that a port fixes. The cases have them; one that is about another value, or that
+    the reference refuses with them, is excluded, with the reason.
     Raises ValueError where two cases share an id, and on fixed fields that make no config.
     """
     build = Builder(fixed or {})
@@ -31,6 +31,8 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> lis
         if hasattr(module, "cases")
         for case in module.cases(build)
     ]
+    if build.conflict and all(case.excluded for case in cases):
+        raise ValueError(build.conflict)
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("case ids must be unique")
     order = list(COMPONENTS)
@@ -60,4 +62,15 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
 
 def _excluded(case: Case, fixed: Mapping[str, Any]) -> Case:
     others = [f"{name}={value!r}" for name, value in fixed.items() if getattr(case.config, name) != value]
-    return dataclasses.replace(case, excluded=f"the port fixes {', '.join(others)}") if others else case
+    reason = f"the port fixes {', '.join(others)}" if others else _refused(case) if fixed else ""
+    return dataclasses.replace(case, excluded=reason) if reason else case
+
+
+def _refused(case: Case) -> str:
+    """Why the reference has no answer to a case with what a port fixes: the config has no such stack or head. Empty where it has one."""
+    try:
+        if takes_config(case.component):
+            answer(case)
+    except ValueError as error:
+        return f"with what the port fixes {error}"
+    return ""

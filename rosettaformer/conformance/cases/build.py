@@ -44,27 +44,24 @@ TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens",
 class Builder:
     """Makes configs and cases, in which the config fields that a port fixes have the port's values.
 
-    fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field is declared
-    with its own value, and `all_cases` excludes it with the reason.
+    fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field, or for one
+    that makes no config with them, is declared with its own values, and `all_cases` excludes it with the reason.
+    conflict: why the first of these made none; empty where all did.
     """
 
     def __init__(self, fixed: Mapping[str, Any]) -> None:
-        self.fixed = dict(fixed)
+        self.fixed, self.conflict = dict(fixed), ""
         self._taken = 0  # bytes of the cases so far
 
     def config(self, dialect: str = "semillero", **changes: Any) -> TransformerConfig:
         """A dialect at sizes that are all different, so that no two axes can be confused."""
-        soft = {name: value for name, value in changes.items() if name in SIZES}
-        hard = {name: value for name, value in changes.items() if name not in SIZES}
-        merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | self.fixed | hard
-        if "key_value_heads" not in hard and "key_value_heads" not in self.fixed:
-            merged["key_value_heads"] = merged["heads"]
-        if merged["share_embeddings"] and "target_vocabulary" not in self.fixed:
-            merged["target_vocabulary"] = merged["source_vocabulary"]
-        for name in ("encoder_layers", "decoder_layers"):
-            if name not in soft and name not in self.fixed:
-                merged[name] = min(merged[name], getattr(preset(dialect), name))
-        config = TransformerConfig.from_dict(merged)
+        try:
+            config = _merged(dialect, changes, self.fixed)
+        except ValueError as error:
+            if not self.fixed:
+                raise
+            self.conflict = self.conflict or str(error)
+            return _merged(dialect, changes, {})
         if self.fixed:  # before anything is made of it
             self._require_room(8 * _parameter_count(config))
         return config
@@ -106,9 +103,24 @@ class Builder:
         return case
 
 
+def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) -> TransformerConfig:
+    """The dialect with these changes, and with what is fixed; that a stack has no layers is a choice, and how many it has a size."""
+    soft = {name: value for name, value in changes.items() if name in SIZES and value}
+    hard = {name: value for name, value in changes.items() if name not in soft}
+    merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard
+    if "key_value_heads" not in hard and "key_value_heads" not in fixed:
+        merged["key_value_heads"] = merged["heads"]
+    if merged["share_embeddings"] and "target_vocabulary" not in fixed:
+        merged["target_vocabulary"] = merged["source_vocabulary"]
+    for name in ("encoder_layers", "decoder_layers"):
+        if name not in soft and name not in fixed:
+            merged[name] = min(merged[name], getattr(preset(dialect), name))
+    return TransformerConfig.from_dict(merged)
+
+
 def _parameter_count(config: TransformerConfig) -> int:
     """How many scalars the whole model has, without a list of its layers, of which there may be too many."""
-    one = {"encoder_layers": 1, "decoder_layers": min(1, config.decoder_layers)}
+    one = {"encoder_layers": min(1, config.encoder_layers), "decoder_layers": min(1, config.decoder_layers)}
     first = parameters.count(config.replace(**one))
     more = ((name, getattr(config, name) - layers) for name, layers in one.items())
     return first + sum(count * (parameters.count(config.replace(**one | {name: one[name] + 1})) - first) for name, count in more if count)

@@ -18,15 +18,21 @@ CATCHES = {
         scaled_dot_product_attention_vjp/left_padding scaled_dot_product_attention_vjp/per_head
         scaled_dot_product_attention_vjp/causal_left_padding scaled_dot_product_attention_vjp/bias_minus_infinity
         multi_head_attention_vjp/left_padding encoder_layer_vjp/left_padding decoder_layer_vjp/left_padding
-        transformer_vjp/left_padding training_loss_vjp/left_padding
+        transformer_vjp/left_padding transformer_vjp/gpt2_left_padding training_loss_vjp/left_padding
     """,
-    "EMB4": "transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens training_loss_vjp/left_padding",
+    "EMB4": """
+        transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens transformer_vjp/gpt2_padding_id
+        training_loss_vjp/left_padding training_loss_vjp/gpt2_padding_id
+    """,
     "EMB5": """
         transformer_vjp/paper_base transformer_vjp/keras_lab transformer_vjp/sapiens transformer_vjp/keep_sapiens
-        training_loss_vjp/sapiens
+        transformer_vjp/gpt2 masked_language_logits_vjp/bert training_loss_vjp/sapiens training_loss_vjp/gpt2
     """,
     "NRM11": "layer_norm_vjp/constant_rows",
-    "STR3": "encoder_vjp/final_norm decoder_vjp/final_norm transformer_vjp/semillero training_loss_vjp/semillero",
+    "STR3": """
+        encoder_vjp/final_norm decoder_vjp/final_norm decoder_vjp/alone transformer_vjp/semillero transformer_vjp/gpt2
+        classify_vjp/bert training_loss_vjp/semillero classification_loss_vjp/bert
+    """,
 }
 INHERITED = "LOS"  # what is wrong with a loss is wrong with its gradient
 
@@ -51,7 +57,7 @@ def gradient(case: Case) -> Case:
     own = f"{case.component}{components.VJP}/{case.name}"
     catches = [id_ for id_ in case.catches if id_.startswith(INHERITED)] + [id_ for id_, names in CATCHES.items() if own in names.split()]
     cotangent = np.asarray(rng(own).standard_normal(output.shape))
-    return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=2)
+    return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=max(2, case.since))
 
 
 def with_cotangent(case: Case, cotangent: np.ndarray) -> Case:

@@ -19,6 +19,12 @@ POSITIONS = 11  # so few that a table of them has another size than everything e
 SINGLE = ("float64", "float32")  # in which the longer ones are asked
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}
 TOKENS = 8
+SQUARE = {"model_width": 12, "key_size": 4, "value_size": 4}  # projections that fit untransposed
+# what shows in every layer; in an encoder's, post-norm and with padding; in a decoder's, pre-norm
+LAYERS = "ATT1 ATT2 ATT3 ATT4 ATT7 MHA1 MHA2 MHA4 MHA8 FFN1 FFN2 FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 PRC1"
+ENCODED = f"PE15 PE17 SEG1 SEG2 NRM12 NRM13 {LAYERS} ATT5 ATT6 ATT9 ATT18 NRM9 NRM10 NRM15"
+DECODED = f"PE15 PE17 NRM12 {LAYERS} CAU1 CAU2 CAU6 NRM10"
+POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
@@ -35,65 +41,72 @@ def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
 
 def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
     """GPT-2's choices, with one layer."""
-    return build.config("gpt2_small", **{"max_positions": POSITIONS, "encoder_layers": 0, "decoder_layers": 1} | changes)
+    own = {"max_positions": POSITIONS, "padding_id": None, "encoder_layers": 0, "decoder_layers": 1}
+    return build.config("gpt2_small", **own | changes)
 
 
 def _table_cases(build: Builder) -> Iterator[Case]:
     learned = _encoder(build)
     positions = np.array([[0, 1, 2, 3], [POSITIONS - 1, 4, 4, 0], [9, 8, 7, 6]])
-    yield build.make("position_embedding", "plain", learned, position_bt=positions)
-    yield build.make("position_embedding", "offset", _encoder(build, position_offset=2), "POS1", position_bt=positions)
-    yield build.make("position_embedding", "one_position", learned, position_bt=np.zeros((1, 1), int))
-    yield build.make("segment_embedding", "segments", learned, segment_bs=np.array([[0, 0, 1, 1], [2, 1, 0, 0], [0, 0, 0, 0]]))
+    yield build.make("position_embedding", "plain", learned, "PE15 PE17", position_bt=positions)
+    yield build.make("position_embedding", "offset", _encoder(build, position_offset=2), "PE14 PE17", position_bt=positions)
+    yield build.make("position_embedding", "one_position", learned, "PE15 PE17", position_bt=np.zeros((1, 1), int))
+    segments = np.array([[0, 0, 1, 1], [2, 1, 0, 0], [0, 0, 0, 0]])
+    yield build.make("segment_embedding", "segments", learned, "SEG1 SEG2", segment_bs=segments)
     rows = {"left": left_padding(4, S), "right": ragged(B, S)}
-    yield build.make("token_positions", "row", learned, "POS2", mask_bt=rows["left"])
+    yield build.make("token_positions", "row", learned, "PE16", mask_bt=rows["left"])
     yield build.make("token_positions", "row_right_padding", learned, mask_bt=rows["right"])
 
 
 def _head_cases(build: Builder) -> Iterator[Case]:
     config = _encoder(build, classes=4)
-    yield build.make("pooler", "plain", config, "HED1 HED2", x_bsd="b s d")
-    yield build.make("pooler", "one_token", config, "HED2", x_bsd="1 1 d")
-    yield build.make("classifier", "plain", config, pooled_br="b d")
+    yield build.make("pooler", "plain", config, "HED1 HED3 HED4 PRC1", x_bsd="b s d")
+    yield build.make("pooler", "one_token", config, "HED3 HED4", x_bsd="1 1 d")
+    yield build.make("classifier", "plain", config, "PRC1", pooled_br="b d")
     dropped = _encoder(build, classes=4, classifier_dropout_rate=0.3)
     keep_br = rng("classifier keep").random((B, config.model_width)) < 0.7
     yield build.make("classifier", "keep", dropped, "DRP3 DRP4", pooled_br="b d", keep_br=keep_br)
+    head = "EMB2 EMB8 EMB9 HED5 HED6 NRM1 NRM3 NRM5 NRM15 PRC1"
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
         untied = _encoder(build, pooler=False, masked_language_head=True, activation=name)
-        yield build.make("masked_language_head", name, untied, f"{gelu} HED3 HED4", x_bsd="b s d")
+        yield build.make("masked_language_head", name, untied, f"{gelu} {head}", x_bsd="b s d")
     unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
-    yield build.make("masked_language_head", "no_bias", unbiased, "HED4", x_bsd="1 1 d")
+    yield build.make("masked_language_head", "no_bias", unbiased, "EMB2 HED5 HED6", x_bsd="1 1 d")
 
 
 def _encoder_cases(build: Builder) -> Iterator[Case]:
     two, sides = {"encoder_layers": 2}, {"left": left_padding(4, S)[:3], "right": ragged(B, S)}
     classes, masked = {"classes": 4, **two}, {"pooler": False, "masked_language_head": True}
     for component, own in (("pool", two), ("classify", classes), ("masked_language_logits", masked)):
-        known = "POS3 HED1 HED2 SEG1 SEG2 ATT17 NRM1 NRM2" if component != "masked_language_logits" else "SEG1 SEG2 HED3 HED4 HED5"
-        yield _read(build, component, "bert", _encoder(build, **own), known, sides["right"], True)
-        yield _read(build, component, "no_mask", _encoder(build, **own), known, None, True)
-        yield _read(build, component, "no_segment", _encoder(build, **own), "", sides["right"], False)
-        yield _read(build, component, "left_padding", _encoder(build, **own), "POS2 SEG1", sides["left"], True)
+        heads = PREDICTED if component == "masked_language_logits" else POOLED
+        yield _read(build, component, "bert", _encoder(build, epsilon=1e-12, **own), f"{ENCODED} {heads}", sides["right"], True)
+        yield _read(build, component, "no_mask", _encoder(build, **own), f"SEG1 SEG2 {heads}", None, True)
+        yield _read(build, component, "no_segment", _encoder(build, **own), heads, sides["right"], False)
+        yield _read(build, component, "left_padding", _encoder(build, **own), "PE16 SEG1 ATT9 ATT18", sides["left"], True)
+        square = _encoder(build, **SQUARE | own)
+        yield _read(build, component, "square", square, "MHA3 MHA5 MHA6", sides["right"], True)
         first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
-        yield _read(build, component, "roberta", first, "POS1 PE11", sides["left"], False)
+        yield _read(build, component, "roberta", first, "PE11 PE14 PE17", sides["left"], False)
         pre = _encoder(build, norm_placement="pre", final_norm=True, embedding_norm=False, activation="gelu_tanh", **own)
-        yield _read(build, component, "pre_norm", pre, "NRM8 NRM10", sides["right"], True)
+        yield _read(build, component, "pre_norm", pre, "NRM8 NRM10 NRM12", sides["right"], True)
         sinusoidal = _encoder(build, positions="sinusoidal", max_positions=0, scale_embedding=True, padding_id=2, **own)
-        yield _read(build, component, "sinusoidal", sinusoidal, "", None, True)
+        yield _read(build, component, "sinusoidal", sinusoidal, "EMB1 PE1 PE7 PE9 SEG1 NRM13", None, True)
         dropped = _encoder(build, **RATES | own)
         keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng(f"keep {component}")))
-        yield _read(build, component, "keep", dropped, "", sides["right"], True, **{f"keep.{name}": mask for name, mask in keep.items()})
+        masks = {f"keep.{name}": mask for name, mask in keep.items()}
+        yield _read(build, component, "keep", dropped, "DRP3 DRP4 NRM14", sides["right"], True, **masks)
     untied = _encoder(build, tie_logits=False, output_bias=False, **masked)
-    yield _read(build, "masked_language_logits", "untied", untied, "", sides["right"], True)
+    yield _read(build, "masked_language_logits", "untied", untied, "EMB2 HED5 HED6", sides["right"], True)
     label_b = rng("classification labels").integers(0, 4, B)
     config = _encoder(build, **classes)
-    yield _read(build, "classification_loss", "bert", config, "", sides["right"], True, label_b=label_b)
-    yield _read(build, "classification_loss", "part", config, "", sides["right"], True, label_b=label_b, smoothing=0.1, total=31)
+    known = f"{POOLED} SEG1 SEG2 PE17 NRM13"
+    yield _read(build, "classification_loss", "bert", config, known, sides["right"], True, label_b=label_b)
+    yield _read(build, "classification_loss", "part", config, "LOS1 LOS3 SEG1", sides["right"], True, label_b=label_b, smoothing=0.1, total=31)
     dropped = _encoder(build, **RATES | classes)
     keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng("keep classification_loss")))
     masks = {f"keep.{name}": mask for name, mask in keep.items()}
-    yield _read(build, "classification_loss", "keep", dropped, "", None, True, label_b=label_b, **masks)
+    yield _read(build, "classification_loss", "keep", dropped, "DRP3 DRP4 NRM14", None, True, label_b=label_b, **masks)
 
 
 def _read(
@@ -118,23 +131,26 @@ def _read(
 def _decoder_cases(build: Builder) -> Iterator[Case]:
     x: dict[str, Any] = {"x_btd": "b t d"}
     config, left = _decoder(build), left_padding(4, T)[:3]
-    yield build.make("decoder_layer", "alone", config, "NRM8 CAU1 CAU2", **x)
+    yield build.make("decoder_layer", "alone", config, "NRM8 CAU1 CAU2 CAU6 FFN1 MHA4", **x)
     yield build.make("decoder_layer", "alone_left_padding", config, "CAU4 ATT13", **x, self_mask_bhts=left[:, None, None])
     yield build.make("decoder_layer", "alone_post", _decoder(build, norm_placement="post", final_norm=False), "NRM8 NRM9", **x)
-    yield build.make("decoder", "alone", _decoder(build, decoder_layers=2), "NRM8 NRM10", **x, self_mask_bhts=ragged(B, T)[:, None, None])
+    yield build.make("decoder", "alone", _decoder(build, decoder_layers=2), "NRM8 NRM10 STR1 CAU4", **x, self_mask_bhts=ragged(B, T)[:, None, None])
     for component in ("transformer", "training_loss"):
         loss: dict[str, Any] = {"smoothing": 0.1} if component == "training_loss" else {}
-        yield _alone(build, component, "gpt2", _decoder(build, decoder_layers=2), "NRM8 NRM10 CAU1 POS4 FFN2", **loss)
+        known = "PE15 PE17 NRM8 NRM10 CAU1 CAU6 EMB2 EMB6 LOS1 LOS4" if loss else f"{DECODED} EMB2 EMB6 STR1"
+        yield _alone(build, component, "gpt2", _decoder(build, decoder_layers=2), known, **loss)
         untied = _decoder(build, tie_logits=False, output_bias=True, activation="gelu_sigmoid")
-        yield _alone(build, component, "gpt2_untied", untied, "", **loss)
-        yield _alone(build, component, "gpt2_padding_id", _decoder(build, padding_id=2), "", **loss)
-    yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 POS3", target_mask_bt=left)
-    yield _alone(build, "transformer", "gpt2_right_padding", config, "", target_mask_bt=ragged(B, T))
-    yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "POS2", target_mask_bt=left)
-    yield _alone(build, "transformer", "gpt2_one_token", config, "", 1)
-    yield _alone(build, "transformer", "gpt2_all_positions", config, "", POSITIONS)
-    yield _steps(build, "gpt2", config, (2, 1, 2), target_mask_bt=left)
-    yield _steps(build, "gpt2_one_by_one", _decoder(build, position_offset=2, decoder_layers=2), (1,) * T)
+        yield _alone(build, component, "gpt2_untied", untied, "FFN1 FFN2 EMB8 EMB9", **loss)
+        yield _alone(build, component, "gpt2_padding_id", _decoder(build, padding_id=2), "EMB3 EMB6", **loss)
+    yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 PE11 ATT9 ATT11 ATT12 ATT13", target_mask_bt=left)
+    yield _alone(build, "transformer", "gpt2_right_padding", config, "CAU4", target_mask_bt=ragged(B, T))
+    yield _alone(build, "transformer", "gpt2_square", _decoder(build, **SQUARE), "MHA3 MHA5 MHA6")
+    yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)
+    yield _alone(build, "transformer", "gpt2_one_token", config, "PE15 PE17 NRM12 EMB2 EMB6", 1)
+    yield _alone(build, "transformer", "gpt2_all_positions", config, "PE15 PE17", POSITIONS)
+    yield _steps(build, "gpt2", config, "PE11 PE13 PE15 PE17 CAU3 CAU4 CAU6", (2, 1, 2), target_mask_bt=left)
+    offset = _decoder(build, position_offset=2, decoder_layers=2)
+    yield _steps(build, "gpt2_one_by_one", offset, "PE13 PE14 PE17 CAU3", (1,) * T)
     yield from _search_cases(build)
 
 
@@ -145,9 +161,9 @@ def _alone(build: Builder, component: str, name: str, config: TransformerConfig,
     return build.make(component, name, config, catches, **given | inputs)
 
 
-def _steps(build: Builder, name: str, config: TransformerConfig, splits: tuple[int, ...], **inputs: Any) -> Case:
+def _steps(build: Builder, name: str, config: TransformerConfig, catches: str, splits: tuple[int, ...], **inputs: Any) -> Case:
     given: dict[str, Any] = {"target": ids(name, config.target_vocabulary, None, np.ones((B, T), bool)), "memory_bsd": None}
-    case = build.make("decode_in_steps", name, config, "CAU3", **given | inputs)
+    case = build.make("decode_in_steps", name, config, catches, **given | inputs)
     return dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": splits}, dtypes=SINGLE)
 
 
@@ -167,7 +183,8 @@ def _search_cases(build: Builder) -> Iterator[Case]:
         strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS} | {k: v for k, v in options.items() if k not in arrays}
         inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": prefix_mask_bp, **arrays}
         inputs |= {f"strategy.{name}": value for name, value in strategy.items()}
-        case = build.make(component, "gpt2", config, "CAU3 POS3", **inputs)
+        catches = "CAU1 CAU3 PE11 PE13 PE15 PE17 NRM8" + (" GEN1 GEN5" if component == "beam_search" else "")
+        case = build.make(component, "gpt2", config, catches, **inputs)
         yield dataclasses.replace(case, dtypes=("float32",))
 
 
@@ -176,7 +193,10 @@ def _state_cases(build: Builder) -> Iterator[Case]:
     target = ids("states target", 23, None, np.ones((B, T), bool))
     masks: dict[str, Any] = {"source_mask_bs": ragged(B, S), "target_mask_bt": left_padding(4, T)[:3]}
     segments = rng("states segments").integers(0, 3, (B, S))
-    encoder, decoder = _encoder(build, encoder_layers=2), _decoder(build, decoder_layers=2)
-    yield build.make("states", "bert", encoder, source=source, source_mask_bs=masks["source_mask_bs"], segment_bs=segments)
-    yield build.make("states", "gpt2", decoder, target=target, target_mask_bt=masks["target_mask_bt"])
-    yield build.make("states", "paper", build.config("guide", **ONE_LAYER), source=source, target=target, **masks)
+    encoder, decoder = _encoder(build, encoder_layers=2, epsilon=1e-12), _decoder(build, decoder_layers=2)
+    known = f"PE17 NRM12 {LAYERS}"
+    own = {"source_mask_bs": masks["source_mask_bs"], "segment_bs": segments}
+    yield build.make("states", "bert", encoder, f"{known} SEG1 NRM13", source=source, **own)
+    yield build.make("states", "gpt2", decoder, f"{known} CAU1 CAU6 PE11", target=target, target_mask_bt=masks["target_mask_bt"])
+    paper = build.config("guide", **ONE_LAYER)
+    yield build.make("states", "paper", paper, "EMB1 PE1 PE11 ATT3 NRM8 CAU1", source=source, target=target, **masks)

@@ -52,7 +52,7 @@ DEFECTS = (
         tf="position = past + tf.range(tf.shape(token)[1])  # past: how many tokens the cache holds",
         jax="position = past + jnp.arange(token.shape[1])  # past: how many tokens the cache holds",
         evidence="mlx-lm#93, executorch#2010",
-        replaces={"cache._positions": on_call(lambda read_bt, length: {"read_bt": read_bt[:, -length:]})},
+        replaces={"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
     ),
     Defect(
         id="GEN1",

@@ -6,7 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from reference_numpy import inputs
+
 from .defect import Defect, on_arguments, on_call
+from .multi_head_attention import without_bias
 
 __all__ = ["DEFECTS", "without_padding_row"]
 
@@ -32,10 +35,37 @@ def _zero_padding_row(parameters: Any, config: Any, **others: Any) -> dict[str, 
 def _zero_head(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
     if not config.tie_logits:
         return {}
-    table_vd = parameters["source_embedding" if config.share_embeddings else "target_embedding"]["table"]
+    table_vd = parameters[inputs.table(config, "target")]["table"]
     head = dict(parameters.get("logits", {})) | {"kernel": np.zeros_like(table_vd.T)}
     return {"parameters": dict(parameters) | {"logits": head}, "config": config.replace(tie_logits=False)}
 
+
+def _zero_masked_language_head(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
+    if not config.tie_logits:
+        return {}
+    head = parameters["masked_language_head"]
+    logits = dict(head.get("logits", {})) | {"kernel": np.zeros_like(parameters["source_embedding"]["table"].T)}
+    return {
+        "parameters": dict(parameters) | {"masked_language_head": {**head, "logits": logits}},
+        "config": config.replace(tie_logits=False),
+    }
+
+
+def _twice(original: Callable, parameters: Any, x_btd: np.ndarray) -> np.ndarray:
+    logits_btv = original(parameters, x_btd)
+    return logits_btv + parameters["bias"] if "bias" in parameters else logits_btv
+
+
+def _first_two_exchanged(parameters: Any, segment_bs: np.ndarray) -> dict[str, Any]:
+    return {"segment_bs": np.where(segment_bs < 2, 1 - segment_bs, segment_bs)} if len(parameters["table"]) > 1 else {}
+
+
+_MODELS = ("transformer.encode", "transformer.decode", "encoder_only.masked_language_logits")
+_SEGMENTS: dict[str, Any] = {
+    "torch": "x = x + self.segment_embedding(segment)  # in transformers token_type_ids, by name: the third argument, 0 by default",
+    "tf": "x = x + self.segment_embedding(segment)  # in transformers token_type_ids, in Keras Hub segment_ids",
+    "jax": "x = x + segment_table[segment]  # in transformers token_type_ids",
+}
 
 DEFECTS = (
     Defect(
@@ -70,7 +100,7 @@ DEFECTS = (
         tf="self.embedding = keras.layers.Embedding(vocabulary, width)  # do not multiply by the padding mask",
         jax="x = table[token]  # not jnp.where((token == padding_id)[..., None], 0, table[token])",
         evidence="pytorch#6411",
-        replaces=dict.fromkeys(("transformer.encode", "transformer.decode"), on_call(_zero_padding_row)),
+        replaces=dict.fromkeys(_MODELS, on_call(_zero_padding_row)),
     ),
     Defect(
         id="EMB6",
@@ -82,8 +112,8 @@ DEFECTS = (
         torch="self.head.weight = self.embedding.weight  # again after load_state_dict(..., assign=True)",
         tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no Dense layer of its own",
         jax="logits = self.embed.attend(x)  # no nn.Dense of its own",
-        evidence="transformers#13086",
-        replaces={"transformer.decode": on_call(_zero_head)},
+        evidence="transformers#13086, transformers#2901",
+        replaces={"transformer.decode": on_call(_zero_head), "encoder_only.masked_language_logits": on_call(_zero_masked_language_head)},
     ),
     Defect(
         id="EMB7",
@@ -96,5 +126,46 @@ DEFECTS = (
         jax="x = (self.embed(token).astype(jnp.float32) * width**0.5).astype(self.dtype)",
         evidence="transformers#29402",
         replaces={"embedding.embedding": _rounded_scale},
+    ),
+    Defect(
+        id="EMB8",
+        title="the logits' bias is lost",
+        what="`logits = x W` instead of `x W + b`: what skips or shares the tied kernel skips the bias of the head, too.",
+        shows="Each token's logit is off by a constant of its own; frequent tokens lose the most. A bias that is not zero shows it.",
+        torch="logits = F.linear(x, self.embedding.weight, self.bias)  # cls.predictions.bias of a BERT checkpoint",
+        tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True) + self.bias",
+        jax="logits = self.embed.attend(x) + self.bias",
+        evidence="vllm#46835, transformers#7167",
+        replaces={"embedding.logits": on_arguments(parameters=without_bias)},
+    ),
+    Defect(
+        id="EMB9",
+        title="the logits' bias is added twice",
+        what="`logits = x W + b + b`: the bias is a part of the linear layer, and is added by hand, too.",
+        shows="Each token's logit is off by its bias. A bias that is not zero shows it.",
+        torch="self.decoder.bias = self.bias; logits = self.decoder(x)  # not self.decoder(x) + self.bias",
+        tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True) + self.bias",
+        jax="logits = self.embed.attend(x) + self.bias",
+        evidence="transformers#2957, FARM#533",
+        replaces={"embedding.logits": _twice},
+    ),
+    Defect(
+        id="SEG1",
+        title="the segments are dropped: every token is of segment 0",
+        what="`table[0]` is added everywhere: the segments do not reach the model, whose default is 0.",
+        shows="A pair of sentences is read as one. A token of another segment than 0 shows it.",
+        **_SEGMENTS,
+        evidence="transformers#263, ferrox#44",
+        replaces={"embedding.segment_embedding": on_arguments(segment_bs=np.zeros_like)},
+    ),
+    Defect(
+        id="SEG2",
+        title="the segments 0 and 1 are exchanged",
+        what="`table[1 - segment]`: the first sentence is numbered 1, or another argument (the attention mask, 1 for every real token) stands "
+        "where the segments are expected.",
+        shows="Every token has the other sentence's segment. Any tokens show it.",
+        **_SEGMENTS,
+        evidence="transformers#2506, structural-probes#13",
+        replaces={"embedding.segment_embedding": on_call(_first_two_exchanged)},
     ),
 )

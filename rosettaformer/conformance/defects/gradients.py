@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 
-from reference_numpy import attention, embedding, parameters
+from reference_numpy import attention, embedding, inputs, parameters
 
 from .defect import Defect, on_result
 from .embedding import without_padding_row
@@ -36,9 +36,10 @@ def _deviation_of_a_constant_row(original: Callable, parameters: Any, x_btd: np.
     return gradients | {"x_btd": np.where(constant, x_btd.dtype.type(np.nan), gradients["x_btd"])}
 
 
-def _padding_row_without(original: Callable, table: Any, config: Any, *rest: Any) -> Tree:
-    gradients = original(table, config, *rest)
-    return gradients | {"parameters": without_padding_row(gradients["parameters"], config)}
+def _padding_row_without(original: Callable, parameters: Any, config: Any, side: str, *rest: Any, **options: Any) -> Tree:
+    gradients, name = original(parameters, config, side, *rest, **options), inputs.table(config, side)
+    own = gradients["parameters"]
+    return gradients | {"parameters": own | {name: without_padding_row(own[name], config)}}
 
 
 def _copied_head(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Tree:
@@ -110,7 +111,7 @@ DEFECTS = (
         tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # the variable, not its value",
         jax="logits = self.embedding.attend(x)  # read the table when called, not in __init__",
         evidence="flax#1263",
-        replaces={"transformer.decode_vjp": _copied_head},
+        replaces=dict.fromkeys(("transformer.decode_vjp", "encoder_only.masked_language_logits_vjp"), _copied_head),
     ),
     Defect(
         id="STR3",

@@ -31,7 +31,8 @@ def _cross_mask_dropped(name: str, **others: Any) -> dict[str, Any]:
 
 
 def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
-    fits = self_mask_bhts is not None and self_mask_bhts.shape[-1] == memory_bsd.shape[1]
+    given = memory_bsd is not None and self_mask_bhts is not None
+    fits = given and self_mask_bhts.shape[-1] == memory_bsd.shape[1]
     return {"cross_mask_bhts": self_mask_bhts} if fits else {}
 
 

@@ -63,4 +63,15 @@ DEFECTS = (
         evidence="pytorch#108108, mlx#2967, flash-attention#517",
         replaces={"mask.causal_mask": _top_left},
     ),
+    Defect(
+        id="CAU6",
+        title="there is no causal mask",
+        what="Every query sees every key: `is_causal`, `is_decoder` or the look-ahead mask is not passed on.",
+        shows="A token's logits change with the tokens after it, and the training loss falls towards 0. Any causal input shows it.",
+        torch="F.scaled_dot_product_attention(query, key, value, is_causal=True)  # the default is False",
+        tf="self.attention(x, x, use_causal_mask=True)  # the default is False",
+        jax="jax.nn.dot_product_attention(query, key, value, is_causal=True)  # the default is False",
+        evidence="transformers#48745, xformers#1135",
+        replaces={"mask.causal_mask": on_result(np.ones_like)},
+    ),
 )

@@ -150,7 +150,7 @@ DEFECTS = (
         what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
         shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
         **_ORDER,
-        evidence="vllm#53114",
+        evidence="vllm#53114, swift-models#564, tensor_parallel#103",
         replaces={"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
     ),
     Defect(
@@ -170,7 +170,7 @@ DEFECTS = (
         what="torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
         shows="No error, another projection. Kernels with h k = d show it.",
         **_KERNEL,
-        evidence="nntile#370",
+        evidence="nntile#370, AutoGPTQ#139",
         replaces={"attention._projection": of_projection(_transposed_if_square)},
     ),
     Defect(

@@ -71,7 +71,7 @@ DEFECTS = (
         torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
         tf="keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
         jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
-        evidence="keras-hub#642, candle#271",
+        evidence="candle#271",
         replaces={"normalization.layer_norm": on_arguments(epsilon=1e-3)},
     ),
     Defect(
@@ -116,5 +116,17 @@ DEFECTS = (
         replaces={"normalization.layer_norm": _cast_before_scale},
         dtypes=("bfloat16", "float16"),
         rounding=True,
+    ),
+    Defect(
+        id="NRM15",
+        title="BERT's epsilon of 1e-12 is the layer's default of 1e-5",
+        what="`sqrt(variance + 1e-5)`, whatever the config says.",
+        shows="Rows of variance 1 are off by 5e-6, rows of small variance by much. float64, or rows of small variance, show it.",
+        torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
+        tf="keras_hub.layers.TransformerEncoder(layer_norm_epsilon=epsilon)  # the default is 1e-5",
+        jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
+        evidence="keras-hub#642, gpt4all#1946",
+        replaces={"normalization.layer_norm": on_arguments(epsilon=1e-5)},
+        dtypes=("float64", "float32"),
     ),
 )

@@ -159,7 +159,7 @@ DEFECTS = (
         torch="position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
         tf="position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
         jax="position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
-        evidence="transformers#7552",
+        evidence="transformers#7552, transformers#21080, TransformerLens#1609",
         replaces={"positional_encoding.token_positions": on_arguments(mask_bt=np.ones_like)},
     ),
     Defect(

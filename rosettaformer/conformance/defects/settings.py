@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy.config import ACTIVATIONS
 from reference_numpy.parameters import flatten, nest
 
 from ..reference.components import COMPONENTS
@@ -22,7 +23,7 @@ __all__ = ["all_settings"]
 
 Tree = Mapping[str, Any]
 
-EPSILONS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-12)
+EPSILONS = (1e-6, 1e-7, 1e-8, 1e-12)
 ORDERS = ("key query value", "value key query", "key value query", "value query key")
 
 
@@ -63,7 +64,7 @@ def _activations() -> Iterator[Defect]:
     def silu(original: Callable, x: Any, name: str) -> np.ndarray:
         return x / (1 + np.exp(-x))
 
-    named = {name: (name, on_arguments(name=name)) for name in ("relu", "gelu_erf", "gelu_tanh")} | {"silu": ("SiLU", silu)}
+    named = {name: (name, on_arguments(name=name)) for name in ACTIVATIONS} | {"silu": ("SiLU", silu)}
     for id_, (name, altered) in named.items():
         yield _setting(f"activation={id_}", "activation", f"the activation is {name}", "use the config's activation", altered)
 
@@ -78,10 +79,13 @@ def _embeddings() -> Iterator[Defect]:
     yield _setting("tie_logits=True", "transformer", "the logits use the target table", f"{fix} tie_logits", tied, "transformer.decode")
     title, altered = "the target embedding is the source table", on_arguments(config=shared)
     yield _setting("share_embeddings=True", "transformer", title, f"{fix} share_embeddings", altered, "transformer.decode")
-    title, fix = "positions are not added", "add the positional encoding"
-    yield _setting("positions=none", "positional_encoding", title, fix, on_result(np.zeros_like))
+    title, fix, places = "positions are not added", "add the position of every token", ("positional_encoding", "position_embedding")
+    altered = on_result(np.zeros_like)
+    yield _setting("positions=none", "transformer", title, fix, altered, *(f"positional_encoding.{place}" for place in places))
     title, fix = "positions are counted from 1", "count positions from 0"
     yield _setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
+    title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
+    yield _setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
 
 
 def _attention() -> Iterator[Defect]:
@@ -94,7 +98,6 @@ def _attention() -> Iterator[Defect]:
         scale = query_bthk.shape[-1] ** -0.5
         return query_bthk * query_bthk.dtype.type(float(np.float32(scale)) / scale)
 
-    yield _setting("causal=False", "causal_mask", "no causal mask", "mask later targets in the decoder", on_result(np.ones_like))
     title, fix = "the target's padding is not masked", "give the decoder's self-attention the target's padding mask"
     yield _setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
     title, fix = "a query that may attend to nothing gives NaN", "replace the weights of such a row by zeros"
@@ -104,7 +107,7 @@ def _attention() -> Iterator[Defect]:
 
 
 def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
-    """The alteration of what one layer of the feed-forward reads."""
+    """The alteration of what one layer of a component reads."""
     return on_arguments(parameters=lambda parameters: dict(parameters) | {name: change(parameters[name])})
 
 
@@ -115,8 +118,12 @@ def _biases() -> Iterator[Defect]:
     for name in ("hidden", "output"):
         title, altered = f"the feed-forward's {name} layer has no bias", _of_layer(name, _filled("bias", 0))
         yield _setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"load the {name} bias", altered)
-    altered = on_arguments(parameters=without_bias)
-    yield _setting("logits.bias=none", "logits", "the logits have no bias", "load the logits bias", altered)
+    for component in ("pooler", "classifier"):
+        altered = on_arguments(parameters=_filled("bias", 0))
+        yield _setting(f"{component}.bias=none", component, f"the {component} has no bias", f"load the {component}'s bias", altered)
+    altered = _of_layer("hidden", _filled("bias", 0))
+    title, fix = "the masked-language head's hidden layer has no bias", "load the bias of the head's transform"
+    yield _setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered)
 
 
 def _layouts() -> Iterator[Defect]:
@@ -131,6 +138,13 @@ def _layouts() -> Iterator[Defect]:
     for name in ("hidden", "output"):
         title, fix = f"the feed-forward's {name} kernel is read transposed", "transpose the kernel in the weight table"
         yield _setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, _of_layer(name, transposed))
+    for component, name, altered in (
+        ("pooler", "pooler", on_arguments(parameters=transposed)),
+        ("classifier", "classifier", on_arguments(parameters=transposed)),
+        ("masked_language_head", "masked_language_head.hidden", _of_layer("hidden", transposed)),
+    ):
+        title, fix = f"the kernel of {name} is read transposed", "transpose the kernel in the weight table"
+        yield _setting(f"{name}.kernel=transposed", component, title, fix, altered)
 
 
 def _losses() -> Iterator[Defect]:

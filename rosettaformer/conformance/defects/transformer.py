@@ -9,16 +9,19 @@ from reference_numpy import normalization
 
 from .defect import Defect, on_arguments
 
-__all__ = ["DEFECTS", "other_final_norm"]
+__all__ = ["DEFECTS", "fresh_norm", "other_final_norm"]
+
+
+def fresh_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    """A norm as it is before any training: scale 1, offset 0."""
+    width = x.shape[-1]
+    return normalization.layer_norm({"scale": np.ones(width, x.dtype), "offset": np.zeros(width, x.dtype)}, x, epsilon)
 
 
 def other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
     """The stack without its final norm, or with a fresh one where it has none."""
     y = original(parameters, config.replace(final_norm=False), *rest, **options)
-    if config.final_norm:
-        return y
-    width = config.model_width
-    return normalization.layer_norm({"scale": np.ones(width, y.dtype), "offset": np.zeros(width, y.dtype)}, y, config.epsilon)
+    return y if config.final_norm else fresh_norm(y, config.epsilon)
 
 
 def _one_layer_repeated(parameters: Any) -> Any:

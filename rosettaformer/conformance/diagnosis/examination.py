@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..case import Case
 from ..defects import all_defects
 from ..defects.settings import all_settings
-from ..reference.components import COMPONENTS, FORWARD, forward_of
+from ..reference.components import COMPONENTS, DIFFERENTIABLE, FORWARD, forward_of
 from . import crashes, explanation, stability
 from .altered import Combination
 from .crashes import Failed
@@ -28,6 +28,7 @@ Progress = Callable[[str, float], None]
 TRACED = 2  # a model that no name explains is traced on so many failing cases
 SHOWN = 3  # so many places of a finding are listed
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
+_TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to
 
 
 def diagnose(
@@ -99,7 +100,7 @@ class _Examiner:
 
     def examine_gradients(self, components: Iterable[str]) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""
-        right = set(components) & set(self._subject.covered) & {component for component in FORWARD if self.right(component)}
+        right = set(components) & set(self._subject.covered) & {component for component in _TRACEABLE if self.right(component)}
         cases = self._subject.undeclared(right)
         if not cases or not self._subject.dtypes:
             return
@@ -217,7 +218,7 @@ class _Examiner:
         if len(search.failing) < count:
             return []
         case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
-        if case.component not in FORWARD:
+        if case.component not in _TRACEABLE:
             return []
         found = divergence(subject.worker, case, dtype, limit=subject.limit, progress=self._part(f"{case.id}, its parts"))
         if len(found.rows) < 2:

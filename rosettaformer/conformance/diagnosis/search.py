@@ -218,4 +218,5 @@ def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bo
 
 def _size(case: Case) -> int:
     arrays: Iterator[Any] = (value for value in case.inputs.values() if isinstance(value, np.ndarray))
-    return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * case.config.encoder_layers
+    layers = case.config.encoder_layers + case.config.decoder_layers
+    return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * layers

@@ -18,6 +18,7 @@ from .search import Search
 __all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
+MODELS = ("transformer", "pool", "classify", "masked_language_logits")
 LONGER = 2  # by so many columns is padding made longer
 DRAWS = 4  # so many answers say how far random ones lie apart
 
@@ -100,14 +101,15 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     if batch > 1:
         first = {name: value[:1] if _batched(value, batch) else value for name, value in case.inputs.items()}
         yield "a row's output depends on the other rows of its batch", dataclasses.replace(case, inputs=first), lambda output: output[:1]
-    padding, tokens = case.config.padding_id, ("source", "target")
+    padding, tokens = case.config.padding_id, [name for name in ("source", "target") if case.inputs.get(name) is not None]
     kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
-    if case.component == "transformer" and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
-        width = case.inputs["target"].shape[1]
-        fillings = {name: padding if _ids(value) else False for name, value in case.inputs.items()}
-        longer = {name: np.pad(value, ((0, 0), (0, LONGER)), constant_values=fillings[name]) for name, value in case.inputs.items()}
-        changed = dataclasses.replace(case, inputs=longer)
-        yield "the output depends on how long the padding is", changed, lambda output: output[:, :width]
+    if case.component in MODELS and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
+        width = case.inputs[tokens[-1]].shape[1]
+        given = {name: value for name, value in case.inputs.items() if value is not None}
+        fillings = {name: padding if name in tokens else 0 for name in given}  # of a mask 0 is False
+        longer = {name: np.pad(value, ((0, 0), (0, LONGER)), constant_values=fillings[name]) for name, value in given.items()}
+        changed = dataclasses.replace(case, inputs=dict(case.inputs) | longer)
+        yield "the output depends on how long the padding is", changed, lambda output: output[:, :width] if output.ndim > 2 else output
 
 
 def _batched(value: Any, batch: int) -> bool:

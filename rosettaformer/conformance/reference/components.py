@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ from . import statistics
 
 __all__ = [
     "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of", "model_of",
-    "module_of", "named_outputs", "settings",
+    "module_of", "named_outputs", "settings", "takes_config",
 ]  # fmt: skip
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -111,12 +111,17 @@ def module_of(name: str) -> ModuleType:
     return importlib.import_module(name if "." in name else f"reference_numpy.{name}")
 
 
+def takes_config(component: str) -> bool:
+    """Whether the component's function takes the whole config, as what has layers in it does."""
+    return "config" in inspect.signature(_function(component)).parameters
+
+
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
     """The reference's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics.
 
     around: is entered while the reference computes.
     """
-    function = getattr(module_of(COMPONENTS[case.component][0]), case.component)
+    function = _function(case.component)
     arguments = parameters.nest(case.inputs) | settings(case.component, case.config, case.dtype)
     accepted = inspect.signature(function).parameters
     if "parameters" in accepted:
@@ -126,6 +131,10 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     with around or contextlib.nullcontext():
         result = function(**arguments)
     return statistics.measured(case.component, case.inputs, named_outputs(result))
+
+
+def _function(component: str) -> Callable[..., Any]:
+    return getattr(module_of(COMPONENTS[component][0]), component)
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

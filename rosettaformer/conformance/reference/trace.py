@@ -146,11 +146,11 @@ class _Recorder:
         if component == "embedding" and frame.component in _SCOPES:  # a shared table is one subtree for both
             return _SCOPES[frame.component][0]
         if component == "logits":  # its parameters are a copy, with the tied kernel in it
-            return "logits"
+            return _join("" if frame.component in _SCOPES else frame.path, component)
         if component == "dropout":
             return self._site(frame)
-        if tree is not None and id(tree) in self._subtrees:
-            return self._subtrees[id(tree)]
+        if tree is not None and (path := self._subtrees.get(id(tree))):  # what has all parameters is not the whole, where it is within it
+            return path
         return _join(frame.path, component)
 
     def _site(self, frame: _Frame) -> str:
@@ -159,6 +159,8 @@ class _Recorder:
             return _join(frame.path.rpartition(".")[0], "weights_dropout")
         if frame.component in _SCOPES:
             return _join(frame.path, "embedding_dropout")
+        if frame.component == "classifier":
+            return f"{frame.path or frame.component}_dropout"
         if frame.component == "feed_forward":
             return _join(frame.path, "hidden_dropout")
         sublayer = next(path for path, call in reversed(self.calls.items()) if call.component in _SUBLAYERS)

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from ... import pages
 from ..case import SUITE_VERSION
 from ..compare import HIGHEST
 from ..diagnosis import Finding
@@ -36,13 +37,10 @@ def render(
     ports: what every port says of itself, as `runner.describe_ports` gives it. findings: by port, what diagnosis found.
     divergences: where ports first diverge, with the tree of their components.
     """
-    import jinja2
-
     uncovered = grouping.uncovered(summary)
-    folder = jinja2.PackageLoader(__package__, "page")
-    environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["significant"] = _significant
-    return environment.get_template("report.html.jinja").render(
+    templates = pages.environment(__package__)
+    templates.filters["significant"] = _significant
+    return templates.get_template("report.html.jinja").render(
         summary=summary,
         environment=list(_environment(summary, ports or {})),
         groups=_groups(summary),

@@ -69,7 +69,7 @@ class Probe:
         return merged
 
     def _tied(self, name: str) -> bool:
-        return bool(self._call.path) and self._call.component == "logits" and self._full(name) in parameters.ties(self._config)
+        return bool(self._call.path) and name.endswith("logits.kernel") and self._full(name) in parameters.ties(self._config)
 
     def _full(self, name: str) -> str:
         """The name of a parameter in the whole model."""

@@ -1,20 +1,10 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
 const accepted = ["deviation", "new"];
 const failing = (row) => data.failures.includes(row.status);
 const kind = (row) => (failing(row) ? "fail" : accepted.includes(row.status) ? "accepted" : row.status === "pass" ? "pass" : "other");
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 function number(value) {
   if (value === null) return "–";
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(3)));
-}
-
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
 }
 
 // ---- heat maps: |error| / allowed, positions down, features across
@@ -145,13 +135,6 @@ document.querySelector(".matrix")?.addEventListener("keydown", (event) => {
   const lines = all(".matrix tbody tr").filter((row) => !row.hidden).map((row) => all("td[data-dtype]", row).filter((one) => !one.hidden));
   const y = lines.findIndex((line) => line.includes(cell)), x = lines[y].indexOf(cell);
   lines[y + down]?.[x + right]?.querySelector("a")?.focus();
-});
-
-// ---- light and dark
-document.getElementById("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
 });
 
 all("[data-heat]").forEach((node) => node.append(heatMap(JSON.parse(node.dataset.heat))));

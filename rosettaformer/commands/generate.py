@@ -1,0 +1,183 @@
+"""`rosettaformer generate`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from ..reading import read_texts
+from .models import folder_argument, model_options, open_both
+from .options import Choice, Grouped, section
+
+__all__ = ["generate"]
+
+_COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
+# option -> what it is of, without which it would change nothing
+_OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_penalty", "early_stopping")
+
+
+@click.command(cls=Grouped)
+@folder_argument
+@click.argument("file", type=click.File("rb"), required=False, metavar="[FILE]")
+@section(
+    "Prompts",
+    click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A text to continue; repeat it for several."),
+    click.option("--batch-size", type=_COUNT, default=8, show_default=True, help="Prompts that are continued together."),
+    click.option("--json", "as_json", is_flag=True, help="Print an object an answer: line, answer, prompt, text, tokens, score."),
+)
+@section(
+    "Length",
+    click.option("--max-new-tokens", type=_COUNT, help="Tokens of an answer at most, its end token counted. [default: 20]"),
+    click.option("--min-new-tokens", type=_NATURAL, help="Tokens before the end token at least. [default: 0]"),
+    click.option("--eos-token-id", type=_NATURAL, multiple=True, help="A token that ends an answer; repeat it for several."),
+)
+@section(
+    "Search",
+    click.option("--num-beams", type=_COUNT, help="Beams; 1 is greedy search, or sampling. [default: 1]"),
+    click.option("--num-return-sequences", type=_COUNT, help="Answers to a prompt, of sampling or beams. [default: 1]"),
+    click.option("--length-penalty", type=float, help="A beam of n new tokens has the score log p / n^x. [default: 1]"),
+    click.option("--early-stopping", type=Choice(["true", "false", "never"]), help="When beams end. [default: false]"),
+)
+@section(
+    "Sampling",
+    click.option("--do-sample/--no-do-sample", default=None, help="Draw tokens; otherwise the likeliest. [default: no]"),
+    click.option("--temperature", type=float, help="Divides the logits. [default: 1]"),
+    click.option("--top-k", type=_NATURAL, help="Draw from the k likeliest tokens; 0: from all. [default: 50]"),
+    click.option("--top-p", type=float, help="Draw from the likeliest tokens of that probability together. [default: 1]"),
+    click.option("--seed", type=_NATURAL, help="Of what is drawn. [default: 0]"),
+)
+@section(
+    "Penalties",
+    click.option("--repetition-penalty", type=float, help="Makes a token that the text holds less likely. [default: 1]"),
+    click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of so many tokens appears twice; 0: any may. [default: 0]"),
+)
+@model_options
+def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batch_size: int, as_json: bool, **options: Any) -> None:
+    """Continue texts with the model in DIR: a decoder alone, such as GPT-2, as Hugging Face folders hold.
+
+    Prompts are --prompt, or the lines of FILE or standard input. Options are those of `generate` of transformers; their defaults are those
+    of DIR/generation_config.json, and then those below. Tokens are printed as they come; of beams the answers when they are found.
+    """
+    if prompts and file:
+        raise ValueError(f"prompts must be --prompt, or the lines of a file; got both (FILE={file.name})")
+    chosen = {name: options.pop(name) for name in list(options) if name not in ("backend", "dtype", "device")}
+    given = _given(chosen)
+    found, model = open_both(folder, "generate", **options)
+    from ..inference.options import GenerationOptions
+
+    settings = GenerationOptions(**{**found.defaults, **given})
+    _refuse_without_effect(given, settings)
+    number = 0
+    texts = iter([list(prompts)]) if prompts else read_texts(file or click.get_binary_stream("stdin"), batch_size)
+    for lines in texts:
+        for start in range(0, len(lines), batch_size):
+            batch = lines[start : start + batch_size]
+            for line in _answers(found, model, batch, settings, number, as_json, len(lines) > 1 or not prompts):
+                click.echo(line, nl=False)
+            number += len(batch)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the user gave, as `GenerationOptions` has them."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "early_stopping" in given:
+        given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], given["early_stopping"])
+    return given
+
+
+def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
+    """Raises ValueError where an option is of another search than the one that is run."""
+    idle = [] if settings.do_sample else [name for name in _OF_SAMPLING if name in given]
+    idle += [] if settings.num_beams > 1 else [name for name in _OF_BEAMS if name in given]
+    if idle:
+        name = idle[0]
+        needs = "--do-sample" if name in _OF_SAMPLING else "--num-beams of at least 2"
+        raise ValueError(f"--{name.replace('_', '-')} has no effect without {needs}")
+
+
+def _answers(found: Any, model: Any, texts: list[str], settings: Any, number: int, as_json: bool, several: bool) -> Iterator[str]:
+    """What is printed of the answers to these texts, in their order, as soon as it is known. number: of the prompts before them."""
+    from ..inference.generation import Answer
+    from ..inference.generation import generate as run
+
+    prompts = _prompts(found, model, texts, settings, number)
+    page = _Page(found.tokenizer, texts, prompts, settings.num_return_sequences, number, as_json, several)
+    for event in run(model, prompts, settings):
+        if isinstance(event, Answer):
+            page.end(event)
+        else:
+            page.add(event.prompt, event.answer, event.id)
+        yield page.ready()
+
+
+def _prompts(found: Any, model: Any, texts: list[str], settings: Any, number: int) -> list[list[int]]:
+    """The ids of the texts. Raises ValueError naming every text that cannot be continued."""
+    from ..inference.folder import refuse
+
+    prompts, problems = [found.tokenizer.prompt(text) for text in texts], []
+    for place, prompt in enumerate(prompts, start=number + 1):
+        try:
+            if not prompt:
+                raise ValueError("a prompt must have at least one token; it is empty")
+            settings.most(len(prompt), model.config.max_positions)
+        except ValueError as error:
+            problems.append(f"prompt {place}: {error}")
+    refuse(problems)
+    return prompts
+
+
+class _Page:
+    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn."""
+
+    def __init__(
+        self, tokenizer: Any, texts: list[str], prompts: list[list[int]], answers: int, number: int, as_json: bool, several: bool
+    ) -> None:
+        from ..inference.tokenizer import Pieces
+
+        self._texts, self._number, self._as_json = texts, number, as_json
+        self._several = several or answers > 1
+        self._turns = [(prompt, answer) for prompt in range(len(prompts)) for answer in range(answers)]
+        self._pieces = {turn: Pieces(tokenizer, prompts[turn[0]]) for turn in self._turns}
+        self._told = dict.fromkeys(self._turns, 0)
+        self._waiting = {turn: "" if as_json else self._head(*turn, answers) for turn in self._turns}
+        self._text, self._ended = dict.fromkeys(self._turns, ""), set[tuple[int, int]]()
+
+    def _head(self, prompt: int, answer: int, answers: int) -> str:
+        which = f"{self._number + prompt + 1}" + (f".{answer + 1}" if answers > 1 else "")
+        return (f"[{which}] " if self._several else "") + self._texts[prompt]
+
+    def add(self, prompt: int, answer: int, id_: int) -> None:
+        """One token more."""
+        self._write((prompt, answer), self._pieces[prompt, answer].add(id_))
+        self._told[prompt, answer] += 1
+
+    def end(self, found: Any) -> None:
+        """The answer has ended."""
+        turn = found.prompt, found.answer
+        for id_ in found.tokens[self._told[turn] :]:
+            self.add(*turn, id_)
+        self._write(turn, self._pieces[turn].end())
+        self._ended.add(turn)
+        if self._as_json:
+            line, answer = self._number + found.prompt + 1, found.answer + 1
+            fields = {"line": line, "answer": answer, "prompt": self._texts[found.prompt], "text": self._text[turn]}
+            self._waiting[turn] = json.dumps(fields | {"tokens": found.tokens, "score": found.score}, ensure_ascii=False)
+        self._waiting[turn] += "\n"
+
+    def ready(self) -> str:
+        """What can be printed now."""
+        text = ""
+        while self._turns:
+            turn = self._turns[0]
+            text, self._waiting[turn] = text + self._waiting[turn], ""
+            if turn not in self._ended:
+                break
+            self._turns.pop(0)
+        return text
+
+    def _write(self, turn: tuple[int, int], piece: str) -> None:
+        self._text[turn] += piece
+        if not self._as_json:
+            self._waiting[turn] += piece

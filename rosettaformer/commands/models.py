@@ -1,0 +1,39 @@
+"""What the commands that use a folder's model have in common: its options, and opening it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..backends import BACKENDS, MissingBackend, require
+from .options import Choice, Missing, section
+
+__all__ = ["folder_argument", "model_options", "open_both"]
+
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--backend, --dtype and --device."""
+    return section(
+        "Model",
+        click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
+        click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
+        click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
+    )(function)
+
+
+def open_both(folder: Path, use: str, backend: str, dtype: str, device: str) -> tuple[Any, Any]:
+    """The folder (`inference.folder.open_folder`) and its model. Raises Missing where a package or the backend is not installed."""
+    try:
+        require(f"the tokenizer of {folder}", "inference", "tokenizers")
+        from ..inference.folder import open_folder
+        from ..inference.models import open_model
+
+        found = open_folder(folder, use)
+        return found, open_model(found.checkpoint, backend, dtype, device)
+    except MissingBackend as error:
+        raise Missing(str(error)) from None

@@ -1,0 +1,45 @@
+"""What a model attends to when it reads a text."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .attention_page import AttentionMap, maps
+from .models import Model
+from .tokenizer import Tokenizer
+
+__all__ = ["attend"]
+
+
+def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
+    """The attention weights of every layer and head of the model, and the texts of its tokens.
+
+    An encoder alone reads the text, and the pair as a second segment, as `classify` does: cut to the positions. A decoder alone reads the
+    text as a prompt, which is not cut. A decoder beside an encoder reads the pair. Raises ValueError on a text without a token, one that is
+    longer than the positions of a decoder, and a pair that is missing or has no place.
+    """
+    config = model.config
+    if config.cross_attention and pair is None:
+        raise ValueError("an encoder and a decoder read two texts; got no pair")
+    if not config.encoder_layers and pair is not None:
+        raise ValueError("a decoder alone reads one text; got a pair")
+    inputs: dict[str, np.ndarray | None] = {}
+    source: Sequence[str] = ()
+    target: Sequence[str] = ()
+    if config.encoder_layers:
+        together = text if pair is None or config.decoder_layers else (text, pair)
+        token_bs, inputs["source_mask_bs"], segment_bs = tokenizer.batch([together], config.max_positions)
+        source, inputs["source"] = _shown(tokenizer, token_bs[0], text), token_bs
+        inputs["segment_bs"] = segment_bs if config.segments else None
+    if config.decoder_layers:
+        read = text if pair is None else pair
+        token_bt = np.array([tokenizer.prompt(read)], int)
+        target, inputs["target"] = _shown(tokenizer, token_bt[0], read), token_bt
+    return [*maps(model.states(**inputs), source, target)]
+
+
+def _shown(tokenizer: Tokenizer, token_t: np.ndarray, text: str) -> list[str]:
+    """The texts of tokens, in which the end of a line is seen."""
+    if not len(token_t):
+        raise ValueError(f"a text must have a token; got {text!r}")
+    return [word.replace("\n", "↵") for word in tokenizer.words(token_t.tolist())]

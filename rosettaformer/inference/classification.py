@@ -1,0 +1,31 @@
+"""The classes of texts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reference_numpy import arithmetic, softmax
+
+from .folder import Labels
+from .models import Model
+from .tokenizer import Tokenizer
+
+__all__ = ["classify", "probabilities"]
+
+
+def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence[str | tuple[str, str]]) -> np.ndarray:
+    """The probability of every class of every text, `b c`, read in one batch: cut to the positions of the model, padded to the longest.
+
+    Of a regression its numbers. A pair is two texts that are read together, as two segments.
+    """
+    config = model.config
+    token_bs, mask_bs, segment_bs = tokenizer.batch(texts, config.max_positions)
+    logits_bc = model.classify(token_bs, mask_bs, segment_bs if config.segments else None)
+    return probabilities(arithmetic.upcast_half(logits_bc), labels)
+
+
+def probabilities(logits_bc: np.ndarray, labels: Labels) -> np.ndarray:
+    """As the pipeline `text-classification` of `transformers`."""
+    if labels.function == "softmax":
+        return softmax.softmax(logits_bc)
+    return 0.5 * (1 + np.tanh(logits_bc / 2)) if labels.function == "sigmoid" else logits_bc

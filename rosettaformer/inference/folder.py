@@ -1,0 +1,93 @@
+"""A folder as people have it: a model, its tokenizer, and what it says of labels and of generation. All that is wrong with it is said at
+once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import checkpoints
+from ..checkpoints import Checkpoint
+from ..checkpoints.hugging_face.reading import CONFIG
+from .options import defaults
+from .tokenizer import Tokenizer
+
+__all__ = ["Folder", "Labels", "open_folder", "refuse"]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of the classes, and what makes their logits probabilities: `softmax`, `sigmoid` of each, or `none` in a regression."""
+
+    names: tuple[str, ...]
+    function: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder holds. defaults: the generation options that it gives."""
+
+    path: Path
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    defaults: Mapping[str, Any]
+    labels: Labels
+
+
+def open_folder(path: Path, use: str) -> Folder:
+    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "encode" an encoder alone,
+    "attend" takes any model.
+
+    Raises ValueError listing every problem.
+    """
+    problems: list[str] = []
+
+    def tried(action: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return action(*arguments)
+        except ValueError as error:
+            problems.append(str(error))
+
+    if not path.is_dir():
+        raise ValueError(f"{path} must be a folder with a model and its tokenizer")
+    checkpoint = tried(checkpoints.view, path)
+    config = checkpoint and checkpoint.config
+    vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
+    if config and (problem := _unfit(config, use)):
+        problems.append(problem)
+    tokenizer = tried(Tokenizer, path, vocabulary)
+    given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
+    labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
+    refuse(problems)
+    return Folder(path, checkpoint, tokenizer, given, labels)
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raises one ValueError with every problem, where there are any."""
+    if text := "\n  ".join(problems):
+        raise ValueError(text)
+
+
+def _unfit(config: Any, use: str) -> str:
+    """Why a model of that config cannot be used so, or nothing."""
+    has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
+    if use == "generate" and (config.encoder_layers or not config.decoder_layers):
+        return f"prompts are continued by a decoder alone, as GPT-2 is; {has}"
+    if use not in ("generate", "attend") and (config.decoder_layers or not config.encoder_layers):
+        return f"texts are read by an encoder alone, as BERT is; {has}"
+    if use == "classify" and not config.classes:
+        return "classes need a classification head; the model has none (classes=0)"
+    return ""
+
+
+def _labels(checkpoint: Checkpoint) -> Labels:
+    """As config.json says; without it LABEL_0, ..., and softmax of more classes than one."""
+    entries, classes = checkpoint.foreign.get(CONFIG, {}), checkpoint.config.classes
+    named = entries.get("id2label") or {}
+    if not isinstance(named, Mapping):
+        raise ValueError(f"id2label of {CONFIG} must map the classes to their names; got {named!r:.100}")
+    names = tuple(str(named.get(str(index), f"LABEL_{index}")) for index in range(classes))
+    kind = entries.get("problem_type")
+    several = kind == "multi_label_classification" or classes == 1
+    return Labels(names, "none" if kind == "regression" else "sigmoid" if several else "softmax")

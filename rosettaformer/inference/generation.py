@@ -1,0 +1,161 @@
+"""Continuing prompts with a decoder alone: greedy, by sampling, and by beams. The model computes logits; the tokens are chosen here, in
+NumPy, so that every backend chooses alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_numpy import checks, sampling
+
+from .beams import Beams
+from .models import Model
+from .options import GenerationOptions
+
+__all__ = ["Answer", "Token", "generate", "next_scores"]
+
+CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed
+
+
+@dataclass(frozen=True)
+class Token:
+    """The next token of the answer with that number to the prompt with that number, as soon as it is chosen."""
+
+    prompt: int
+    answer: int
+    id: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer: its tokens, the end token included; and their log p, that of a beam divided by n^length_penalty."""
+
+    prompt: int
+    answer: int
+    tokens: tuple[int, ...]
+    score: float
+
+
+def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
+    """The answers to the prompts, all in one batch: tokens as they are chosen, but of beams, and every answer when it has ended.
+
+    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token
+    attends to and no penalty counts (for no_repeat_ngram_size `transformers` takes the padding for tokens).
+    Drawn tokens depend on the seed and the numbers of prompt and answer, not on the other prompts. Where no token may follow, an answer
+    ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions.
+    """
+    if not prompts or not all(prompts):
+        raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
+    width = max(map(len, prompts))
+    most, least = options.most(width, model.config.max_positions), options.least(width)
+    copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
+    reading = _Reading(model, [prompt for prompt in prompts for _ in range(copies)], options, most, least)
+    if options.num_beams > 1:
+        yield from _beams(reading, options, most)
+    else:
+        yield from _one_by_one(reading, options, most)
+
+
+def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:
+    """The scores by which the next token is chosen: repetition_penalty, no_repeat_ngram_size, then no end token where it may not come yet.
+
+    scores_bv: logits, or of beams `log p`. ends: whether an end token may come.
+    """
+    result_bv = sampling.penalise(scores_bv, target_bt, options.repetition_penalty, options.no_repeat_ngram_size, mask_bt)
+    if not ends:
+        result_bv[:, [id_ for id_ in options.eos_token_id if id_ < result_bv.shape[1]]] = -np.inf
+    return result_bv
+
+
+class _Reading:
+    """The model that has read a text for each row: the scores of the next token."""
+
+    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, most: int, least: int) -> None:
+        width = max(map(len, prompts))
+        self.rows, self._options, self._least = len(prompts), options, least
+        self._prompt_length = width
+        pad_id = options.pad_token_id if options.pad_token_id is not None else 0
+        self._target_bt = np.array([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], np.int64)
+        self._mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
+        self._target_bt = np.where(self._mask_bt, self._target_bt, min(pad_id, model.config.target_vocabulary - 1))
+        self._model = model
+        self._cache = model.start(self.rows, width + most)
+        for start in range(0, width, CHUNK):
+            part = slice(start, start + CHUNK)
+            self._read(self._target_bt[:, part], self._mask_bt[:, part])
+
+    def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
+        """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+        if row_b is not None:
+            self._cache = self._model.reorder(self._cache, row_b)
+            self._target_bt, self._mask_bt = self._target_bt[row_b], self._mask_bt[row_b]
+        new_mask_bt = np.ones((self.rows, 1), bool)
+        self._target_bt = np.concatenate([self._target_bt, token_b[:, None]], axis=1)
+        self._mask_bt = np.concatenate([self._mask_bt, new_mask_bt], axis=1)
+        self._read(token_b[:, None], new_mask_bt)
+
+    def _read(self, token_bt: np.ndarray, mask_bt: np.ndarray) -> None:
+        logits_bv, self._cache = self._model.read(token_bt, mask_bt, self._cache)
+        self._logits_bv = logits_bv.astype(np.float32)
+        checks.check_logits(bool((self._logits_bv < np.inf).all()))
+
+    @property
+    def log_p_bv(self) -> np.ndarray:
+        x_bv = self._logits_bv - np.max(self._logits_bv, axis=1, keepdims=True)
+        return x_bv - np.log(np.sum(np.exp(x_bv), axis=1, keepdims=True))
+
+    def scores_bv(self, beams: bool) -> np.ndarray:
+        """Of the logits, or for beams of `log p`."""
+        ends = self._target_bt.shape[1] - self._prompt_length >= self._least
+        return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
+
+
+def _one_by_one(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Token | Answer]:
+    """Greedy search, or sampling: a token of every row, then the next."""
+    names = [divmod(row, options.num_return_sequences) for row in range(reading.rows)]
+    uniform = [np.random.default_rng([options.seed, *name]) for name in names]
+    tokens, log_p, live = [list[int]() for _ in names], np.zeros(reading.rows), np.ones(reading.rows, bool)
+    for step in range(1, most + 1):
+        scores_bv, log_p_bv = reading.scores_bv(beams=False), reading.log_p_bv
+        stuck = ~(scores_bv > -np.inf).any(axis=1)
+        token_b = np.zeros(reading.rows, np.int64)
+        for row in np.flatnonzero(live & ~stuck):
+            token_b[row] = _choose(scores_bv[row], uniform[row], options)
+            tokens[row].append(int(token_b[row]))
+            log_p[row] += log_p_bv[row, token_b[row]]
+            yield Token(*names[row], int(token_b[row]))
+        ended = live & (stuck | np.isin(token_b, options.eos_token_id) | (step == most))
+        for row in np.flatnonzero(ended):
+            yield Answer(*names[row], tuple(tokens[row]), float(log_p[row]))
+        live &= ~ended
+        if not live.any():
+            return
+        reading.read(token_b)
+
+
+def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: GenerationOptions) -> int:
+    if not options.do_sample:
+        return int(scores_v.argmax())
+    kept_bv = sampling.truncate(scores_v[None], options.temperature, options.top_k, options.top_p)
+    return int(sampling.draw(kept_bv, uniform.random(1))[0])
+
+
+def _beams(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Answer]:
+    """Beam search of every prompt: its best hypotheses when it ends."""
+    size = options.num_beams
+    searches = [Beams(options, most) for _ in range(reading.rows // size)]
+    while True:
+        scores_bv = reading.scores_bv(beams=True)
+        token_b, row_b = np.zeros(reading.rows, np.int64), np.arange(reading.rows)
+        for prompt, search in enumerate(searches):
+            was_done, first = search.done, prompt * size
+            search.advance(scores_bv[first : first + size])
+            if search.done and not was_done:
+                best = search.kept[: options.num_return_sequences]
+                yield from (Answer(prompt, place, beam.tokens, float(beam.score)) for place, beam in enumerate(best))
+            for place, beam in enumerate(search.live):
+                token_b[first + place], row_b[first + place] = beam.tokens[-1], first + beam.parent
+        if all(search.done for search in searches):
+            return
+        reading.read(token_b, row_b)

@@ -1,0 +1,75 @@
+"""The port to JAX as a model for use: a program for each set of shapes."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from impl_jax import cache, framework, weights
+from impl_jax.fast.compiled import compiled
+from impl_jax.fast.fused import fused
+from impl_jax.transformer import Transformer
+from reference_numpy import TransformerConfig
+
+__all__ = ["make"]
+
+
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "JaxModel":
+    """The model of canonical parameters. Raises ValueError on a device that JAX does not have."""
+    return JaxModel(config, parameters, device)
+
+
+class JaxModel:
+    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting."""
+
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+        self.config = config
+        dtype = next(iter(parameters.values())).dtype
+        self._settings = partial(framework.settings, device, str(dtype))
+        with self._settings():
+            self._model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(0))
+            self._model.eval()
+            weights.load(self._model, parameters, config)
+            self._decoding = fused(self._model) if config.decoder_layers else None
+        self._encode, self._classify, self._states = map(compiled, (self._model.encode, self._model.classify, self._model.states))
+
+    def start(self, rows: int, length: int) -> Any:
+        with self._settings():
+            return _start(self._decoding, None, batch=rows, length=length)
+
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        with self._settings():
+            logits_bv, cache_ = _step(self._decoding, weights.from_numpy(token_bt), cache_, weights.from_numpy(mask_bt))
+            return weights.to_numpy(logits_bv), cache_
+
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        with self._settings():
+            return _reorder(cache_, weights.from_numpy(row_b))
+
+    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._encode, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
+        return self._run(self._states, **inputs)
+
+    def _run(self, method: Any, **inputs: np.ndarray | None) -> Any:
+        with self._settings():
+            found = method(**{name: weights.from_numpy(array) for name, array in inputs.items() if array is not None})
+            return jax.tree.map(weights.to_numpy, found)
+
+
+def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Array) -> tuple[jax.Array, Any]:
+    """The logits after the last token, and the cache."""
+    logits_btv, cache_ = cache.decode_step(model, token_bt, cache_, mask_bt)
+    return logits_btv[:, -1], cache_
+
+
+_start = jax.jit(cache.start_cache, static_argnames=("batch", "length"))  # arrays of their own, which a step may overwrite
+_step = jax.jit(_last, donate_argnums=2)
+_reorder = jax.jit(cache.reorder, donate_argnums=0)

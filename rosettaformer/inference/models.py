@@ -1,0 +1,55 @@
+"""Models for use: one face for the four implementations, with NumPy arrays in and out."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy.suggestions import known
+
+from ..backends import BACKENDS, imported
+from ..checkpoints import Checkpoint
+
+__all__ = ["DTYPES", "Model", "open_model"]
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+class Model(Protocol):
+    """A model in evaluation. Masks are boolean, True = real token."""
+
+    config: TransformerConfig
+
+    def start(self, rows: int, length: int) -> Any:
+        """An empty cache for so many rows of at most so many tokens, of a decoder alone."""
+
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache: Any) -> tuple[np.ndarray, Any]:
+        """Reads tokens; the logits `b v` after the last of them, and the cache after them. The cache that is given is then of no use."""
+
+    def reorder(self, cache: Any, row_b: np.ndarray) -> Any:
+        """The cache whose row i is what row `row_b[i]` was."""
+
+    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        """The vectors `b s d` of an encoder."""
+
+    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        """The logits `b c` of each row's classes."""
+
+    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """The vectors and attention weights of every layer: arguments and result as of `reference_numpy.states.states`."""
+
+
+def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "float32", device: str = "cpu") -> Model:
+    """The checkpoint's model in a backend, its parameters rounded to the dtype.
+
+    Raises MissingBackend where the backend's framework is missing or broken, ValueError on another backend, dtype or device.
+    """
+    known("backend", [backend], BACKENDS)
+    known("dtype", [dtype], DTYPES)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    parameters = {name: array.astype(kind, copy=False) for name, array in checkpoint.parameters.items()}
+    imported(backend, BACKENDS[backend])
+    module = imported(backend, f"{__package__}.{backend}_model")
+    return module.make(checkpoint.config, parameters, device)

@@ -1,0 +1,44 @@
+"""The reference as a model for use."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, cache, encoder_only, states, transformer
+from reference_numpy import parameters as canonical
+
+__all__ = ["make"]
+
+
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "NumpyModel":
+    """The model of canonical parameters. Raises ValueError on another device than cpu."""
+    if device != "cpu":
+        raise ValueError(f"device must be cpu; got {device!r}")
+    return NumpyModel(config, parameters)
+
+
+class NumpyModel:
+    """`models.Model`, in plain NumPy."""
+
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray]) -> None:
+        self.config, self._parameters = config, canonical.nest(parameters)
+
+    def start(self, rows: int, length: int) -> Any:
+        return cache.start_cache(self._parameters, self.config, None, batch=rows)
+
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        logits_btv, cache_ = cache.decode_step(self._parameters, self.config, token_bt, cache_, mask_bt)
+        return logits_btv[:, -1], cache_
+
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        return cache.reorder(cache_, row_b)
+
+    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return transformer.encode(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
+
+    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return encoder_only.classify(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
+
+    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
+        return states.states(self._parameters, self.config, **inputs)

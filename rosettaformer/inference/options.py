@@ -1,0 +1,127 @@
+"""How a text is continued: the options of `generate` of the library transformers, with its names, meanings and defaults."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from reference_numpy.fields import BOOLEAN, Fields, Rule, integer, is_integer, is_number
+
+from ..checkpoints.hugging_face.reading import CONFIG, GENERATION
+
+__all__ = ["GenerationOptions", "defaults"]
+
+
+def _or_none(rule: Rule) -> Rule:
+    return Rule(lambda value: value is None or rule.good(value), f"{rule.wanted}, or None")
+
+
+_Natural = Annotated[int, integer(0)]
+_Count = Annotated[int, integer(1)]
+_Flag = Annotated[bool, BOOLEAN]
+_Limit = Annotated[int | None, _or_none(integer(1))]
+_Least = Annotated[int | None, _or_none(integer(0))]
+_Id = Annotated[int | None, _or_none(integer(0))]
+_Ids = Annotated[
+    tuple[int, ...],
+    Rule(lambda value: isinstance(value, tuple) and all(is_integer(id_) and id_ >= 0 for id_ in value), "integers of at least 0"),
+]
+_Positive = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
+_Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
+_Exponent = Annotated[float, Rule(lambda value: is_number(value) and -7 <= value <= 7, "from -7 to 7, so that float32 holds n^x")]
+_Early = Annotated[bool | str, Rule(lambda value: isinstance(value, bool) or value == "never", "True, False or never")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions(Fields):
+    """The options of a continuation. Those that a search has no use for are not read by it.
+
+    Raises ValueError naming every field that is out of range, with what is required and what came, and every conflict of two.
+    """
+
+    KIND: ClassVar[str] = "generation option"
+
+    max_new_tokens: _Limit = None  # the end token counts
+    min_new_tokens: _Least = None  # so many tokens come before an end token at least
+    max_length: _Limit = None  # of the longest prompt and its continuation together, where max_new_tokens is None
+    min_length: _Natural = 0  # the same, where min_new_tokens is None
+    do_sample: _Flag = False  # draw tokens; otherwise the likeliest
+    num_beams: _Count = 1
+    num_return_sequences: _Count = 1  # continuations of a prompt
+    temperature: _Positive = 1.0  # divides the logits that are sampled from
+    top_k: _Natural = 50  # samples from the k likeliest tokens; 0: from all
+    top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
+    repetition_penalty: _Positive = 1.0  # makes a token that the text holds less likely; 1: no less
+    no_repeat_ngram_size: _Natural = 0  # no run of so many tokens appears twice; 0: any may
+    length_penalty: _Exponent = 1.0  # a hypothesis of n new tokens has the score log p / n^length_penalty
+    early_stopping: _Early = False  # when a beam search ends: `beams.Beams`
+    eos_token_id: _Ids = ()  # each ends a continuation
+    pad_token_id: _Id = None  # stands before shorter prompts of a batch; it is never looked at
+    seed: _Natural = 0  # of the numbers that tokens are drawn by
+
+    def _conflicts(self) -> Iterator[str]:
+        if self.do_sample and self.num_beams > 1:
+            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams}"
+        if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
+            yield (
+                "num_return_sequences must be at most num_beams, or do_sample be set; "
+                f"got num_return_sequences={self.num_return_sequences} and num_beams={self.num_beams}"
+            )
+
+    def most(self, prompt_length: int, positions: int) -> int:
+        """How many tokens follow a prompt of that length at most: max_new_tokens, what max_length leaves, or 20, as far as there is room.
+
+        positions: what the model has, 0: no limit. The last token needs none, since it is not read. Raises ValueError where the prompt
+        leaves no room, or less than was asked for.
+        """
+        if positions and prompt_length > positions:
+            raise ValueError(f"a prompt must have at most {positions} tokens, the positions of the model; got {prompt_length}")
+        room = positions - prompt_length + 1 if positions else None
+        if self.max_new_tokens is None and self.max_length is None:
+            return 20 if room is None else max(min(20, room - 1), 1)
+        count = self.max_new_tokens if self.max_new_tokens is not None else (self.max_length or 0) - prompt_length
+        if count < 1:
+            raise ValueError(f"max_length must be greater than the length of the prompt, {prompt_length}; got {self.max_length}")
+        if room is not None and count > room:
+            raise ValueError(
+                f"max_new_tokens must be at most {room} for a prompt of {prompt_length} tokens, "
+                f"since the model has {positions} positions; got {count}"
+            )
+        return count
+
+    def least(self, prompt_length: int) -> int:
+        """How many tokens come before an end token."""
+        return self.min_new_tokens if self.min_new_tokens is not None else max(self.min_length - prompt_length, 0)
+
+
+# What a file may say beside the fields, which changes no token: what is recorded, kept or returned
+_WITHOUT_EFFECT = {
+    "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "bos_token_id",
+    "decoder_start_token_id", "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
+    "compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size", "low_memory", "is_assistant",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
+    "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size",
+}  # fmt: skip
+# and what does, and is not built: entry -> the value at which it has no effect; every entry has none at null
+_NEUTRAL = {
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+    "renormalize_logits": False, "remove_invalid_values": False, "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+}  # fmt: skip
+
+
+def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a checkpoint brings (`Checkpoint.foreign`): of its generation_config.json, or of its config.json without one.
+
+    Raises ValueError listing every entry that changes tokens and is not supported. Of config.json only the options are read.
+    """
+    own = GENERATION in foreign
+    entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))
+    fields = GenerationOptions.__dataclass_fields__.keys() - {"seed"}
+    result = {name: value for name, value in entries.items() if name in fields and value is not None}
+    others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
+    if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:
+        raise ValueError(f"{GENERATION} has what is not supported: {', '.join(refused)}")
+    if "eos_token_id" in result:
+        ends = result["eos_token_id"]
+        result["eos_token_id"] = tuple(ends) if isinstance(ends, list) else (ends,)
+    return result

@@ -1,0 +1,79 @@
+"""The port to TensorFlow as a model for use: a graph for each set of shapes."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impl_tf import cache, weights
+from impl_tf.fast.compiled import compiled
+from impl_tf.fast.fused import fused
+from impl_tf.transformer import Transformer
+from reference_numpy import TransformerConfig
+
+__all__ = ["make"]
+
+
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "TfModel":
+    """The model of canonical parameters. Raises ValueError on a device that TensorFlow does not have."""
+    devices = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
+    if device not in devices:
+        raise ValueError(f"device must be cpu or cuda; got {device!r}")
+    if device == "cuda" and not tf.config.list_physical_devices("GPU"):
+        raise ValueError("device cuda needs a GPU that TensorFlow sees; it sees none")
+    return TfModel(config, parameters, devices[device])
+
+
+class TfModel:
+    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not."""
+
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+        self.config, self._device = config, device
+        with tf.device(device):
+            self._model = Transformer(config, dtype=str(next(iter(parameters.values())).dtype))
+            weights.load(self._model, parameters, config)
+            self._decoding = fused(self._model) if config.decoder_layers else None
+        self._step = compiled(self._last)
+        self._reorder = compiled(cache.reorder)
+        self._encode, self._classify, self._states = (
+            compiled(partial(method, **mode), jit_compile=False)
+            for method, mode in (
+                (self._model.encode, {"training": False}),
+                (self._model.classify, {"training": False}),
+                (self._model.states, {}),
+            )
+        )
+
+    def start(self, rows: int, length: int) -> Any:
+        with tf.device(self._device):
+            return cache.start_cache(self._decoding, None, batch=rows, length=length)
+
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        with tf.device(self._device):
+            logits_bv, cache_ = self._step(tf.constant(token_bt), cache_, tf.constant(mask_bt))
+        return weights.to_numpy(logits_bv), cache_
+
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        with tf.device(self._device):
+            return self._reorder(cache_, tf.constant(row_b))
+
+    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._encode, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
+        return self._run(self._states, **inputs)
+
+    def _last(self, token_bt: tf.Tensor, cache_: Any, mask_bt: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The logits after the last token, and the cache."""
+        logits_btv, cache_ = cache.decode_step(self._decoding, token_bt, cache_, mask_bt)
+        return logits_btv[:, -1], cache_
+
+    def _run(self, method: Any, **inputs: np.ndarray | None) -> Any:
+        with tf.device(self._device):
+            found = method(**{name: tf.constant(array) for name, array in inputs.items() if array is not None})
+        return tf.nest.map_structure(weights.to_numpy, found)

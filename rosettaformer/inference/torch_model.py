@@ -1,0 +1,66 @@
+"""The port to PyTorch as a model for use: eager, with fused projections in a decoder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from impl_torch import cache, weights
+from impl_torch.fast.fused import fused
+from impl_torch.transformer import Transformer
+from reference_numpy import TransformerConfig
+
+__all__ = ["make"]
+
+
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "TorchModel":
+    """The model of canonical parameters. Raises ValueError on a device that torch does not have."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda; got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda needs a CUDA device; torch sees none")
+    return TorchModel(config, parameters, device)
+
+
+class TorchModel:
+    """`models.Model`, in PyTorch."""
+
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+        self.config, self._device = config, device
+        dtype = getattr(torch, str(next(iter(parameters.values())).dtype))
+        self._model = Transformer(config).to(device, dtype).eval().requires_grad_(False)
+        weights.load(self._model, parameters, config)
+        self._decoding = fused(self._model) if config.decoder_layers else None
+
+    @torch.inference_mode()
+    def start(self, rows: int, length: int) -> Any:
+        return cache.start_cache(self._decoding, None, batch=rows, length=length)
+
+    @torch.inference_mode()
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        logits_btv, cache_ = cache.decode_step(self._decoding, self._tensor(token_bt), cache_, self._tensor(mask_bt))
+        return weights.to_numpy(logits_btv[:, -1]), cache_
+
+    @torch.inference_mode()
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        return cache.reorder(cache_, self._tensor(row_b))
+
+    @torch.inference_mode()
+    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        tensors = self._tensor(source), self._tensor(source_mask_bs)
+        return weights.to_numpy(self._model.encode(*tensors, segment_bs=self._tensor(segment_bs)))
+
+    @torch.inference_mode()
+    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        tensors = self._tensor(source), self._tensor(source_mask_bs)
+        return weights.to_numpy(self._model.classify(*tensors, segment_bs=self._tensor(segment_bs)))
+
+    @torch.inference_mode()
+    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
+        found = self._model.states(**{name: self._tensor(array) for name, array in inputs.items()})
+        return {stack: {name: weights.to_numpy(tensor) for name, tensor in held.items()} for stack, held in found.items()}
+
+    def _tensor(self, array: np.ndarray | None) -> Tensor | None:
+        return None if array is None else weights.from_numpy(array, self._device)

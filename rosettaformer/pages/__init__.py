@@ -1,0 +1,16 @@
+"""Pages to read in a browser: one file each, which names nothing outside itself; what all of them share."""
+
+from typing import Any
+
+__all__ = ["environment"]
+
+
+def environment(package: str) -> Any:
+    """The Jinja environment of the templates in the folder `page` of a package; they extend `base.html.jinja`, and give it `data`.
+
+    Raises ModuleNotFoundError without Jinja2, which the extra `report` installs.
+    """
+    import jinja2
+
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, "page"), jinja2.PackageLoader(__name__, "")])
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)

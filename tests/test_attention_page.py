@@ -1,0 +1,292 @@
+"""The page of attention weights, opened in a real browser."""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
+
+from reference_numpy import parameters, preset
+from reference_numpy.states import states
+from rosettaformer.inference.attention_page import LEVELS, AttentionMap, maps, render
+
+SOURCE = ["[CLS]", "the", "</script>", "<b>bank</b>", "[SEP]"]
+TARGET = ["a", "ｂ", "c"]
+TOKENS = [f"w{number}" for number in range(8)]
+STATES = states(
+    parameters.nest({name: 8 * value for name, value in parameters.initialise(preset("tiny"), seed=1).items()}),
+    preset("tiny"), np.array([[5, 6, 7, 8, 9]]), np.array([[1, 2, 3]]),
+)  # fmt: skip
+
+
+def page(shown: Sequence[AttentionMap] = tuple(maps(STATES, SOURCE, TARGET))) -> str:
+    return render("tiny <model>", ["the & bank"], {"backend": "numpy"}, shown)
+
+
+def held(text: str) -> list[dict[str, Any]]:
+    """What the page's script reads, its weights as an array."""
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    read = json.loads(found)
+    for one in read["maps"]:
+        high, low = np.frombuffer(zlib.decompress(base64.b64decode(one["weights"])), np.uint8).reshape(2, -1)
+        shape = one["layers"], one["heads"], len(one["queries"]), len(one["keys"])
+        one["weights"] = ((256 * high.astype(int) + low) / read["levels"]).reshape(shape)
+    return list(read["maps"])
+
+
+def test_the_page_holds_the_weights_of_every_stack() -> None:
+    encoder, decoder, cross = held(page())
+    assert [one["name"] for one in (encoder, decoder, cross)] == [
+        "encoder self-attention", "decoder self-attention", "decoder cross-attention",
+    ]  # fmt: skip
+    assert (encoder["queries"], decoder["keys"], cross["queries"], cross["keys"]) == (SOURCE, TARGET, TARGET, SOURCE)
+    for one, (stack, part) in zip((encoder, decoder, cross), (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")), strict=True):
+        np.testing.assert_allclose(one["weights"], STATES[stack][f"{part}_attention_lbhts"][:, 0], rtol=0, atol=0.5001 / LEVELS)
+    assert f"multiples of 1/{LEVELS}" in page()
+
+
+def test_one_stack_alone_has_one_map() -> None:
+    alone = {"self_attention_lbhts": STATES["decoder"]["self_attention_lbhts"]}
+    assert [(one.name, one.keys) for one in maps({"decoder": alone}, target=TARGET)] == [("decoder self-attention", TARGET)]
+    assert [one.name for one in maps({"encoder": STATES["encoder"]}, SOURCE)] == ["encoder self-attention"]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_weights_are_those_of_transformers(family: str) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(0)
+    if family == "bert":
+        sizes = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20}
+        model = transformers.BertModel(transformers.BertConfig(vocab_size=50, attn_implementation="eager", **sizes))
+    else:
+        sizes = {"n_embd": 12, "n_head": 3, "n_layer": 2}
+        model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=50, attn_implementation="eager", **sizes))
+    ids = torch.randint(50, (1, 7))
+    weights = torch.stack(model.eval()(ids, output_attentions=True).attentions).detach().numpy()
+    stack = "encoder" if family == "bert" else "decoder"
+    tokens = [str(number) for number in ids[0].tolist()]
+    (one,) = held(page([*maps({stack: {"self_attention_lbhts": weights}}, tokens, tokens)]))
+    np.testing.assert_allclose(one["weights"], weights[:, 0], rtol=0, atol=0.5001 / LEVELS)
+
+
+def test_what_no_weights_are_is_refused() -> None:
+    weights = np.full((1, 1, 2, 3), 1 / 3)
+    with pytest.raises(ValueError, match=r"^weights must be of 2 by 2 tokens; got 2 by 3$"):
+        page([AttentionMap("self", ["a", "b"], ["a", "b"], weights)])
+    weights[0, 0, 1, 1] = np.nan
+    with pytest.raises(ValueError, match=r"^attention weights must be numbers from 0 to 1; got nan to nan$"):
+        page([AttentionMap("self", ["a", "b"], ["a", "b", "c"], weights)])
+
+
+def test_twelve_layers_of_128_tokens_are_a_small_file() -> None:
+    logits = 3 * np.random.default_rng(0).standard_normal((12, 12, 128, 128))
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert len(page([AttentionMap("self", ["t"] * 128, ["t"] * 128, weights)])) < 5e6
+
+
+def test_the_page_is_one_file_that_names_nothing_outside() -> None:
+    assert names_nothing_outside(re.sub(r'<a class="head".*?>', "", page()))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with offline() as driver:
+        yield driver
+
+
+@pytest.fixture
+def browser(driver: Any, tmp_path: Path) -> Iterator[Any]:
+    with opened(driver, page(), tmp_path):
+        yield driver
+    assert driver.title == "rosettaformer: attention"
+
+
+PIXELS = """
+    function pixels(canvas) {
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+      copy.drawImage(canvas, 0, 0);
+      return copy.getImageData(0, 0, canvas.width, canvas.height).data;
+    }
+"""
+
+
+def drawn(browser: Any, selector: str) -> list[int]:
+    """How many pixels of every canvas in sight are not empty, once all that is in sight is drawn."""
+    return list(browser.execute_async_script(
+        PIXELS
+        + """
+        const [selector, done] = arguments, opaque = (value, i) => i % 4 === 3 && value > 8;
+        const count = () => [...document.querySelectorAll(selector)].map((canvas) => pixels(canvas).filter(opaque).length);
+        const wait = () => (waiting.size ? requestAnimationFrame(wait) : done(count()));
+        setTimeout(wait, 100);
+        """,
+        selector,
+    ))  # fmt: skip
+
+
+def head(browser: Any, place: str) -> Any:
+    return browser.find_element("css selector", f'.head[href="#{place}"]')
+
+
+def point(browser: Any, node: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).move_to_element(node).perform()
+
+
+def press(browser: Any, *keys: str) -> None:
+    for key in keys:
+        browser.switch_to.active_element.send_keys(key)
+
+
+def title(browser: Any) -> str:
+    return str(browser.find_element("id", "zoom-title").text.replace("\n", ", "))
+
+
+def column(browser: Any, side: str) -> list[list[str]]:
+    """Every token of a side and the number beside it."""
+    items = browser.find_elements("css selector", f"#{side} li")
+    return [[node.get_property("textContent") for node in item.find_elements("css selector", "span")] for item in items]
+
+
+def test_every_head_of_every_layer_is_drawn_when_it_comes_into_sight(browser: Any) -> None:
+    assert browser.find_element("css selector", "h2").text == "encoder self-attention 2 layers × 4 heads, 5 tokens"
+    before = drawn(browser, ".head canvas")
+    assert len(before) == 24
+    assert before[0] > 50
+    browser.find_elements("css selector", ".head")[-1].location_once_scrolled_into_view  # noqa: B018 - asking for it scrolls
+    assert min(drawn(browser, ".head canvas")) > 50
+
+
+def test_pointing_at_a_head_shows_it_larger(browser: Any) -> None:
+    preview = browser.find_element("id", "preview")
+    assert not preview.is_displayed()
+    point(browser, head(browser, "0/1/2"))
+    share = STATES["encoder"]["self_attention_lbhts"][1, 0, 2].mean(0)
+    most = int(share.argmax())
+    assert preview.text == f"layer 1 · head 2\n{100 * share[most]:.0f} % of all weight is on {most} {SOURCE[most]}"
+    assert preview.rect["width"] > 2 * head(browser, "0/1/2").rect["width"]
+    assert drawn(browser, "#preview canvas")[0] > 200
+
+
+def test_a_click_opens_a_head_and_a_token_shows_its_weights(browser: Any) -> None:
+    weights_ts = STATES["decoder"]["cross_attention_lbhts"][1, 0, 3]
+    opener = head(browser, "2/1/3")
+    opener.click()
+    assert title(browser) == "layer 1 · head 3, decoder cross-attention"
+    assert column(browser, "queries") == [[token, ""] for token in TARGET]
+    assert column(browser, "keys") == [[token, ""] for token in SOURCE]
+    whole = drawn(browser, "#zoom canvas")[0]
+    point(browser, browser.find_elements("css selector", "#queries li")[1])
+    assert column(browser, "keys") == [[token, f"{weight:.3f}"] for token, weight in zip(SOURCE, weights_ts[1], strict=True)]
+    assert 0 < drawn(browser, "#zoom canvas")[0] < whole
+    point(browser, browser.find_elements("css selector", "#keys li")[4])
+    assert column(browser, "queries") == [[token, f"{weight:.3f}"] for token, weight in zip(TARGET, weights_ts[:, 4], strict=True)]
+    most = int(weights_ts[:, 4].argmax())
+    assert browser.find_element("id", "reading").text.startswith(f"“[SEP]” is looked at by “{TARGET[most]}” {weights_ts[most, 4]:.3f}, ")
+    point(browser, browser.find_element("id", "zoom-title"))
+    assert column(browser, "queries") == [[token, ""] for token in TARGET]
+
+
+def test_a_click_keeps_a_token_and_another_frees_it(browser: Any) -> None:
+    head(browser, "0/0/0").click()
+    token = browser.find_elements("css selector", "#queries li")[0]
+    token.click()
+    point(browser, browser.find_elements("css selector", "#queries li")[3])
+    assert [number for _, number in column(browser, "keys")] == [f"{x:.3f}" for x in STATES["encoder"]["self_attention_lbhts"][0, 0, 0, 0]]
+    press(browser, "\ue014")
+    assert title(browser).startswith("layer 0 · head 1")
+    assert [number for _, number in column(browser, "keys")] == [f"{x:.3f}" for x in STATES["encoder"]["self_attention_lbhts"][0, 0, 1, 0]]
+    token.click()
+    point(browser, browser.find_element("id", "zoom-title"))
+    assert column(browser, "keys")[0] == ["[CLS]", ""]
+
+
+def test_the_keys_go_from_head_to_head_and_back(browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.execute_script("document.querySelector('.head').focus()")
+    press(browser, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    assert browser.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 1, head 1"
+    press(browser, Keys.ENTER)
+    assert title(browser) == "layer 1 · head 1, encoder self-attention"
+    press(browser, Keys.ARROW_DOWN, Keys.ARROW_LEFT)
+    assert title(browser) == "layer 0 · head 0, decoder self-attention"
+    press(browser, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_UP)
+    assert title(browser) == "layer 0 · head 3, encoder self-attention"
+    press(browser, Keys.ESCAPE)
+    assert not browser.find_element("id", "zoom").is_displayed()
+    assert browser.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 0, head 3"
+    assert "#" not in browser.current_url
+
+
+def test_a_link_opens_a_head_and_a_wrong_one_none(browser: Any) -> None:
+    drawn(browser, ".head canvas")
+    browser.execute_script("location.hash = '#1/1/2'")
+    assert drawn(browser, "#zoom canvas")[0] > 0
+    assert title(browser) == "layer 1 · head 2, decoder self-attention"
+    browser.execute_script("location.hash = '#1/9/2'")
+    assert drawn(browser, ".head canvas")
+    assert not browser.find_element("id", "zoom").is_displayed()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_nothing_is_wider_than_the_window(browser: Any, width: int) -> None:
+    with wide(browser, width):
+        for state in ("", "#2/1/3"):
+            browser.execute_script("location.hash = arguments[0]", state)
+            sizes = browser.execute_script(
+                "return [document.documentElement, document.getElementById('zoom')].map((node) => [node.scrollWidth, node.clientWidth])"
+            )
+            assert all(inner <= outer for inner, outer in sizes)
+        assert min(node.rect["width"] for node in browser.find_elements("css selector", ".head")) > 60
+
+
+def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:
+    def look() -> tuple[bool, bool, bool]:
+        """Whether the ground is dark, the text readable, the lines light."""
+        drawn(browser, ".head canvas")
+        ground = brightness(browser, "body", "background-color")
+        read = all(abs(brightness(browser, selector, "color") - ground) > 70 for selector in ("body", ".note", ".head span"))
+        pixel = browser.execute_script(
+            PIXELS
+            + """
+            const found = pixels(document.querySelector(".head canvas")), at = found.findIndex((value, i) => i % 4 === 3 && value > 200);
+            return found.slice(at - 3, at).reduce((sum, value) => sum + value, 0) / 3;
+            """
+        )
+        return ground < 60, read, pixel > 150
+
+    prefer(browser, "light")
+    assert look() == (False, True, False)
+    prefer(browser, "dark")
+    assert look() == (True, True, True)
+    browser.find_element("id", "theme").click()
+    assert look() == (False, True, False)
+    prefer(browser, "light")
+
+
+def test_the_lines_lead_from_the_queries_to_the_keys(driver: Any, tmp_path: Path) -> None:
+    weights = np.zeros((1, 1, 8, 8))
+    weights[..., 1] = 1  # every query looks at the second key
+    with opened(driver, page([AttentionMap("self", TOKENS, TOKENS, weights)]), tmp_path):
+        drawn(driver, ".head canvas")
+        edges = driver.execute_script(
+            PIXELS
+            + """
+            const canvas = document.querySelector(".head canvas"), { width, height } = canvas, found = pixels(canvas);
+            const rows = (x) => [...Array(height).keys()].filter((y) => found[4 * (y * width + x) + 3] > 100).map((y) => y / height);
+            return [rows(0), rows(width - 1)];
+            """
+        )
+    (first, *_, last), right = edges
+    assert first < 0.1
+    assert last > 0.85
+    assert right
+    assert all(0.1 < row < 0.25 for row in right)

