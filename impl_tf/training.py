@@ -142,6 +142,8 @@ class Trainer:
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on ids and labels out of range, which a graph cannot see."""
         checks.check_source_given(self.config.encoder_layers, source is not None)
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
         self.model.check_ids(source, target)
         if classes := self.config.classes:
             checks.check_classes(target.shape, target.dtype.name)
