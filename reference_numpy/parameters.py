@@ -31,7 +31,8 @@ def shapes(config: TransformerConfig, component: str = "transformer") -> dict[st
     """The shape of every parameter of a component, by canonical name."""
     result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
-        vocabulary = config.source_vocabulary if name.startswith(_OF_SOURCE) else config.target_vocabulary
+        of_source = component == "masked_language_head" or name.startswith(_OF_SOURCE)
+        vocabulary = config.source_vocabulary if of_source else config.target_vocabulary
         result[name] = tuple({**sizes, "v": vocabulary}[letter] for letter in letters.split())
     return result
 

@@ -12,7 +12,17 @@ from backends import answerer
 from rosettaformer.checkpoints import Checkpoint
 from rosettaformer.conformance.case import Case
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu")
+ACTIVATIONS = (
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "gelu_python",
+    "gelu_accurate",
+    "gelu_python_tanh",
+    "quick_gelu",
+    "relu",
+)
 BERT_CLASSES = ("BertForMaskedLM", "BertForSequenceClassification", "BertModel")
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
 # the component whose output is the first of what the class gives
@@ -105,7 +115,9 @@ def theirs(model: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     else:
         inputs["position_ids"] = np.maximum(np.cumsum(given["mask"], 1) - 1, 0)
     with torch.inference_mode():
-        found = model(**{name: torch.from_numpy(value.copy()) for name, value in inputs.items()}, output_hidden_states=True, output_attentions=True)
+        found = model(
+            **{name: torch.from_numpy(value.copy()) for name, value in inputs.items()}, output_hidden_states=True, output_attentions=True
+        )
     result = {"hidden": torch.stack(found.hidden_states).numpy(), "attention": torch.stack(found.attentions).numpy()}
     return result | ({"output": found.logits.numpy()} if "logits" in found else {})
 

@@ -72,7 +72,9 @@ def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
     assert_same_bits(canonical.load(tmp_path / "a.safetensors").parameters, arrays)
 
 
-@pytest.mark.parametrize("config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"])
+@pytest.mark.parametrize(
+    "config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"]
+)
 def test_a_file_of_the_first_version_is_of_the_papers_models(tmp_path: Path, config: TransformerConfig) -> None:
     """It lacks the fields of positions, segments and heads."""
     arrays, fields = random_parameters(config), config.to_dict()

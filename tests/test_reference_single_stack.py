@@ -11,7 +11,20 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from strategies import configs, draw_parameters, draw_tokens, seeds, tree
 
-from reference_numpy import TransformerConfig, cache, embedding, encoder_only, heads, layers, parameters, preset, sites, states, transformer
+from reference_numpy import (
+    TransformerConfig,
+    cache,
+    decoding,
+    embedding,
+    encoder_only,
+    heads,
+    layers,
+    parameters,
+    preset,
+    sites,
+    states,
+    transformer,
+)
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.positional_encoding import position_embedding, token_positions
 from reference_numpy.recipe import PAPER
@@ -180,6 +193,7 @@ GPT2 = preset("gpt2_small", source_vocabulary=7, target_vocabulary=7, model_widt
               feed_forward_width=5, decoder_layers=1, max_positions=4)  # fmt: skip
 BERT_MODEL, GPT2_MODEL = tree(BERT, 0), tree(GPT2, 0)
 IDS, X = np.ones((2, 3), int), np.zeros((2, 3, 6))
+STRATEGY = {"start_id": None, "end_id": 1, "max_new_tokens": 2}
 
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: transformer.encode(BERT_MODEL, BERT, np.ones((2, 5), int)), "the table of positions serves 4 tokens; got 5"),
@@ -214,6 +228,18 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: cache.start_cache(GPT2_MODEL, GPT2, None), "a decoder alone needs batch, the number of rows; got None"),
     (lambda: cache.decode_in_steps(GPT2_MODEL, GPT2, np.ones((2, 5), int), None, (4, 1)), "the table of positions serves 4 tokens; got 5"),
+    (
+        lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY | {"max_new_tokens": 3}, IDS),
+        "the table of positions serves 4 tokens; got 5",
+    ),
+    (
+        lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY | {"start_id": 2}),
+        "a decoder alone needs a prefix, the prompt; got None",
+    ),
+    (
+        lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY, IDS, None, np.array([[True, True, False]] * 2)),
+        "prefix must be padded on the left, and end in a token; the last column of its mask is not all True",
+    ),
     (lambda: states.states(GPT2_MODEL, GPT2, IDS, IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
     (lambda: states.states(BERT_MODEL, BERT, IDS, IDS), "an encoder alone takes no target; got one"),
     (lambda: states.states(BERT_MODEL, BERT), "an encoder needs a source; got None"),
