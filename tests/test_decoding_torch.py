@@ -227,11 +227,14 @@ PROMPTS: dict[str, Any] = {
 
 
 def test_the_penalties_of_a_prompt_leave_its_padding_out() -> None:
-    arrays, options = arrays_of(ALONE), OPTIONS | {"start_id": None, "repetition_penalty": 3.0, "no_repeat_ngram": 1}
-    searcher, given = Searcher(model_of(ALONE, arrays)), {name: torch.from_numpy(array) for name, array in PROMPTS.items()}
+    """The padding is the token that comes first in the answer: held, it could not come."""
+    arrays, options = arrays_of(ALONE), OPTIONS | {"start_id": None, "no_repeat_ngram": 1}
+    first_b = reference.greedy_search(parameters.nest(arrays), ALONE, None, options, **PROMPTS)["token_bn"][:, :1]
+    prompts = PROMPTS | {"prefix": np.where(PROMPTS["prefix_mask_bp"], PROMPTS["prefix"], first_b)}
+    searcher, given = Searcher(model_of(ALONE, arrays)), {name: torch.from_numpy(array) for name, array in prompts.items()}
     for name, key in (("greedy_search", "token_bn"), ("beam_search", "token_bwn")):
         own = options | ({"beam_size": 3, "n_best": 2} if name == "beam_search" else {})
-        expected = getattr(reference, name)(parameters.nest(arrays), ALONE, None, own, **PROMPTS)
+        expected = getattr(reference, name)(parameters.nest(arrays), ALONE, None, own, **prompts)
         np.testing.assert_array_equal(getattr(searcher, name)(None, own, **given)[key].numpy(), expected[key])
 
 
