@@ -72,7 +72,6 @@ class Reading:
 
     def read(self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
-        checks.check_length(self._cache["read"] + token_bt.shape[1], self.model.config.max_positions)
         if row_b is not None and self.strategy.beam_size > 1:
             self._cache = cache.reorder(self._cache, row_b)
             self._target_bt, self._target_mask_bt = self._target_bt[row_b], self._target_mask_bt[row_b]
@@ -84,11 +83,6 @@ class Reading:
             mask_bt = mask.token_mask(token_bt, self.model.config.padding_id) if mask_bt is None else mask_bt
             self._target_bt = torch.cat([self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1)
             self._target_mask_bt = torch.cat([self._target_mask_bt, mask_bt], dim=1)
-
-    @property
-    def full(self) -> bool:
-        """Whether no token more has a position."""
-        return self._cache["read"] == self.model.config.max_positions
 
     def log_p(self, token_b: Tensor) -> Tensor:
         return self.next.logits_bv.gather(1, token_b[:, None])[:, 0] - self.next.log_total_b
@@ -130,7 +124,7 @@ def one_by_one(reading: Reading, uniform_bn: Tensor | None = None) -> dict[str, 
         token_bn[:, step] = token_b
         log_p_bn[:, step] = reading.log_p(token_b).masked_fill_(done_b, 0)
         done_b |= token_b == strategy.end_id
-        if step + 1 == strategy.max_new_tokens or _all_done(done_b, step, reading.full):
+        if step + 1 == strategy.max_new_tokens or _all_done(done_b, step):
             break
         reading.read(token_b[:, None])
     reading.check()
@@ -145,7 +139,7 @@ def beam_search(reading: Reading) -> dict[str, Tensor]:
     for step in range(strategy.max_new_tokens):
         scores_bv = reading.penalised(reading.next.scores_bv - reading.next.log_total_b[:, None])
         token_bt, row_b = beams.advance(scores_bv.unflatten(0, (rows, strategy.beam_size)))
-        if step + 1 == strategy.max_new_tokens or _all_done(beams.done_b, step, reading.full):
+        if step + 1 == strategy.max_new_tokens or _all_done(beams.done_b, step):
             break
         reading.read(token_bt, row_b)
     reading.check()
@@ -161,6 +155,6 @@ def _or_end(score_b: Tensor, token_b: Tensor, end_id: int) -> Tensor:
     return token_b.masked_fill(score_b == -torch.inf, end_id)
 
 
-def _all_done(done_b: Tensor, step: int, must_know: bool) -> bool:
+def _all_done(done_b: Tensor, step: int) -> bool:
     """Whether all rows are done, as far as the host knows: a CPU says so at once, while another device is not waited for at each step."""
-    return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 or must_know else False
+    return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 else False
