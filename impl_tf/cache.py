@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,12 +38,11 @@ def start_cache(
     memory_bsd = None if memory_bsd is None else tf.convert_to_tensor(memory_bsd)
     checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
     checks.check_batch(batch, None if memory_bsd is None else memory_bsd.shape[0])
-    if memory_bsd is None:
-        return fast.empty(model, None, None, batch, length)
-    if source_mask_bs is not None:
+    if source_mask_bs is not None and memory_bsd is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)
         checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
-    return fast.empty(model, memory_bsd, source_mask_bs, memory_bsd.shape[0], length)
+    rows: Any = batch if memory_bsd is None else memory_bsd.shape[0]
+    return fast.empty(model, memory_bsd, source_mask_bs, rows, length)
 
 
 def decode_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None) -> tuple[tf.Tensor, Cache]:
@@ -101,5 +101,6 @@ def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
     Beams share their keys: each continues one of its own source by taking over which keys are its past.
     """
     names = ("target_mask_bt",) if fast.beams(cache) > 1 else ("source_mask_bs", "target_mask_bt", "layers")
-    moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), {name: cache[name] for name in names})
+    held = {name: cache[name] for name in names if name in cache}
+    moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}

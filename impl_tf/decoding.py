@@ -62,7 +62,7 @@ class Searcher:
         prefix: ids `b p` that every answer follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp:
         boolean, True = real token; without it, every id but the padding id. Returns token_bn, the answers without their prefix, filled with
         padding after their end, and log_p_bn, the model's `log p` of each token, 0 after the end.
-        Raises ValueError on ids and options that do not fit, where a learned table of positions is too short, and where a logit is inf or NaN.
+        Raises ValueError on ids and options that do not fit, on more tokens than positions, and where a logit is inf or NaN.
         """
         strategy = Strategy.of(strategy, self.model.config)
         found = self._run(self._one_by_one, plan(strategy), strategy, source, prefix, source_mask_bs, prefix_mask_bp)

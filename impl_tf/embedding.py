@@ -54,10 +54,7 @@ class Embedding(Table):
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
         self.check_ids(token)
-        if token.dtype.is_integer:
-            x_btd = self.look_up(token)
-        else:
-            x_btd = tf.tensordot(token, self.table, axes=1)
+        x_btd = self.look_up(token) if token.dtype.is_integer else tf.tensordot(token, self.table, axes=1)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
     def get_config(self) -> dict[str, Any]:
@@ -69,7 +66,7 @@ class Embedding(Table):
 class SegmentEmbedding(Table):
     """Rows of the table of segments: `x = table[segment]`, `b s d`: which sentence of several a token is of. Checked as ids are."""
 
-    def check_ids(self, segment_bs: Any) -> None:
+    def check_ids(self, segment_bs: Any, **_: Any) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
         checks.check_rows("segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs))
 

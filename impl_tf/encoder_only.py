@@ -2,11 +2,13 @@
 
 import tensorflow as tf
 
+from reference_numpy import checks
+
 from . import loss
 from .framework import Configured
 from .layers import Keep
 
-__all__: list[str] = []  # the methods of Transformer
+__all__ = ["EncoderOnly"]
 
 
 class EncoderOnly(Configured):
@@ -65,6 +67,7 @@ class EncoderOnly(Configured):
         training: bool | None = None,
     ) -> tf.Tensor:
         """The cross-entropy of the class of every row: a scalar, of the dtype of the variables. label_b: integer classes."""
-        logits_bc = tf.cast(self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype)
         label_b = tf.convert_to_tensor(label_b)
+        checks.check_classes(label_b.shape, label_b.dtype.name)
+        logits_bc = tf.cast(self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype)
         return loss.cross_entropy(logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total)

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import attention, cache, embedding, feed_forward, heads, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, stacks
+from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, stacks
 from .decoding import Searcher
 from .dropout import Dropout
 from .fast.compiled import compiled
 from .framework import keras
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
 from .transformer import Transformer
@@ -54,11 +55,9 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
-    "pooler": lambda config, dtype: heads.Pooler(config.model_width, dtype=dtype.name),
-    "classifier": lambda config, dtype: heads.Classifier(
-        config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
-    ),
-    "masked_language_head": lambda config, dtype: heads.MaskedLanguageHead(config, dtype=dtype.name),
+    "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
+    "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name),
+    "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
     "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
     "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
     "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,

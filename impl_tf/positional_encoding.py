@@ -55,9 +55,13 @@ class PositionEmbedding(Table):
         super().__init__(rows, width, **kwargs)
         self.offset = offset
 
-    def call(self, position_bt: tf.Tensor) -> tf.Tensor:
+    def check_ids(self, position_bt: Any, **_: Any) -> None:
+        """Raises ValueError on positions outside the table, other dtypes and other axes."""
         bounds = id_bounds(position_bt)
         checks.check_rows("position", position_bt.shape, position_bt.dtype.name, self.rows - self.offset, *bounds)
+
+    def call(self, position_bt: tf.Tensor) -> tf.Tensor:
+        self.check_ids(position_bt)
         return self.look_up(position_bt + self.offset if self.offset else position_bt)
 
     def get_config(self) -> dict[str, Any]:

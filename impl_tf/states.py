@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from . import mask
 from .stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
@@ -30,21 +29,21 @@ def states(
     """
     config = model.config
     checks.check_tokens_given(config.encoder_layers, config.decoder_layers, source is not None, target is not None)
-    result, memory_bsd, cross_mask_bhts = {}, None, None
+    result: dict[str, Any] = {}
+    memory_bsd = source_mask_bhts = None
     if source is not None:
-        x_bsd, mask_bs = model.embed("source", source, source_mask_bs, segment_bs)
-        cross_mask_bhts = mask.padding_mask(mask_bs)
-        result["encoder"] = _stack(model.encoder, x_bsd, None, cross_mask_bhts, None, causal=False)
+        x_bsd, source_mask_bhts = model.embed("source", source, source_mask_bs, segment_bs)
+        result["encoder"] = _stack(model.encoder, x_bsd, None, source_mask_bhts, None, causal=False)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, mask_bt = model.embed("target", target, target_mask_bt)
-        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, causal=True)
+        x_btd, self_mask_bhts = model.embed("target", target, target_mask_bt)
+        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, self_mask_bhts, source_mask_bhts, causal=True)
     return result
 
 
 def _stack(
     stack: Encoder | Decoder, x_btd: tf.Tensor, memory_bsd: tf.Tensor | None,
-    self_mask_bhts: tf.Tensor, cross_mask_bhts: tf.Tensor | None, causal: bool,
+    self_mask_bhts: tf.Tensor | None, cross_mask_bhts: tf.Tensor | None, causal: bool,
 ) -> dict[str, tf.Tensor]:  # fmt: skip
     """The stack, and what it computes on the way."""
     hidden = [x_btd]

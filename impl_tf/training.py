@@ -29,7 +29,7 @@ _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
-    The objective is `training_loss`, of a config with classes `classification_loss`; a step's target is then the class of each row, `b`.
+    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
     A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
     With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs. Random keep
@@ -46,6 +46,7 @@ class Trainer:
         device: str = "cpu",
         compiled: bool = True,
     ) -> None:
+        config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30  # a seed of Keras has 31 bits
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
@@ -63,8 +64,8 @@ class Trainer:
     def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it, a scalar tensor, there when the device is done.
 
-        source: None of a decoder alone. keep: keep masks by site; without them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot
-        be split; nothing is then changed.
+        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. keep: keep masks by site; without
+        them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
         with tf.device(self._device):
             first, *others = self._batches(source, target, keep)
@@ -143,8 +144,8 @@ class Trainer:
         checks.check_source_given(self.config.encoder_layers, source is not None)
         self.model.check_ids(source, target)
         if classes := self.config.classes:
-            shape = *target.shape, 1  # as one token of each row
-            checks.check_labels((*shape, classes), shape, target.dtype.name, 0.0, None, *id_bounds(target))
+            checks.check_classes(target.shape, target.dtype.name)
+            checks.check_held(classes, *id_bounds(target), name="label")
 
     def _batches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
         """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place."""
@@ -176,8 +177,7 @@ class Trainer:
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
             loss = self._objective(source, target, self.recipe.smoothing, total, keep, training=keep is None)
-        # a head that the objective does not have learns nothing
-        gradients = tape.gradient(loss, self.model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _update(self, gradients: list[tf.Tensor]) -> None:

@@ -14,7 +14,7 @@ from .framework import keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
 from .normalization import LayerNorm
-from .positional_encoding import PositionEmbedding, token_positions
+from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 
 __all__ = ["Transformer"]
@@ -24,8 +24,8 @@ __all__ = ["Transformer"]
 class Transformer(EncoderOnly, keras.Model):
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    It has the parts that the config has: a decoder alone is given None for the source; an encoder alone has no logits, but `encode`, `pool`,
-    `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
+    It has the parts that the config has: a decoder alone is given None for the source; an encoder alone has no logits, but `encode`,
+    `pool`, `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
     `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names; of a decoder alone the target.
     Masks are arguments: what Keras attaches to a tensor is not read, and none is attached to the logits.
     """
@@ -79,9 +79,9 @@ class Transformer(EncoderOnly, keras.Model):
         """
         self.config.need_encoder()
         keep = (keep or {}).get("encoder", {})
-        x_bsd, mask_bs = self.embed("source", source, source_mask_bs, segment_bs)
+        x_bsd, mask_bhts = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"), training=training)
-        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, training=training)
+        return self.encoder(x_bsd, mask_bhts, keep, training=training)
 
     def decode(
         self,
@@ -94,20 +94,21 @@ class Transformer(EncoderOnly, keras.Model):
     ) -> tf.Tensor:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
-        memory_bsd: None of a decoder alone. Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
+        memory_bsd: None of a decoder alone.
+        Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
         """
         self.config.need_decoder()
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape)
         if memory_bsd is not None:
-            checks.check_same_batch(source=memory_shape, target=target.shape)
+            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
-        x_btd, mask_bt = self.embed("target", target, target_mask_bt)
+        x_btd, self_mask_bhts = self.embed("target", target, target_mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"), training=training)
         if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep, training=training)
+        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, training=training)
         return self.head(x_btd)
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -116,7 +117,7 @@ class Transformer(EncoderOnly, keras.Model):
 
     def call(
         self,
-        source: Any,
+        source: Any = None,
         target: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
@@ -131,7 +132,7 @@ class Transformer(EncoderOnly, keras.Model):
             return self.decode(target, None, None, target_mask_bt, keep, training)
         checks.check_same_batch(source=source.shape, target=target.shape)
         memory_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
-        if source_mask_bs is None:
+        if source_mask_bs is None and self.config.padding_id is not None:
             source_mask_bs = mask.token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, training)
 
@@ -200,15 +201,13 @@ class Transformer(EncoderOnly, keras.Model):
 
     def embed(
         self, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None, segment_bt: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the first layer of that side (source or target) is given, before dropout, and the mask of the tokens."""
-        if mask_bt is None:
-            mask_bt = mask.token_mask(token, self.config.padding_id)
-        checks.check_token_mask(f"{side} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
-        checks.check_length(token.shape[1], self.config.max_positions)
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """What the first layer of that side (source or target) is given, before dropout, and the mask of its keys, `b 1 1 s`."""
+        mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         if segment_bt is not None:
             checks.check_segments(self.config.segments, segment_bt.shape, segment_bt.dtype.name, token.shape)
-        return inputs.embed(self, side, token, token_positions(mask_bt, self.config.position_start), segment_bt), mask_bt
+        x_btd = inputs.embed(self, side, token, position_bt, segment_bt)
+        return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
 
 
 def _both(config: TransformerConfig, source: Any, target: Any) -> tuple[Any, Any]:

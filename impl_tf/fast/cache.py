@@ -1,9 +1,9 @@
 """The cache of one length, into which a step writes in place, and whose keys the beams of a row share.
 
-source_mask_bs, target_mask_bt, layers (of each the keys and values of self_attention and cross_attention) as in the reference. Beside them
-read, how many tokens each row has read; start, how many of these were there before the row to fill up its length, which only positions
-that are numbered from the start of the row must know; and position_td, what is added to an embedding at each position. Keys are `b g k s` and values
-`b g s e`, as they are multiplied.
+target_mask_bt, layers (of each the keys and values of self_attention and cross_attention) and, but of a decoder alone, source_mask_bs as in
+the reference. Beside them read, how many tokens each row has read; start, how many of these only fill up its length, which positions that
+are numbered from the row's first token do not count; and position_td, what is added to an embedding at each position. Keys are `b g k s`
+and values `b g s e`, as they are multiplied.
 
 The rows n of the target are the w beams of the first row b, then those of the next. They share their keys: those of all beams' first token,
 of the second, ...; target_mask_bt, `n (t w)`, says which of them are the real tokens of the beam's own past.
@@ -38,8 +38,9 @@ def empty(model: Transformer, memory_bsd: tf.Tensor | None, source_mask_bs: tf.T
         layers.append({"self_attention": (key_bgks, value_bgse)})
         if memory_bsd is not None:
             layers[-1]["cross_attention"] = _by_head(*layer.cross_attention.keys_and_values(memory_bsd))
+    of_source = {} if memory_bsd is None else {"source_mask_bs": source_mask_bs}
     return {
-        "source_mask_bs": source_mask_bs,
+        **of_source,
         "target_mask_bt": tf.zeros([batch, length], tf.bool),
         "layers": layers,
         "read": tf.constant(0),
@@ -77,7 +78,7 @@ def branch(cache: Cache, count: int) -> Cache:
 
 def forward_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor) -> tuple[tf.Tensor, Cache]:
     """`decode_step` on what has been checked."""
-    read, source_mask_bs, width = cache["read"], cache["source_mask_bs"], beams(cache)
+    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beams(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
