@@ -214,3 +214,41 @@ def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
         alone = cache.decode_in_steps(model, whole, memory.repeat_interleave(3, dim=0), (4,))
     assert moved["layers"] is read["layers"]
     torch.testing.assert_close(logits, alone[:, 2:], rtol=1e-10, atol=1e-11)
+
+
+ALONE = preset(
+    "gpt2_small", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
+    value_size=4, feed_forward_width=8, decoder_layers=1, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
+)  # fmt: skip
+PROMPTS: dict[str, Any] = {
+    "prefix": np.array([[7, 7, 5, 6], [3, 4, 5, 6], [7, 7, 7, 9]]),
+    "prefix_mask_bp": np.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], bool),
+}
+
+
+def test_the_penalties_of_a_prompt_leave_its_padding_out() -> None:
+    arrays, options = arrays_of(ALONE), OPTIONS | {"start_id": None, "repetition_penalty": 3.0, "no_repeat_ngram": 1}
+    searcher, given = Searcher(model_of(ALONE, arrays)), {name: torch.from_numpy(array) for name, array in PROMPTS.items()}
+    for name, key in (("greedy_search", "token_bn"), ("beam_search", "token_bwn")):
+        own = options | ({"beam_size": 3, "n_best": 2} if name == "beam_search" else {})
+        expected = getattr(reference, name)(parameters.nest(arrays), ALONE, None, own, **PROMPTS)
+        np.testing.assert_array_equal(getattr(searcher, name)(None, own, **given)[key].numpy(), expected[key])
+
+
+def test_an_answer_that_outgrows_the_positions_is_an_error() -> None:
+    arrays, given = arrays_of(ALONE), {name: torch.from_numpy(array) for name, array in PROMPTS.items()}
+    searcher, options = Searcher(model_of(ALONE, arrays)), OPTIONS | {"start_id": None}
+    assert searcher.greedy_search(None, options | {"min_new_tokens": 5}, **given)["token_bn"].shape == (3, 6)
+    with pytest.raises(ValueError, match="the table of positions serves 9 tokens; got 10"):
+        searcher.greedy_search(None, options | {"max_new_tokens": 7, "min_new_tokens": 6}, **given)
+
+
+def test_the_steps_of_a_decoder_alone_have_the_fused_and_packed_kernels() -> None:
+    model = fused(model_of(ALONE, arrays_of(ALONE), np.float32))
+    layer = model.decoder.layers[0]
+    kernels = (layer.self_attention.query_key_value, layer.self_attention.output, layer.feed_forward.hidden, model.logits)
+    assert all(type(kernel) is FusedProjection for kernel in kernels)
+    if not layer.feed_forward.output.pack(4):
+        pytest.skip("this CPU's library packs no kernels")
+    cache.start_cache(model, None, batch=4, length=5)
+    assert all(kernel.packed is not None for kernel in kernels)

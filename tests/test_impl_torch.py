@@ -96,6 +96,41 @@ def test_ids_of_a_call_are_read_once(config: TransformerConfig, monkeypatch: pyt
     monkeypatch.setattr(torch.Tensor, "tolist", spy)
     Transformer(config).eval()(tokens(5), tokens(4).int())
     assert reads == [4]
+    encoder = Transformer(classifier()).eval()
+    encoder.classification_loss(tokens(5), torch.tensor([2, 0, 1]), segment_bs=tokens(5) % 2)
+    assert reads == [4, 6]
+
+
+def classifier(**changes: Any) -> TransformerConfig:
+    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
+    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16, "classes": 3}
+    return preset("bert_base", **sizes | changes)
+
+
+def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_equal() -> None:
+    given, model = (Transformer(classifier()) for _ in range(2))
+    state = given.state_dict()
+    assert "masked_language_head.logits.weight" not in state
+    table = state["source_embedding.table"]
+    model.load_state_dict(state | {"masked_language_head.logits.weight": table.clone()})
+    assert model.masked_language_head.logits.weight is model.source_embedding.table
+    torch.testing.assert_close(model.source_embedding.table, table, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match=r"masked_language_head\.logits\.weight must equal source_embedding\.table"):
+        model.load_state_dict(state | {"masked_language_head.logits.weight": table + 1})
+
+
+def test_states_need_a_model_in_evaluation() -> None:
+    with pytest.raises(ValueError, match="states need a model in evaluation; got one in training"):
+        Transformer(classifier()).train().states(tokens(5))
+
+
+def test_segments_and_labels_of_a_compiled_method_are_checked_on_the_host() -> None:
+    model = Transformer(classifier()).eval()
+    run = compiled(model.classification_loss)
+    with pytest.raises(ValueError, match=r"segment must lie in 0 \.\. 1; got 0 \.\. 2"):
+        run(tokens(5), torch.tensor([2, 0, 1]), segment_bs=tokens(5) % 3)
+    with pytest.raises(ValueError, match=r"label ids must lie in 0 \.\. 2; got 3"):
+        run(tokens(5), torch.tensor([3, 0, 1]))
 
 
 @pytest.mark.exhaustive
