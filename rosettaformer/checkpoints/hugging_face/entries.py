@@ -113,10 +113,8 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
         result = {**said, "architectures": [chosen], "model_type": family.model_type}
         if _differences(family, config, result, heads):
             result = {name: value for name, value in result.items() if name not in family.aliases} | _written(family, config, said)
-        if config.padding_id is not None:
-            result.setdefault("pad_token_id", config.padding_id)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):  # which the library would make ids of its own vocabulary
-            result.setdefault(name, None)
+        if not said:  # otherwise the library would take ids of the published vocabulary
+            result |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id}
         found = _differences(family, config, result, heads)
         if not found:
             return result, []
