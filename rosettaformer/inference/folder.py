@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import checkpoints
 from ..checkpoints import Checkpoint
-from ..reading import read_json
+from ..checkpoints.hugging_face.reading import CONFIG
 from .options import defaults
 from .tokenizer import Tokenizer
 
@@ -51,14 +51,14 @@ def open_folder(path: Path, use: str) -> Folder:
 
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder with a model and its tokenizer")
-    checkpoint = tried(checkpoints.load, path)
+    checkpoint = tried(checkpoints.view, path)
     config = checkpoint and checkpoint.config
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
         problems.append(problem)
     tokenizer = tried(Tokenizer, path, vocabulary)
-    given = tried(defaults, path) if use == "generate" else {}
-    labels = tried(_labels, path, config.classes if config else 0)
+    given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
+    labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
     refuse(problems)
     return Folder(path, checkpoint, tokenizer, given, labels)
 
@@ -81,16 +81,13 @@ def _unfit(config: Any, use: str) -> str:
     return ""
 
 
-def _labels(path: Path, classes: int) -> Labels:
+def _labels(checkpoint: Checkpoint) -> Labels:
     """As config.json says; without it LABEL_0, ..., and softmax of more classes than one."""
-    file = path / "config.json"
-    entries = read_json(file) if file.is_file() else {}
-    if not isinstance(entries, Mapping):
-        raise ValueError(f"{file} must hold a JSON object; got {type(entries).__name__}")
+    entries, classes = checkpoint.foreign.get(CONFIG, {}), checkpoint.config.classes
     named = entries.get("id2label") or {}
     if not isinstance(named, Mapping):
-        raise ValueError(f"id2label of {file} must map the classes to their names; got {named!r:.100}")
+        raise ValueError(f"id2label of {CONFIG} must map the classes to their names; got {named!r:.100}")
     names = tuple(str(named.get(str(index), f"LABEL_{index}")) for index in range(classes))
-    several = entries.get("problem_type") == "multi_label_classification" or classes == 1
-    regression = entries.get("problem_type") == "regression"
-    return Labels(names, "none" if regression else "sigmoid" if several else "softmax")
+    kind = entries.get("problem_type")
+    several = kind == "multi_label_classification" or classes == 1
+    return Labels(names, "none" if kind == "regression" else "sigmoid" if several else "softmax")

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from reference_numpy.fields import BOOLEAN, Fields, Rule, integer, is_integer, is_number
 
-from ..reading import read_json
+from ..checkpoints.hugging_face.reading import CONFIG, GENERATION
 
 __all__ = ["GenerationOptions", "defaults"]
 
@@ -110,23 +109,18 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
-def defaults(folder: Path) -> dict[str, Any]:
-    """The options that a folder gives: of its generation_config.json, or of its config.json where it has none; {} where it has neither.
+def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a checkpoint brings (`Checkpoint.foreign`): of its generation_config.json, or of its config.json without one.
 
-    Raises ValueError listing every entry that is not supported. Of config.json only the options are read.
+    Raises ValueError listing every entry that changes tokens and is not supported. Of config.json only the options are read.
     """
-    path = folder / "generation_config.json"
-    only = path.is_file()
-    if not only:
-        path = folder / "config.json"
-    entries = read_json(path) if path.is_file() else {}
-    if not isinstance(entries, Mapping):
-        raise ValueError(f"{path} must hold a JSON object; got {type(entries).__name__}")
+    own = GENERATION in foreign
+    entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))
     fields = GenerationOptions.__dataclass_fields__.keys() - {"seed"}
     result = {name: value for name, value in entries.items() if name in fields and value is not None}
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
-    if refused := [f"{name}={value!r:.100}" for name, value in others.items() if value != _NEUTRAL.get(name)] if only else []:
-        raise ValueError(f"{path} has what is not supported: {', '.join(refused)}")
+    if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:
+        raise ValueError(f"{GENERATION} has what is not supported: {', '.join(refused)}")
     if "eos_token_id" in result:
         ends = result["eos_token_id"]
         result["eos_token_id"] = tuple(ends) if isinstance(ends, list) else (ends,)
