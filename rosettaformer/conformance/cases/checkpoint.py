@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ...checkpoints import load
-from ..case import Case
+from ..case import DTYPES, Case
 from .build import ragged, rng
 
 __all__ = ["checkpoint_cases"]
@@ -72,17 +72,16 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
     yield _case("checkpoint", "greedy_search", config, inputs | {f"strategy.{key}": value for key, value in strategy.items()}, SINGLE[1:])
 
 
-def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, dtypes: tuple[str, ...] = ()) -> Case:
-    own = dtypes or (SINGLE if component == "states" else ())
-    return Case(name, component, config, inputs, **({"dtypes": own} if own else {}))
+def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, dtypes: tuple[str, ...] = DTYPES) -> Case:
+    return Case(name, component, config, inputs, dtypes=SINGLE if component == "states" else dtypes)
 
 
 def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, Inputs, tuple[str, ...]]]:
     """Name, tokens and mask, dtypes: full rows, rows that are padded on either side, and a long one."""
     length = _length(config, S)
-    yield "checkpoint", {side: _ids(config, side, np.ones((B, length), bool))}, ()
+    yield "checkpoint", {side: _ids(config, side, np.ones((B, length), bool))}, DTYPES
     for name, mask in (("right", ragged(B, length)), ("left", ragged(B, length)[:, ::-1])):
-        yield f"checkpoint_{name}_padding", {side: _ids(config, side, mask), mask_name: mask}, ()
+        yield f"checkpoint_{name}_padding", {side: _ids(config, side, mask), mask_name: mask}, DTYPES
     if (long := _length(config, LONG)) > length:
         yield "checkpoint_long", {side: _ids(config, side, np.ones((1, long), bool))}, SINGLE
 
