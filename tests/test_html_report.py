@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
 
 from rosettaformer.conformance.compare import HIGHEST, Comparison
 from rosettaformer.conformance.diagnosis import Finding
@@ -14,8 +15,6 @@ from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
 from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
-
-from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
 
 PORT = "command:./my port & <co>"
 HOSTILE = "</script><script>document.title = 'taken'</script><b id='bold'>bold</b>"

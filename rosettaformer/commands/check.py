@@ -47,7 +47,11 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
 @click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
 @click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
 @click.option("--quick", is_flag=True, help="Core cases in float32 only.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Check the whole model on the weights of this canonical file.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Check the whole model on these weights: a canonical file, or a Hugging Face folder.",
+)
 @click.option(
     "--limit",
     type=click.FloatRange(min=0.1),

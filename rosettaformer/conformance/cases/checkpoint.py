@@ -1,47 +1,100 @@
 """Cases made of a user's own weights."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ...checkpoints.canonical import load
-from ..case import Case
+from ...checkpoints import load
+from ..case import DTYPES, Case
 from .build import ragged, rng
 
 __all__ = ["checkpoint_cases"]
 
 B, S, T = 4, 19, 17
+LONG = 128  # tokens of a text as people have them
+TOKENS = 8  # that a search makes
+SINGLE = ("float64", "float32")  # in which the longer ones are asked, as among the other cases
+
+Inputs = dict[str, Any]
 
 
 def checkpoint_cases(path: Path) -> list[Case]:
-    """The whole model on the weights of a canonical checkpoint: full rows, and ragged ones where the config has a padding id.
+    """The whole model on the weights of a checkpoint: a canonical file, or a folder of Hugging Face.
 
-    The inputs are the same for every checkpoint of the same vocabularies. A config without a decoder is checked as its encoder.
+    Of an encoder alone what each of its heads gives, of the others the logits; of one stack alone the states, too, and of a decoder alone
+    decoding in steps and a search. Rows are full; padded on the right and on the left, where the model is given masks; of two segments,
+    where it has them; and as long as texts are. The inputs are the same for every checkpoint of the same vocabularies and lengths.
     Raises ValueError listing everything that is wrong with the file.
     """
     checkpoint = load(path)
-    config, tensors = checkpoint.config, checkpoint.parameters
-    if not config.decoder_layers:
-        x = rng("checkpoint vectors").standard_normal((B, S, config.model_width))
-        encoder = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
-        return [Case("checkpoint", "encoder", config, {"x_bsd": x}, encoder)]
+    config = checkpoint.config
+    of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
+    return [dataclasses.replace(case, parameters=checkpoint.parameters) for case in of(config)]
+
+
+def _of_both(config: TransformerConfig) -> Iterator[Case]:
     masks = {"checkpoint": (np.ones((B, S), bool), np.ones((B, T), bool))}
     if config.padding_id is not None:
         masks["checkpoint_ragged"] = (ragged(B, S), ragged(B, T)[::-1])
-    return [Case(name, "transformer", config, _tokens(config, *pair), tensors) for name, pair in masks.items()]
+    for name, (source, target) in masks.items():
+        yield Case(name, "transformer", config, {"source": _ids(config, "source", source), "target": _ids(config, "target", target)})
 
 
-def _tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        "source": _ids("source", config.source_vocabulary, config.padding_id, source_mask),
-        "target": _ids("target", config.target_vocabulary, config.padding_id, target_mask),
-    }
+def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
+    heads = {"pool": config.pooler, "classify": config.classes, "masked_language_logits": config.masked_language_head}
+    for component in (*(name for name, present in heads.items() if present), "states"):
+        for name, inputs, dtypes in _texts(config, "source", "source_mask_bs"):
+            yield _case(name, component, config, inputs, dtypes)
+        if config.segments > 1:
+            mask = ragged(B, _length(config, S))
+            segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
+            inputs = {"source": _ids(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
+            yield _case("checkpoint_two_segments", component, config, inputs)
 
 
-def _ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
-    ids = rng(f"checkpoint {name}").integers(0, vocabulary, mask.shape)
+def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
+    for component in ("transformer", "states"):
+        for name, inputs, dtypes in _texts(config, "target", "target_mask_bt"):
+            yield _case(name, component, config, {"source": None, **inputs}, dtypes)
+    length = _length(config, T)
+    mask = ragged(B, length)[:, ::-1]
+    inputs = {"target": _ids(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask}
+    yield _case("checkpoint", "decode_in_steps", config, inputs | {"splits": (length - length // 2, *[1] * (length // 2))}, SINGLE)
+    tokens = min(TOKENS, _length(config, T + TOKENS) // 2)
+    mask = ragged(B, _length(config, T + TOKENS) - tokens)[:, ::-1]
+    inputs = {"source": None, "prefix": _ids(config, "target", mask), "prefix_mask_bp": mask}
+    strategy = {"start_id": None, "end_id": config.target_vocabulary - 1, "max_new_tokens": tokens}
+    yield _case("checkpoint", "greedy_search", config, inputs | {f"strategy.{key}": value for key, value in strategy.items()}, SINGLE[1:])
+
+
+def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, dtypes: tuple[str, ...] = DTYPES) -> Case:
+    return Case(name, component, config, inputs, dtypes=SINGLE if component == "states" else dtypes)
+
+
+def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, Inputs, tuple[str, ...]]]:
+    """Name, tokens and mask, dtypes: full rows, rows that are padded on either side, and a long one."""
+    length = _length(config, S)
+    yield "checkpoint", {side: _ids(config, side, np.ones((B, length), bool))}, DTYPES
+    for name, mask in (("right", ragged(B, length)), ("left", ragged(B, length)[:, ::-1])):
+        yield f"checkpoint_{name}_padding", {side: _ids(config, side, mask), mask_name: mask}, DTYPES
+    if (long := _length(config, LONG)) > length:
+        yield "checkpoint_long", {side: _ids(config, side, np.ones((1, long), bool))}, SINGLE
+
+
+def _length(config: TransformerConfig, wanted: int) -> int:
+    """That many tokens, or as many as the model has positions for."""
+    return min(wanted, config.max_positions or wanted)
+
+
+def _ids(config: TransformerConfig, side: str, mask: np.ndarray) -> np.ndarray:
+    """Random ids; the padding id, where there is one, exactly where the mask is False."""
+    vocabulary, padding_id = getattr(config, f"{side}_vocabulary"), config.padding_id
+    ids = rng(f"checkpoint {side}").integers(0, vocabulary, mask.shape)
     if padding_id is None:
         return ids
     return np.where(mask, np.where(ids == padding_id, (padding_id + 1) % vocabulary, ids), padding_id)

@@ -1,0 +1,73 @@
+"""Folders as Hugging Face's transformers saves them: tiny random GPT-2 and BERT models with tokenizers that are trained on the spot."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXT = ["the quick brown fox jumps over the lazy dog", "née Zoë went to 北京 😀😀", "don't stop: 1,234.5 words!"]
+FOUR_NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "jax"}
+WIDE = 0.5  # standard deviation of the parameters: answers of a fresh model are one token, again and again
+
+
+def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> Any:
+    """Saves a GPT-2 whose tokenizer has one special token, its end; returns the model."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    size, end = byte_pairs(folder) if tokenizer else (30, 0)
+    sizes = {"vocab_size": size, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 64, "bos_token_id": end, "eos_token_id": end}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes | config)).double().eval()
+    return _saved(torch, model, folder, seed)
+
+
+def bert(folder: Path, seed: int = 0, **config: Any) -> Any:
+    """Saves a BERT with a head of three classes; returns the model."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    sizes = {
+        "vocab_size": word_pieces(folder),
+        "hidden_size": 12,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 2,
+        "intermediate_size": 20,
+    }
+    named = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}, "max_position_embeddings": 24}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes | named | config)).double().eval()
+    return _saved(torch, model, folder, seed)
+
+
+def _saved(torch: Any, model: Any, folder: Path, seed: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=WIDE, generator=generator)
+    model.save_pretrained(folder)
+    return model
+
+
+def byte_pairs(folder: Path) -> tuple[int, int]:
+    """Trains and saves a tokenizer as GPT-2's: its size, and its end token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet))
+    made.save(str(folder / "tokenizer.json"))
+    return made.get_vocab_size(), made.token_to_id("<|endoftext|>")
+
+
+def word_pieces(folder: Path, text: Iterable[str] = TEXT) -> int:
+    """Trains and saves a tokenizer as BERT's, as vocab.txt: its size."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made.train_from_iterator(text, trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
+    tokens = sorted(made.get_vocab().items(), key=lambda pair: pair[1])
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in tokens))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 24}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return len(tokens)

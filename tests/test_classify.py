@@ -1,0 +1,129 @@
+"""`rosettaformer classify`: lines to labels and probabilities, as transformers gives them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+from model_folders import FOUR_NEEDS, bert, gpt2
+
+LINES = ["the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40]
+NUMPY = ("--backend", "numpy", "--dtype", "float64")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("classify")
+    return folder, bert(folder, 3)
+
+
+def classified(folder: Path, lines: list[str], *arguments: object) -> list[dict[str, Any]]:
+    found = invoke("classify", folder, *(arguments or NUMPY), "--json", stdin="".join(f"{line}\n" for line in lines))
+    assert found.code == 0, found
+    return [json.loads(line) for line in found.out.splitlines()]
+
+
+def wanted(model: tuple[Path, Any], line: str, padding_side: str = "right") -> np.ndarray:
+    """The logits of transformers for one line, by itself."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model[0], padding_side=padding_side)
+    given = tokenizer(*line.split("\t"), truncation=True, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return model[1](**given).logits.numpy()[0]
+
+
+@pytest.mark.parametrize("backend", FOUR_NEEDS)
+def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
+    """Of texts and pairs, long ones and empty ones, alone and in batches."""
+    pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
+    for size in (1, 4):
+        rows = classified(model[0], LINES, "--backend", backend, "--batch-size", size)
+        assert [row["line"] for row in rows] == [*range(1, 7)]
+        for line, row in zip(LINES, rows, strict=True):
+            logits = wanted(model, line)
+            probabilities = np.exp(logits) / np.exp(logits).sum()
+            np.testing.assert_allclose([*row["probabilities"].values()], probabilities, rtol=1e-4)
+            assert row["label"] == ("bad", "so-so", "good")[int(logits.argmax())]
+            assert [row["text"], *([row["pair"]] if "pair" in row else [])] == line.split("\t")
+
+
+def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
+    found = invoke("classify", model[0], *NUMPY, stdin="\n".join(LINES))
+    rows = classified(model[0], LINES)
+    lines = found.out.splitlines()
+    assert len(lines) == len(LINES)
+    for line, row in zip(lines, rows, strict=True):
+        assert line == f"{row['label']}\t" + "  ".join(f"{name} {value:.4f}" for name, value in row["probabilities"].items())
+
+
+@pytest.mark.parametrize(
+    ("entries", "classes", "function"),
+    [
+        ({"problem_type": "multi_label_classification"}, 3, lambda x: 1 / (1 + np.exp(-x))),
+        ({"problem_type": "regression"}, 3, lambda x: x),
+        ({"num_labels": 1, "id2label": {0: "LABEL_0"}}, 1, lambda x: 1 / (1 + np.exp(-x))),
+    ],
+)
+def test_other_problems(tmp_path: Path, entries: dict[str, Any], classes: int, function: Any) -> None:
+    """As the pipeline of transformers: of several labels the sigmoid of each, of a regression the number."""
+    model = tmp_path, bert(tmp_path, **entries)
+    for row, line in zip(classified(tmp_path, LINES), LINES, strict=True):
+        found = [*row["probabilities"].values()]
+        assert len(found) == classes
+        np.testing.assert_allclose(found, function(wanted(model, line)), rtol=1e-5)
+
+
+def test_the_tokenizer_says_on_which_side_is_padded_and_cut(model: tuple[Path, Any], tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    folder = tmp_path / "left"
+    shutil.copytree(model[0], folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"padding_side": "left", "truncation_side": "left"}))
+    given = transformers.AutoTokenizer.from_pretrained(folder)(LINES[:4], truncation=True, padding=True, return_tensors="pt")
+    assert given["attention_mask"][0, 0] == 0
+    with torch.no_grad():
+        logits = model[1](**given).logits.numpy()
+    rows = classified(folder, LINES[:4])
+    found = [[*row["probabilities"].values()] for row in rows]
+    np.testing.assert_allclose(found, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_a_model_without_segments_reads_pairs(tmp_path: Path) -> None:
+    model = tmp_path, bert(tmp_path, type_vocab_size=1)
+    import torch
+
+    file = tmp_path / "tokenizer_config.json"
+    rows = classified(tmp_path, ["the lazy dog"])
+    with torch.no_grad():
+        logits = wanted(model, "the lazy dog")
+    np.testing.assert_allclose([*rows[0]["probabilities"].values()], np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
+    assert file.exists()
+    assert "segment" in refused("classify", tmp_path, *NUMPY, stdin="the\tdog\n")
+
+
+def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
+    assert "got 3 in line 2" in refused("classify", model[0], *NUMPY, stdin="a\nb\tc\td\n")
+    assert "must be UTF-8" in refused("classify", model[0], *NUMPY, stdin=b"a\n\xff\n")
+    assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
+    gpt2(tmp_path)
+    errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
+    assert "texts are read by an encoder alone, as BERT is; got encoder_layers=0, decoder_layers=2" in errors
+    assert "prompts are continued by a decoder alone" in refused("generate", model[0], *NUMPY, "--prompt", "a")
+
+
+def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    bert(tmp_path)
+    config = transformers.BertConfig.from_pretrained(tmp_path)
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n")
+    errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
+    assert "classes need a classification head; the model has none (classes=0)" in errors
+    assert f"must have the {config.vocab_size} tokens of the model; it has 4" in errors

@@ -1,0 +1,176 @@
+"""`rosettaformer generate`: a folder and its own tokenizer, from texts to texts."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke import invoke, refused
+from model_folders import FOUR_NEEDS, gpt2
+
+from rosettaformer.inference.tokenizer import Pieces, Tokenizer
+
+NUMPY = ("--backend", "numpy", "--dtype", "float64")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and the model of transformers that it was saved from."""
+    folder = tmp_path_factory.mktemp("generate")
+    return folder, gpt2(folder, 5)
+
+
+def generate(folder: Path, *arguments: object, stdin: str = "") -> str:
+    found = invoke("generate", folder, *NUMPY, *arguments, stdin=stdin)
+    assert (found.code, found.err) == (0, ""), found
+    return found.out
+
+
+def continued(model: tuple[Path, Any], prompt: str, **options: Any) -> str:
+    """The text that transformers gives, with its prompt."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model[0])
+    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+    found = model[1].generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)
+    return tokenizer.decode(found[0], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "max_new_tokens": 9}, {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2}])
+def test_a_prompt_is_continued_as_transformers_continues_it(model: tuple[Path, Any], options: dict[str, Any]) -> None:
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    for prompt in ("the quick", "Zoë 😀"):
+        assert generate(model[0], "--prompt", prompt, *words) == continued(model, prompt, **options) + "\n"
+
+
+@pytest.mark.parametrize("backend", FOUR_NEEDS)
+def test_every_backend_prints_the_same(model: tuple[Path, Any], backend: str) -> None:
+    pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
+    arguments = ("--prompt", "the lazy", "--prompt", "dog", "--max-new-tokens", 6)
+    found = invoke("generate", model[0], *arguments, "--backend", backend)
+    assert (found.code, found.out) == (0, generate(model[0], *arguments)), found
+
+
+def test_several_answers_are_numbered_and_lines_are_prompts(model: tuple[Path, Any], tmp_path: Path) -> None:
+    lines = "the fox\nover\n\u00e9t\u00e9\n"
+    text = generate(model[0], "--batch-size", 2, stdin=lines)
+    assert re.findall(r"^\[(\d)\] (\S+)", text, re.MULTILINE) == [("1", "the"), ("2", "over"), ("3", "\u00e9t\u00e9"[:3])] or text
+    (tmp_path / "lines.txt").write_text(lines)
+    assert generate(model[0], tmp_path / "lines.txt", "--batch-size", 3) == text
+    several = generate(model[0], "--prompt", "a", "--do-sample", "--num-return-sequences", 3, "--seed", 4)
+    assert [mark for mark in ("[1.1] a", "[1.2] a", "[1.3] a") if mark not in several] == []
+
+
+def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
+    arguments = ("--prompt", "the", "--num-beams", 3, "--num-return-sequences", 3, "--json")
+    rows = [json.loads(line) for line in generate(model[0], *arguments).splitlines()]
+    assert [(row["line"], row["answer"], row["prompt"]) for row in rows] == [(1, 1, "the"), (1, 2, "the"), (1, 3, "the")]
+    assert rows[0]["score"] >= rows[1]["score"] >= rows[2]["score"]
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    for row in rows:
+        whole = tokenizer.text([*tokenizer.prompt("the"), *row["tokens"]])
+        assert "the" + row["text"] == whole
+
+
+def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, Any]) -> None:
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    text = "née 😀 京! the\ufffdend"
+    for start in range(3):
+        ids = tokenizer.prompt(text)
+        pieces = Pieces(tokenizer, ids[:start])
+        found = [pieces.add(id_) for id_ in ids[start:]]
+        assert tokenizer.text(ids[:start]) + "".join(found) + pieces.end() == text
+        assert any(piece == "" for piece in found)  # a character of several tokens
+        assert [piece for piece in found if "\ufffd" in piece.replace("\ufffde", "")] == []
+
+
+def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
+    """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
+    program = (
+        "import sys, time; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
+        "read, count = module.NumpyModel.read, [0]\n"
+        "def slow(*arguments):\n"
+        "    count[0] += 1\n"
+        "    time.sleep(60 if count[0] > 5 else 0)\n"
+        "    return read(*arguments)\n"
+        "module.NumpyModel.read = slow\n"
+        "main(sys.argv[1:])"
+    )
+    command = (sys.executable, "-c", program, "generate", str(model[0]), *NUMPY, "--prompt", "the quick")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent) as process:
+        assert process.stdout and process.stderr
+        begun = b""
+        whole = continued(model, "the quick").encode()
+        while len(begun) < len(b"the quick") + 1:
+            begun += process.stdout.read(1)
+        assert whole.startswith(begun)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read().strip() == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", ""), "prompt 1: a prompt must have at least one token; it is empty"),
+        (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3: a prompt must have at most 64 tokens"),
+        (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens must be at most 64 for a prompt of 1 tokens"),
+        (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
+        (("--prompt", "a", "--length-penalty", 2), "--length-penalty has no effect without --num-beams of at least 2"),
+        (("--prompt", "a", "--temperature", 0, "--do-sample"), "temperature must be from 1e-09 to 1e9; got 0"),
+        (("--prompt", "a", "--eos-token-id", 1000), "eos_token_id must lie in 0 .. 299; got 1000"),
+        (("--prompt", "a", "--early-stopping", "nevr"), "nevr"),
+    ],
+)
+def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[object, ...], message: str) -> None:
+    errors = refused("generate", model[0], *NUMPY, *arguments)
+    assert message in errors or message.replace("1e-09 to 1e9", "1e-9 to 1e9") in errors
+
+
+def test_prompts_are_given_once(model: tuple[Path, Any], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n")
+    assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
+
+
+def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "bad"
+    shutil.copytree(model[0], folder)
+    (folder / "tokenizer.json").unlink()
+    settings = json.loads((folder / "generation_config.json").read_text()) | {"min_p": 0.2}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    errors = refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert "a folder with a tokenizer has tokenizer.json, or vocab.json and merges.txt, or vocab.txt" in errors
+    assert "generation_config.json has what is not supported: min_p=0.2" in errors
+    (folder / "tokenizer.json").write_text("{}")
+    assert f"tokenizer.json of {folder} are no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    assert "must have the 300 tokens of the model; it has 2" in refused("generate", folder, *NUMPY, "--prompt", "a")
+
+
+def test_vocab_and_merges_are_a_tokenizer(model: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    shutil.copytree(model[0], folder)
+    whole = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(whole["vocab"]))
+    pairs = (" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"])
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
+    prompt = "the<|endoftext|> quick"
+    assert generate(folder, "--prompt", prompt) == generate(model[0], "--prompt", prompt)
+
+
+def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tokenizers" else real(name, *rest))
+    errors = refused("generate", model[0], "--prompt", "a", code=3)
+    assert "needs tokenizers: pip install -e '.[inference]'" in errors
