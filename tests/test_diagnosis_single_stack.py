@@ -92,7 +92,8 @@ def wrong(model, config):
 """),
     "the last token is pooled": ("bert", "classify", {"HED1"}, "pooler", """
 def wrong(model, config):
-    model.bert.pooler.register_forward_pre_hook(lambda module, args: (args[0][:, -1:],))
+    pooler = model.bert.pooler.forward
+    model.bert.pooler.forward = lambda x: pooler(x[:, -1:])
 """),
     "no tanh": ("bert", "classify", {"HED3"}, "pooler", """
 def wrong(model, config):
@@ -106,7 +107,7 @@ def wrong(model, config):
         return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     model.forward = forward
 """),
-    "the mask's polarity": ("bert", "pool", {"ATT7"}, "", """
+    "the mask's polarity": ("bert", "pool", {"ATT7", "ATT8"}, "", """
 def wrong(model, config):
     given(model, lambda source, mask, segment: (torch.zeros_like(source) == 1 if mask is None else ~mask, segment))
 """),
