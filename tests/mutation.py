@@ -33,6 +33,7 @@ PLACES = (
     "attention.scaled_dot_product_attention", "attention._projection", "embedding.embedding", "embedding.logits", "feed_forward.activation",
     "feed_forward.feed_forward", "layers.residual_out", "normalization.layer_norm", "positional_encoding.positional_encoding",
 )  # fmt: skip
+MODELS = ("transformer", "masked_language_logits", "classify")
 _einsum = arithmetic.einsum
 
 
@@ -200,7 +201,10 @@ def whole(defect: Defect) -> str:
         return "transformer_vjp"
     if defect.component in ("cross_entropy", "training_loss"):
         return "training_loss"
-    return defect.component if defect.component in DECODING | TRAINING else "transformer"
+    if defect.component in DECODING | TRAINING:
+        return defect.component
+    claiming = {case.component for case in all_by_id().values() if defect.id in case.catches}
+    return next((model for model in MODELS if model in claiming), MODELS[0])
 
 
 def smallest(defect: Defect) -> str:

@@ -38,7 +38,7 @@ def test_there_is_a_call_for_every_subtree_of_the_parameters_that_is_a_component
 def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent() -> None:
     record = trace.record(CASES["transformer/semillero"])
     order = list(record)
-    assert [path for path in order if "_embedding" in path][0] == "source_embedding"
+    assert next(path for path in order if "_embedding" in path) == "source_embedding"
     assert order[-1] == ""
     assert all(order.index(path) < order.index(call.parent) for path, call in record.items() if call.parent is not None)
     assert record["decoder.layers.1.cross_attention"].parent == "decoder.layers.1"

@@ -102,7 +102,9 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
     config = _encoder(build, **classes)
     known = f"{POOLED} SEG1 SEG2 PE17 NRM13"
     yield _read(build, "classification_loss", "bert", config, known, sides["right"], True, label_b=label_b)
-    yield _read(build, "classification_loss", "part", config, "LOS1 LOS3 SEG1", sides["right"], True, label_b=label_b, smoothing=0.1, total=31)
+    yield _read(
+        build, "classification_loss", "part", config, "LOS1 LOS3 SEG1", sides["right"], True, label_b=label_b, smoothing=0.1, total=31
+    )
     dropped = _encoder(build, **RATES | classes)
     keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng("keep classification_loss")))
     masks = {f"keep.{name}": mask for name, mask in keep.items()}
@@ -134,7 +136,9 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield build.make("decoder_layer", "alone", config, "NRM8 CAU1 CAU2 CAU6 FFN1 MHA4", **x)
     yield build.make("decoder_layer", "alone_left_padding", config, "CAU4 ATT13", **x, self_mask_bhts=left[:, None, None])
     yield build.make("decoder_layer", "alone_post", _decoder(build, norm_placement="post", final_norm=False), "NRM8 NRM9", **x)
-    yield build.make("decoder", "alone", _decoder(build, decoder_layers=2), "NRM8 NRM10 STR1 CAU4", **x, self_mask_bhts=ragged(B, T)[:, None, None])
+    yield build.make(
+        "decoder", "alone", _decoder(build, decoder_layers=2), "NRM8 NRM10 STR1 CAU4", **x, self_mask_bhts=ragged(B, T)[:, None, None]
+    )
     for component in ("transformer", "training_loss"):
         loss: dict[str, Any] = {"smoothing": 0.1} if component == "training_loss" else {}
         known = "PE15 PE17 NRM8 NRM10 CAU1 CAU6 EMB2 EMB6 LOS1 LOS4" if loss else f"{DECODED} EMB2 EMB6 STR1"
@@ -171,7 +175,7 @@ def _search_cases(build: Builder) -> Iterator[Case]:
     """Prompts of different lengths, padded on the left, whose padding only the mask says."""
     config = _decoder(build, target_vocabulary=17, source_vocabulary=17, max_positions=POSITIONS + 2)
     uniform_bn = rng("sample gpt2").uniform(0.01, 0.99, (B, TOKENS))
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "greedy_search": {},
         "sample": {"uniform_bn": uniform_bn, "temperature": 1.4, "top_k": 6},
         "beam_search": {"beam_size": 3, "n_best": 2, "alpha": 1.0, "no_repeat_ngram": 2},

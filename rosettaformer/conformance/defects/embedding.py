@@ -161,8 +161,8 @@ DEFECTS = (
     Defect(
         id="SEG2",
         title="the segments 0 and 1 are exchanged",
-        what="`table[1 - segment]`: the first sentence is numbered 1, or another argument (the attention mask, 1 for every real token) stands "
-        "where the segments are expected.",
+        what="`table[1 - segment]`: the first sentence is numbered 1, or another argument (the attention mask, 1 for every real token) "
+        "stands where the segments are expected.",
         shows="Every token has the other sentence's segment. Any tokens show it.",
         **_SEGMENTS,
         evidence="transformers#2506, structural-probes#13",

@@ -23,8 +23,8 @@ DEFECTS = (
     Defect(
         id="FFN1",
         title="the other form of GELU (erf, tanh)",
-        what="`x Phi(x)` for its tanh approximation, or the reverse: the frameworks' defaults differ. Where the config says the sigmoid form "
-        "it is the tanh one.",
+        what="`x Phi(x)` for its tanh approximation, or the reverse: the frameworks' defaults differ. Where the config says the sigmoid "
+        "form it is the tanh one.",
         shows="Errors of up to 5e-4 near |x| = 2.7, none far away. A sweep of the activation shows it.",
         torch='F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
         tf="keras.activations.gelu(x, approximate=False)  # the default; True for gelu_tanh",

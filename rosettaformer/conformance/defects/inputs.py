@@ -84,7 +84,8 @@ DEFECTS = (
         id="PE16",
         title="positions start at the first real token where they count from the row's beginning",
         component="token_positions",
-        what="`position = cumsum(mask) - 1`, as `generate` numbers a prompt, in a model whose positions are `0, 1, 2, ...` whatever is padding.",
+        what="`position = cumsum(mask) - 1`, as `generate` numbers a prompt, in a model whose positions are `0, 1, 2, ...` whatever is "
+        "padding.",
         shows="A row that is padded on its left gets other outputs. Left padding shows it; right padding does not.",
         torch="position = torch.arange(token.size(1), device=token.device).expand_as(token)",
         tf="position = tf.broadcast_to(tf.range(tf.shape(token)[1]), tf.shape(token))",
