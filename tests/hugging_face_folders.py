@@ -85,6 +85,7 @@ def loaded(folder: Path, kind: str) -> Any:
         folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
     )
     assert not any(said.values()), said
+    result.config.return_dict = True  # the form of what it returns, without which GPT-2 fails in transformers 5.23
     return result.eval()
 
 
@@ -108,7 +109,7 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         inputs["position_ids"] = np.maximum(np.cumsum(tokens["mask"], 1) - 1, 0)
     with torch.inference_mode():
         given = {name: torch.from_numpy(value.copy()) for name, value in inputs.items()}
-        found = model(**given, output_hidden_states=True, output_attentions=True, return_dict=True)
+        found = model(**given, output_hidden_states=True, output_attentions=True)
     result = {"hidden": torch.stack(found.hidden_states).numpy(), "attention": torch.stack(found.attentions).numpy()}
     return result | ({"output": found.logits.numpy()} if "logits" in found else {})
 
