@@ -13,16 +13,8 @@ from rosettaformer.checkpoints import Checkpoint
 from rosettaformer.conformance.case import Case
 
 ACTIVATIONS = (
-    "gelu",
-    "gelu_new",
-    "gelu_pytorch_tanh",
-    "gelu_fast",
-    "gelu_python",
-    "gelu_accurate",
-    "gelu_python_tanh",
-    "quick_gelu",
-    "relu",
-)
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu",
+)  # fmt: skip
 BERT_CLASSES = ("BertForMaskedLM", "BertForSequenceClassification", "BertModel")
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
 # the component whose output is the first of what the class gives
@@ -93,6 +85,7 @@ def loaded(folder: Path, kind: str) -> Any:
         folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
     )
     assert not any(said.values()), said
+    result.config.return_dict = True  # the form of what it returns, without which GPT-2 fails in transformers 5.23
     return result.eval()
 
 
@@ -105,19 +98,18 @@ def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarra
     return given | ({"segments": rng.integers(0, segments, (B, T))} if segments else {})
 
 
-def theirs(model: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the library computes: output (of a head), hidden states and maps of attention, layers first."""
     import torch
 
-    inputs = {"input_ids": given["ids"], "attention_mask": given["mask"].astype(np.int64)}
-    if "segments" in given:
-        inputs["token_type_ids"] = given["segments"]
+    inputs = {"input_ids": tokens["ids"], "attention_mask": tokens["mask"].astype(np.int64)}
+    if "segments" in tokens:
+        inputs["token_type_ids"] = tokens["segments"]
     else:
-        inputs["position_ids"] = np.maximum(np.cumsum(given["mask"], 1) - 1, 0)
+        inputs["position_ids"] = np.maximum(np.cumsum(tokens["mask"], 1) - 1, 0)
     with torch.inference_mode():
-        found = model(
-            **{name: torch.from_numpy(value.copy()) for name, value in inputs.items()}, output_hidden_states=True, output_attentions=True
-        )
+        given = {name: torch.from_numpy(value.copy()) for name, value in inputs.items()}
+        found = model(**given, output_hidden_states=True, output_attentions=True)
     result = {"hidden": torch.stack(found.hidden_states).numpy(), "attention": torch.stack(found.attentions).numpy()}
     return result | ({"output": found.logits.numpy()} if "logits" in found else {})
 

@@ -60,6 +60,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("rosettaformer bench --size tiny --workload W3 --framework torch --row Marian --row x-transformers --rounds 1 --plot times.png",),
         ("times.png",),
     ),
+    "real": (("python -c X",), ()),
     "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
 }
 MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}

@@ -16,7 +16,7 @@ _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 class Line(NamedTuple):
     """A tensor, or that of several layers. name: with the numbers of the layers, `h.{0..11}.ln_1.weight`; state: one of STATES; shape and
-    dtype: as stored, or of one that is missing as wanted; canonical: the parameters that it is; count: of how many layers.
+    dtype: as stored, or of one that is missing as wanted; canonical: the parameters that it is; layers: of how many it stands for.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     canonical: tuple[str, ...] = ()
-    count: int = 1
+    layers: int = 1
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> list[Line]:
@@ -41,7 +41,7 @@ def counts(lines: Iterable[Line]) -> dict[str, int]:
     """How many tensors are in each state."""
     found: Counter[str] = Counter()
     for line in lines:
-        found[line.state] += line.count
+        found[line.state] += line.layers
     return {state: found[state] for state in STATES}
 
 
@@ -55,7 +55,7 @@ def fold(lines: Iterable[Line]) -> Iterator[Line]:
     for line, numbers in groups.items():
         text = _numbers(sorted({int(number) for number in numbers if number}))
         canonical = tuple(name.replace("*", text) for name in line.canonical)
-        yield line._replace(name=line.name.replace("*", text), canonical=canonical, count=len(numbers))
+        yield line._replace(name=line.name.replace("*", text), canonical=canonical, layers=len(numbers))
 
 
 def _lines(found: Examination) -> Iterator[Line]:

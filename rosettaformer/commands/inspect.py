@@ -81,9 +81,8 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
 
 def _hugging_face(file: Path, statistics: bool) -> dict[str, Any]:
     """A folder of Hugging Face, without the heads that are not supported, which are said."""
-    family = hugging_face.FAMILIES[str(recognise.model_type(file))]
-    found = hugging_face.examine(file, leave_out=[head.name for head in family.heads if head.flag is None])
-    checkpoint = found.checkpoint()
+    found = hugging_face.examine(file, leave_out=hugging_face.examine(file).alien)
+    family, checkpoint = found.family, found.checkpoint()
     left = [name for name, state in found.states.items() if state == "left out"]
     return {
         "file": str(file),

@@ -125,13 +125,14 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
 def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
     """Every entry that the config decides."""
     values = config.to_dict()
-    result = {}
+    result: dict[str, Any] = {}
     for entry in family.entries:
         value = values[entry.fields[0]]
         result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
     if config.classes and (config.classes != len(labels(said)) or "num_labels" in said):
-        result |= {"id2label": {str(number): f"LABEL_{number}" for number in range(config.classes)}}
-        result |= {"label2id": {label: int(number) for number, label in result["id2label"].items()}}
+        names = [f"LABEL_{number}" for number in range(config.classes)]
+        result["id2label"] = {str(number): name for number, name in enumerate(names)}
+        result["label2id"] = {name: number for number, name in enumerate(names)}
     return result
 
 
