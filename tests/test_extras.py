@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from environments import HOUSE, PROJECT, Environment, missing
+from model_folders import gpt2
 from training_runs import catalogue
 
 EXTRAS = PROJECT["optional-dependencies"]
@@ -47,6 +48,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         TRAINED,
     ),
+    "inference": (("rosettaformer generate folder --prompt the --backend numpy",), ()),
     "report": (
         (
             "rosettaformer new-port numpy my_port --no-check",
@@ -75,6 +77,9 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     commands, files = WORKS[extra]
     (environment.work / "lines.txt").write_text("uno\n")
     catalogue(environment.work, "program", MESSAGES)
+    if extra == "inference":
+        (environment.work / "folder").mkdir()
+        gpt2(environment.work / "folder")
     for command in commands:
         result = environment.run(*command.split())
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"

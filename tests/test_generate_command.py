@@ -58,9 +58,9 @@ def test_every_backend_prints_the_same(model: tuple[Path, Any], backend: str) ->
 
 
 def test_several_answers_are_numbered_and_lines_are_prompts(model: tuple[Path, Any], tmp_path: Path) -> None:
-    lines = "the fox\nover\n\u00e9t\u00e9\n"
+    lines = "the fox\nover\nété\n"
     text = generate(model[0], "--batch-size", 2, stdin=lines)
-    assert re.findall(r"^\[(\d)\] (\S+)", text, re.MULTILINE) == [("1", "the"), ("2", "over"), ("3", "\u00e9t\u00e9"[:3])] or text
+    assert re.findall(r"^\[(\d)\] (the fox|over|été)", text, re.MULTILINE) == [("1", "the fox"), ("2", "over"), ("3", "été")]
     (tmp_path / "lines.txt").write_text(lines)
     assert generate(model[0], tmp_path / "lines.txt", "--batch-size", 3) == text
     several = generate(model[0], "--prompt", "a", "--do-sample", "--num-return-sequences", 3, "--seed", 4)
@@ -80,12 +80,10 @@ def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
 
 def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, Any]) -> None:
     tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
-    text = "née 😀 京! the\ufffdend"
-    for start in range(3):
-        ids = tokenizer.prompt(text)
-        pieces = Pieces(tokenizer, ids[:start])
-        found = [pieces.add(id_) for id_ in ids[start:]]
-        assert tokenizer.text(ids[:start]) + "".join(found) + pieces.end() == text
+    for prompt, text in (("", "née 😀 京! the\ufffdend"), ("née", " 😀 京! the\ufffd")):
+        pieces = Pieces(tokenizer, tokenizer.prompt(prompt))
+        found = [pieces.add(id_) for id_ in tokenizer.prompt(text)]
+        assert "".join(found) + pieces.end() == text
         assert any(piece == "" for piece in found)  # a character of several tokens
         assert [piece for piece in found if "\ufffd" in piece.replace("\ufffde", "")] == []
 

@@ -72,7 +72,8 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
     if outside := [id_ for id_ in given.get("eos_token_id", ()) if id_ >= model.config.target_vocabulary]:
         raise ValueError(f"eos_token_id must lie in 0 .. {model.config.target_vocabulary - 1}; got {', '.join(map(str, outside))}")
     number = 0
-    texts = iter([list(prompts)]) if prompts else read_texts(file or click.get_binary_stream("stdin"), batch_size)
+    lines_of: Any = file or click.open_file("-", "rb")
+    texts = iter([list(prompts)]) if prompts else read_texts(lines_of, batch_size)
     for lines in texts:
         for start in range(0, len(lines), batch_size):
             batch = lines[start : start + batch_size]

@@ -33,8 +33,9 @@ class JaxModel:
             self._model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(0))
             self._model.eval()
             weights.load(self._model, parameters, config)
-            self._decoding = fused(self._model) if config.decoder_layers else None
-        self._encode, self._classify, self._states = map(compiled, (self._model.encode, self._model.classify, self._model.states))
+            self._decoding: Any = fused(self._model) if config.decoder_layers else None
+        methods: tuple[Any, ...] = (self._model.encode, self._model.classify, self._model.states)
+        self._encode, self._classify, self._states = map(compiled, methods)
 
     def start(self, rows: int, length: int) -> Any:
         with self._settings():

@@ -34,17 +34,11 @@ class TfModel:
         with tf.device(device):
             self._model = Transformer(config, dtype=str(next(iter(parameters.values())).dtype))
             weights.load(self._model, parameters, config)
-            self._decoding = fused(self._model) if config.decoder_layers else None
+            self._decoding: Any = fused(self._model) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)
-        self._encode, self._classify, self._states = (
-            compiled(partial(method, **mode), jit_compile=False)
-            for method, mode in (
-                (self._model.encode, {"training": False}),
-                (self._model.classify, {"training": False}),
-                (self._model.states, {}),
-            )
-        )
+        methods = partial(self._model.encode, training=False), partial(self._model.classify, training=False), self._model.states
+        self._encode, self._classify, self._states = (compiled(method, jit_compile=False) for method in methods)
 
     def start(self, rows: int, length: int) -> Any:
         with tf.device(self._device):

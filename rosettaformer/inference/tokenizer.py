@@ -129,7 +129,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _read(folder: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     kinds: tuple[tuple[tuple[str, ...], Callable[..., tokenizers.Tokenizer]], ...] = (
         (("tokenizer.json",), lambda file: tokenizers.Tokenizer.from_str(read_text(file, 1 << 27))),
-        (("vocab.json", "merges.txt"), lambda *files: _byte_pairs(*files, settings)),
+        (("vocab.json", "merges.txt"), lambda vocabulary, merges: _byte_pairs(vocabulary, merges, settings)),
         (("vocab.txt",), lambda file: _word_pieces(file, settings)),
     )
     for names, make in kinds:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from impl_torch import cache, weights
 from impl_torch.fast.fused import fused
@@ -32,7 +31,7 @@ class TorchModel:
         dtype = getattr(torch, str(next(iter(parameters.values())).dtype))
         self._model = Transformer(config).to(device, dtype).eval().requires_grad_(False)
         weights.load(self._model, parameters, config)
-        self._decoding = fused(self._model) if config.decoder_layers else None
+        self._decoding: Any = fused(self._model) if config.decoder_layers else None
 
     @torch.inference_mode()
     def start(self, rows: int, length: int) -> Any:
@@ -62,5 +61,5 @@ class TorchModel:
         found = self._model.states(**{name: self._tensor(array) for name, array in inputs.items()})
         return {stack: {name: weights.to_numpy(tensor) for name, tensor in held.items()} for stack, held in found.items()}
 
-    def _tensor(self, array: np.ndarray | None) -> Tensor | None:
+    def _tensor(self, array: np.ndarray | None) -> Any:
         return None if array is None else weights.from_numpy(array, self._device)
