@@ -77,7 +77,8 @@ def decode_in_steps(
         checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
     model, logits = fused(model), []
-    cache = start(model, memory_bsd, source_mask_bs, len(target), length=bucket(target.shape[1]))
+    rows = len(target) if memory_bsd is None else None
+    cache = start(model, memory_bsd, source_mask_bs, rows, length=bucket(target.shape[1]))
     for end, length in zip(itertools.accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
         part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
