@@ -85,7 +85,8 @@ def decode_in_steps(
     if target_mask_bt is not None:
         target_mask_bt = tf.convert_to_tensor(target_mask_bt)
         checks.check_token_mask("target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2])
-    cache, logits = start_cache(model, memory_bsd, source_mask_bs, target.shape[0], length=sum(splits)), []
+    batch = target.shape[0] if memory_bsd is None else None
+    cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch, length=sum(splits)), []
     step = partial(decode_step, model)
     run = graph(step) if compiled else step
     for end, length in zip(accumulate(splits), splits, strict=True):

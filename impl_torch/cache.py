@@ -104,7 +104,8 @@ def decode_in_steps(
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
-    cache, logits = start_cache(model, memory_bsd, source_mask_bs, len(target), length=target.shape[1]), []
+    batch = len(target) if memory_bsd is None else None
+    cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1]), []
     masks = repeat(None) if target_mask_bt is None else target_mask_bt.split([*splits], dim=1)
     for part, part_mask_bt in zip(target.split([*splits], dim=1), masks, strict=False):
         logits_btv, cache = decode_step(model, part, cache, part_mask_bt, step)

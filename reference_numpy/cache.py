@@ -120,7 +120,7 @@ def decode_in_steps(
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
-    cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs, len(target)), []
+    cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs, len(target) if memory_bsd is None else None), []
     for end, length in zip(np.cumsum(splits), splits, strict=True):
         part = slice(end - length, end)
         part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,19 +24,21 @@ def tensors(family: Family) -> str:
 
 def entries(family: Family) -> str:
     """A row for every entry of config.json that is honoured, then those of which one value is supported."""
-    rows = [
-        f"| `{entry.name}` | {', '.join(f'`{name}`' for name in entry.fields)} | {', '.join(f'`{word}`' for word in entry.words) or 'any'} |"
-        for entry in family.entries
-    ]
+    rows = [f"| `{entry.name}` | {_list(entry.fields)} | {_list(entry.words) or 'any'} |" for entry in family.entries]
     rows += [f"| `{name}` | | `{json.dumps(value)}` alone |" for name, value in family.only.items()]
     return "\n".join(["| entry | field | values |", "|---|---|---|", *rows])
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def filled(text: str) -> str:
     """The page with the tables of now, each after the line that names it."""
     for family in FAMILIES.values():
         for kind, table in (("tensors", tensors(family)), ("entries", entries(family))):
-            text, count = re.subn(rf"(<!-- {kind} of {family.name} -->\n)(\|.*\n)*", lambda found, new=table: f"{found[1]}{new}\n", text)
+            pattern = rf"(<!-- {kind} of {family.name} -->\n)(\|.*\n)*"
+            text, count = re.subn(pattern, lambda found, new=table: f"{found[1]}{new}\n", text)
             assert count == 1, (kind, family.name)
     return text
 

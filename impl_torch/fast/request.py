@@ -69,7 +69,7 @@ def _prefix(
         prefix = source.new_full((len(source), 1), strategy.start_id)
     if mask_bp is not None:
         checks.check_token_mask("prefix mask", mask_bp.shape, precision.dtype_name(mask_bp.dtype), prefix.shape)
-    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)  # the last token of an answer is not read
     last = () if mask_bp is None else mask_bp[:, -1].tolist()
     checks.check_prefix(prefix.shape, precision.dtype_name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
+    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)  # the last token of an answer is not read
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp

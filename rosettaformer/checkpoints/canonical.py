@@ -12,13 +12,14 @@ from reference_numpy import parameters as declaration
 
 from ..atomic import replacing
 from ..reading import parse_json
-from . import Checkpoint, CheckpointError, container, recognise, strict, versions
+from ..versions import config_of
+from . import Checkpoint, CheckpointError, container, recognise, strict
 from .container import Container, Written
 
 __all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate", "view"]
 
 FORMAT = "rosettaformer"
-FIRST, VERSION = "1", "2"  # the first lacks the fields of `versions.PAPER`
+FIRST, VERSION = "1", "2"  # the first lacks the fields of `rosettaformer.versions.PAPER`
 LOAD_OPTIONS = ()
 SAVE_OPTIONS = ("max_shard_bytes",)
 
@@ -112,7 +113,7 @@ def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None,
     if not isinstance(values, dict):
         return None, [*problems, "metadata must hold the config, a JSON object"]
     try:
-        config = versions.config_of(values, first=version == FIRST)
+        config = config_of(values, first=version == FIRST)
     except ValueError as error:
         return None, [*problems, f"config: {error}"]
     if ties != declaration.ties(config):

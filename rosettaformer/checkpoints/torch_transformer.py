@@ -11,10 +11,10 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy import preset as preset_of
 
 from ..atomic import replacing
+from ..versions import PAPER
 from . import Checkpoint, CheckpointError, container, pickled, strict, torch_layout
 from .container import Written
 from .torch_names import Names
-from .versions import PAPER
 
 __all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "save", "view"]
 

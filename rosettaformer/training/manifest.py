@@ -9,8 +9,8 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
 from ..atomic import replacing
-from ..checkpoints.versions import config_of
 from ..reading import read_text
+from ..versions import config_of
 from . import schema, settings
 from .corpus import padded_length
 from .tasks import TASKS
