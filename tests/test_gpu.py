@@ -98,7 +98,7 @@ def test_gradients_conform_on_cuda(port: str) -> None:
 @pytest.mark.parametrize("port", PORTS)
 def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) -> None:
     need(port)
-    whole = ("transformer", "decode_in_steps", *SEARCHES)
+    whole = ("transformer", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
     cases = [case for case in all_cases() if case.component in whole and case.core]
     results = runner.run(cases, [port], ("float32", "bfloat16"), devices=[DEVICE], modes=["compiled"], limit=600)
     assert [result for result in results if result.status not in ("pass", "empty")] == []
@@ -123,6 +123,25 @@ def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translate
         )  # fmt: skip
         assert found == wanted
         assert found.count("\n") == 2
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: Path) -> None:
+    need(backend)
+    folder = tmp_path / "gpt2"
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(["once upon a time"], vocab_size=270, show_progress=False)
+    sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 0, "eos_token_id": 0}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(initializer_range=1.0, **sizes)).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for options in ((), ("--num-beams", 3), ("--do-sample", "--seed", 5)):
+        given = ("generate", folder, "--prompt", "once upon", "--prompt", "a", "--json", "--backend", backend, *options)
+        found, wanted = (
+            [json.loads(line)["tokens"] for line in done(*given, "--device", device).splitlines()] for device in (DEVICE, "cpu")
+        )
+        assert found == wanted
+        assert len(found) == 2
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
