@@ -21,6 +21,9 @@ from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, contain
 from rosettaformer.checkpoints.strict import DTYPES
 from rosettaformer.checkpoints.versions import PAPER
 
+ENCODER = preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
+EACH = pytest.mark.parametrize("config", [CONFIG, TIED, ENCODER], ids=["untied", "tied", "encoder"])
+
 
 def problems_of(path: Path) -> list[str]:
     with pytest.raises(CheckpointError) as caught:
@@ -35,9 +38,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"]
-)
+@EACH
 def test_canonical_round_trip_is_bit_exact(tmp_path: Path, config: TransformerConfig, dtype: str) -> None:
     arrays = random_parameters(config, dtype)
     canonical.save(tmp_path / "a.safetensors", config, dict(reversed(arrays.items())))
@@ -72,7 +73,7 @@ def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
     assert_same_bits(canonical.load(tmp_path / "a.safetensors").parameters, arrays)
 
 
-@pytest.mark.parametrize("config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"])
+@EACH
 def test_a_file_of_the_first_version_is_of_the_papers_models(tmp_path: Path, config: TransformerConfig) -> None:
     """It lacks the fields of positions, segments and heads."""
     arrays, fields = random_parameters(config), config.to_dict()

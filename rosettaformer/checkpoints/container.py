@@ -96,15 +96,15 @@ def _write(
         file.write(len(text).to_bytes(8, "little") + text)
         for name in laid_down:
             array = tensors[name]
-            file.write(_content(array, DTYPES[found[name][0]]))
+            file.write(_content(array, DTYPES[found[name][0]]).data)
             release(array)
             written(array.nbytes)
 
 
-def _content(array: np.ndarray, dtype: Any) -> memoryview:
+def _content(array: np.ndarray, dtype: Any) -> np.ndarray:
     """The bytes of an array in that dtype, in C order; little-endian, as those of every machine that the frameworks run on."""
     with np.errstate(over="ignore"):
-        return memoryview(np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
 
 
 def release(array: np.ndarray) -> None:

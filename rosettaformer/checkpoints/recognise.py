@@ -182,7 +182,7 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
     for what, patterns in _FAMILIES:
         examples = [_fitting(pattern, names) for pattern in patterns]
         if all(examples):
-            read = model_type(Path(path)) in CONVERTED if typed else what.endswith((" BERT", " GPT-2, or one of its kind"))
+            read = model_type(Path(path)) in CONVERTED if typed else re.search(r" (BERT|GPT-2)\b", what)
             return Kind(f"{typed or what} ({examples[-1]}, ...)", _FOLDER if read else _PORT)
     return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
 

@@ -29,8 +29,8 @@ def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[st
 
     ignore: tensors, and entries of config.json, that are taken for absent. leave_out: heads without which the model is read, whether they
     are there or not: pooler, masked_language_head, classifier, and those that are not supported, such as next_sentence_head.
-    Raises ValueError listing every problem: shards, entries that are not supported; missing, unexpected and misshapen tensors; those of other
-    heads, with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
+    Raises ValueError listing every problem: shards; entries that are not supported; missing, unexpected and misshapen tensors; those of
+    other heads, with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
     """
     return examine(path, ignore=ignore, leave_out=leave_out).checkpoint()
 

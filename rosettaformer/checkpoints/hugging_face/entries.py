@@ -113,10 +113,8 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
         result = {**said, "architectures": [chosen], "model_type": family.model_type}
         if _differences(family, config, result, heads):
             result = {name: value for name, value in result.items() if name not in family.aliases} | _written(family, config, said)
-        if config.padding_id is not None:
-            result.setdefault("pad_token_id", config.padding_id)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):  # which the library would make ids of its own vocabulary
-            result.setdefault(name, None)
+        if not said:  # otherwise the library would take ids of the published vocabulary
+            result |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id}
         found = _differences(family, config, result, heads)
         if not found:
             return result, []
@@ -127,13 +125,14 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
 def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
     """Every entry that the config decides."""
     values = config.to_dict()
-    result = {}
+    result: dict[str, Any] = {}
     for entry in family.entries:
         value = values[entry.fields[0]]
         result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
     if config.classes and (config.classes != len(labels(said)) or "num_labels" in said):
-        result |= {"id2label": {str(number): f"LABEL_{number}" for number in range(config.classes)}}
-        result |= {"label2id": {label: int(number) for number, label in result["id2label"].items()}}
+        names = [f"LABEL_{number}" for number in range(config.classes)]
+        result["id2label"] = {str(number): name for number, name in enumerate(names)}
+        result["label2id"] = {name: number for number, name in enumerate(names)}
     return result
 
 

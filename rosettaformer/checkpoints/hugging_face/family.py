@@ -97,16 +97,17 @@ ONLY: dict[str, Any] = {
     "pruned_heads": None, "tie_last_hidden_states": None, "quantization_config": None, "auto_map": None,
 }  # fmt: skip
 # entries of every family that change nothing that is computed: how a program runs, what it is trained on, what it generates
-HARMLESS = frozenset(
-    """
-    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures attn_implementation
-    assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-    decoder_start_token_id encoder_repetition_penalty epsilon_cutoff eta_cutoff num_assistant_tokens num_assistant_tokens_schedule diversity_penalty do_sample dtype
-    early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_eos_token_id gradient_checkpointing id2label initializer_range label2id length_penalty max_length min_length model_type
-    name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
-    output_past output_scores pad_token_id prefix problem_type remove_invalid_values repetition_penalty return_dict
-    return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder
-    target_lookbehind tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
-    """.split()
-)
+HARMLESS = frozenset({
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
+    "assistant_confidence_threshold", "assistant_lookbehind", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
+    "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",
+    "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
+    "id2label", "initializer_range", "label2id", "length_penalty", "max_length", "min_length", "model_type", "name_or_path",
+    "no_repeat_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
+    "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "suppress_tokens", "target_lookbehind", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
+    "use_cache",
+})  # fmt: skip

@@ -53,7 +53,8 @@ def select(family: Family, entries: Mapping[str, Any], natives: Collection[str],
     for head in family.heads:
         if head.flag is None and head.name in result.chosen:
             result.alien.append(head)
-            result.problems.append(f"a {head.name}, as {json.dumps(entries.get('architectures'))} has, is not supported: {advice(head.name)}")
+            named_by = json.dumps(entries.get("architectures"))
+            result.problems.append(f"config.json: {named_by} has a {head.name}, which is not supported: {advice(head.name)}")
     return result
 
 
@@ -73,4 +74,4 @@ def _named(family: Family, entries: Mapping[str, Any]) -> tuple[tuple[str, ...] 
         return None, []
     if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str) and said[0] in family.classes:
         return family.classes[said[0]], []
-    return None, [f"architectures must name one class of {', '.join(family.classes)}; got {json.dumps(said):.200}"]
+    return None, [f"config.json: architectures must name one class of {', '.join(family.classes)}; got {json.dumps(said):.200}"]

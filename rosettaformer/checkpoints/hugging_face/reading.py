@@ -1,7 +1,7 @@
 """A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ...reading import read_json
 from .. import Checkpoint, CheckpointError, container, strict, tables
 from ..tables import Native
 from . import entries
+from .contradictions import contradictions
 from .family import Family
 from .heads import Heads, advice, belonging, select
 
@@ -27,7 +28,7 @@ ROWS = 1024  # of a table that are compared at once
 @dataclass
 class Examination:
     """What a folder holds. natives: the tensors that the config has, by their stored names. states: of every tensor, stored or missing, by
-    its stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer.
+    its stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer. alien: heads that have to be left out.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class Examination:
     config: TransformerConfig | None = None
     natives: dict[str, Native] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    alien: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def checkpoint(self) -> Checkpoint:
@@ -59,7 +61,7 @@ def examine(path: Path, families: Mapping[str, Family], ignore: Sequence[str] = 
     folder = path if path.is_dir() else path.parent
     said = _object(folder / CONFIG)
     kind = said.get("model_type")
-    if kind not in families:
+    if not isinstance(kind, str) or kind not in families:
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
     foreign = {CONFIG: said} | ({GENERATION: _object(folder / GENERATION)} if (folder / GENERATION).is_file() else {})
     source = container.read(path)
@@ -69,6 +71,7 @@ def examine(path: Path, families: Mapping[str, Family], ignore: Sequence[str] = 
     said = {name: value for name, value in said.items() if name not in ignore}
     keys = _keys(found, ignore)
     heads = select(found.family, said, keys, leave_out)
+    found.alien = [head.name for head in heads.alien]
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
     found.config, problems = entries.config_of(found.family, said, heads.chosen)
@@ -120,9 +123,13 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
                 _compare(found, keys[name], keys[stored], tied=True)
             keys.pop(name)
         expected.pop(name)
+    if not config.tie_logits:
+        untied = [name for name in _ties(family, config.replace(tie_logits=True)) if name not in keys]
+        found.problems += [f"config.json says tie_word_embeddings false, but there is no {name}" for name in untied]
     lost = _lost_heads(found, heads, [name for name in expected if name not in keys])
     found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
     shapes = {key: native.shape for key, native in found.natives.items()}
+    found.problems += contradictions(family, found.natives, found.tensors)
     found.problems += parameters.mismatches({key: found.tensors[key] for key in keys.values()}, shapes)
     found.states |= {key: "unexpected" for key in keys.values() if key not in shapes}
     for key, shape in shapes.items():
@@ -163,6 +170,5 @@ def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
 
 
 def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
-    return all(
-        first[start : start + ROWS].tobytes() == second[start : start + ROWS].tobytes() for start in range(0, len(first), ROWS)
-    )
+    parts = (slice(start, start + ROWS) for start in range(0, len(first), ROWS))
+    return all(first[part].tobytes() == second[part].tobytes() for part in parts)

@@ -66,17 +66,15 @@ def companions(folder: Path | None) -> list[Path]:
     return [folder / name for name in COMPANIONS if (folder / name).is_file()] if folder and folder.is_dir() else []
 
 
-def _family(
-    families: Mapping[str, Family], config: TransformerConfig, said: Mapping[str, Any]
-) -> tuple[Family, dict[str, Any]]:
-    """The family that has the config, and its config.json: that of what an earlier one says, otherwise the first that can."""
-    refused: list[tuple[Family, list[str]]] = []
+def _family(families: Mapping[str, Family], config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The family that has the config, and its config.json: that of an earlier one, otherwise the first that can."""
+    problems = ["no family of Hugging Face that is written has both an encoder and a decoder"]
+    own = config.to_dict()
     for kind, family in sorted(families.items(), key=lambda item: item[0] != said.get("model_type")):
-        result, problems = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
-        if not problems:
-            return family, result
-        refused.append((family, problems))
-    family, problems = min(refused, key=lambda item: len(item[1]))
+        if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
+            result, problems = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
+            if not problems:
+                return family, result
     raise CheckpointError("the model", problems)
 
 
@@ -97,7 +95,7 @@ class _Made(Mapping[str, np.ndarray]):
 
 
 def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
-    """The tensors as the library stores them: tied ones once; a twin in the place of the other where the logits are tied, else beside it."""
+    """The tensors as the library stores them: tied ones once; a twin in place of the other where the logits are tied, else beside it."""
     makers: dict[str, Callable[[], np.ndarray]] = {}
     for native in tables.natives(family.table, config):
         if all(part.name in arrays for part, _, _ in native.parts):

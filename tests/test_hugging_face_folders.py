@@ -1,0 +1,316 @@
+"""Folders of Hugging Face that are not as they should be, and the commands on those that are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_models import assert_same_bits, random_parameters
+from hugging_face_folders import edit
+from invoke import invoke
+
+from reference_numpy import TransformerConfig, parameters, preset
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import CheckpointError, container
+
+SIZES = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20, "max_positions": 9}
+BERT = preset("bert_base", **SIZES, encoder_layers=3, source_vocabulary=31, target_vocabulary=31, padding_id=None)
+GPT2 = preset("gpt2_small", **SIZES, decoder_layers=2, source_vocabulary=31, target_vocabulary=31)
+CONFIGS = {"bert": BERT.replace(pooler=False), "classifier": BERT.replace(masked_language_head=False, classes=4), "gpt2": GPT2}
+WEIGHT = "bert.encoder.layer.1.attention.self.key.weight"
+
+
+def folder_of(path: Path, config: TransformerConfig, **options: Any) -> Path:
+    checkpoints.save(path, config, random_parameters(config), "hugging-face", **options)
+    return path
+
+
+def altered(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
+    """The folder with other tensors."""
+    tensors = {name: np.array(array) for name, array in container.read(folder).tensors.items()}
+    change(tensors)
+    (folder / "model.safetensors").unlink()
+    container.write(folder / "model.safetensors", tensors, {"format": "pt"})
+    return folder
+
+
+def problems_of(folder: Path, **options: Any) -> list[str]:
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.load(folder, **options)
+    return caught.value.problems
+
+
+# --- bad folders
+
+
+def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
+    """Entries and tensors: none hides another."""
+
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        tensors["bert.embeddings.LayerNorm.weight"][0] = np.nan
+        tensors[WEIGHT] = tensors[WEIGHT][:, :-1]
+        tensors["bert.encoder.layer.0.output.dense.bias"] = tensors["bert.encoder.layer.0.output.dense.bias"].astype(np.int32)
+        tensors["bert.encoder.layer.2.output.dense.biass"] = tensors.pop("bert.encoder.layer.2.output.dense.bias")
+        tensors["cls.seq_relationship.weight"] = np.ones((2, 12), np.float32)
+        tensors["cls.predictions.decoder.weight"] = np.ones((31, 12), np.float32)
+
+    folder = altered(folder_of(tmp_path / "a", CONFIGS["bert"]), change)
+    assert problems_of(folder) == [
+        "cls.seq_relationship.weight is of a next_sentence_head, which is not supported: "
+        "leave it out with --leave-out next_sentence_head (leave_out in Python)",
+        "cls.predictions.decoder.weight must equal bert.embeddings.word_embeddings.weight, to which the config ties it "
+        "(tie_word_embeddings); they differ",
+        "missing bert.encoder.layer.2.output.dense.bias of shape (12,) (nearest: bert.encoder.layer.2.output.dense.biass)",
+        f"{WEIGHT} must have shape (12, 12); got (12, 11)",
+        "unexpected bert.encoder.layer.2.output.dense.biass (nearest: bert.encoder.layer.2.output.dense.bias)",
+        "bert.encoder.layer.0.output.dense.bias must be one of float64, float32, bfloat16, float16; got int32",
+        "bert.embeddings.LayerNorm.weight must be finite; got 1 NaN and 0 infinite of 12 values",
+    ]
+    found = problems_of(edit(folder, hidden_act="silu", num_attention_heads=5, is_decoder=True, hiden_size=3), ignore=["nothing"])
+    for message in (
+        "there is no tensor and no entry nothing to ignore", "config.json: hidden_act must be one of gelu, ", "got \"silu\"",
+        "config.json: is_decoder must be false, which alone is supported; got true",
+        "config.json: hiden_size is no known entry of a BERT (nearest: hidden_size)", "cls.seq_relationship.weight is of",
+    ):  # fmt: skip
+        assert any(message in problem for problem in found), (message, found)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"hidden_size": 15}, "config.json says hidden_size 15, but the tensors have 12"),
+        ({"num_hidden_layers": 2}, "config.json says num_hidden_layers 2, but the tensors have 3"),
+        ({"num_hidden_layers": 4}, "config.json says num_hidden_layers 4, but the tensors have 3"),
+        ({"num_attention_heads": 5}, "config.json: num_attention_heads must divide hidden_size; got 5 and 12"),
+        ({"num_attention_heads": None}, "config.json: hidden_size and num_attention_heads must be integers of at least 1; got 12 and None"),
+        ({"layer_norm_eps": 0}, "config.json: layer_norm_eps must be greater than 0; got 0"),
+        ({"type_vocab_size": "2"}, "config.json: type_vocab_size must be an integer; got '2'"),
+        ({"architectures": ["BertModel", "BertForMaskedLM"]}, "config.json: architectures must name one class of BertForMaskedLM, "),
+    ],
+)
+def test_an_entry_that_cannot_be(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
+    found = problems_of(edit(folder_of(tmp_path / "a", CONFIGS["bert"]), **entries))
+    assert any(problem.startswith(message) or message in problem for problem in found), found
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"model_type": "t5"}', '{"model_type": 3}', "{}"])
+def test_a_config_json_of_no_supported_family(tmp_path: Path, text: str) -> None:
+    folder = folder_of(tmp_path / "a", CONFIGS["gpt2"])
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config.json must (be|have a model_type of bert, gpt2; got)"):
+        checkpoints.load(folder, "hugging-face")
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config.json does not exist"):
+        checkpoints.load(folder, "hugging-face")
+
+
+def test_missing_shards(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", CONFIGS["gpt2"], max_shard_bytes=3000)
+    shards = sorted(folder.glob("*.safetensors"))
+    assert len(shards) > 4
+    for shard in shards[1:3]:
+        shard.unlink()
+    found = problems_of(folder)
+    assert [problem for problem in found if "does not exist" in problem] == [
+        problem for problem in found if any(shard.name in problem for shard in shards[1:3])
+    ]
+    assert sum("does not exist" in problem for problem in found) == 2 and any(problem.startswith("missing ") for problem in found)
+
+
+def test_a_folder_without_safetensors_runs_nothing(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", CONFIGS["gpt2"])
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"type 'gpt2' without safetensors: load it with transformers, and model.save_pretrained"):
+        checkpoints.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "extra", "head"),
+    [
+        ("bert", "BertForTokenClassification", {"classifier.weight": (3, 12), "classifier.bias": (3,)}, "token_classifier"),
+        ("bert", "BertForMaskedLM", {"classifier.weight": (3, 12), "classifier.bias": (3,)}, "classifier"),
+        ("bert", "BertForQuestionAnswering", {"qa_outputs.weight": (2, 12), "qa_outputs.bias": (2,)}, "question_answering_head"),
+        ("gpt2", "GPT2ForSequenceClassification", {"score.weight": (3, 12)}, "sequence_classifier"),
+        ("gpt2", "GPT2LMHeadModel", {"score.weight": (3, 12)}, "sequence_classifier"),
+    ],
+)
+def test_the_tensors_of_a_fine_tuned_head(
+    tmp_path: Path, kind: str, architecture: str, extra: dict[str, tuple[int, ...]], head: str
+) -> None:
+    """It is named, with how to do without; what is read without is the rest."""
+    folder = folder_of(tmp_path / "a", CONFIGS[kind])
+    altered(folder, lambda tensors: tensors.update({name: np.ones(shape, np.float32) for name, shape in extra.items()}))
+    edit(folder, architectures=[architecture])
+    (problem,) = problems_of(folder)
+    assert f"--leave-out {head} (leave_out in Python)" in problem
+    loaded = checkpoints.load(folder, leave_out=[head])
+    assert loaded.config == CONFIGS[kind]
+    assert_same_bits(loaded.parameters, random_parameters(CONFIGS[kind]))
+    with pytest.raises(CheckpointError, match=r"poler is no head of a .*"):
+        checkpoints.load(folder, leave_out=[head, "poler"])
+
+
+def test_a_head_that_is_not_there(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", CONFIGS["bert"])
+    edit(folder, architectures=["BertForSequenceClassification"])
+    found = problems_of(folder)
+    assert [problem.partition(",")[0] for problem in found] == ["lacks the pooler of its class", "lacks the classifier of its class"]
+    assert checkpoints.load(folder, leave_out=["pooler", "classifier"]).config == CONFIGS["bert"]
+
+
+# --- old folders
+
+
+def test_what_older_folders_hold(tmp_path: Path) -> None:
+    """No prefix, gamma and beta, buffers, a tied kernel and a bias twice, a pooler beside the head, no architectures."""
+
+    def older(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            new = name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[new] = tensors.pop(name)
+        tensors["cls.predictions.decoder.weight"] = tensors["embeddings.word_embeddings.weight"].copy()
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
+        tensors["embeddings.position_ids"] = np.arange(9)[None]
+
+    folder = altered(folder_of(tmp_path / "a", BERT), older)
+    edit(folder, architectures=None, position_embedding_type="absolute", gradient_checkpointing=False, pooler_type="first_token_transform")
+    loaded = checkpoints.load(folder)
+    assert loaded.config == BERT
+    assert_same_bits(loaded.parameters, random_parameters(BERT))
+    buffers = [f"transformer.h.{layer}.attn.{name}" for layer in (0, 1) for name in ("bias", "masked_bias")]
+    folder = altered(folder_of(tmp_path / "b", GPT2), lambda tensors: tensors.update(dict.fromkeys(buffers, np.ones(1, np.uint8))))
+    edit(folder, n_ctx=9, hidden_size=12, n_embd=...)
+    assert_same_bits(checkpoints.load(folder).parameters, random_parameters(GPT2))
+
+
+# --- writing
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 1e-3, "key_value_heads": 1}, "has key_value_heads=3; got 1"),
+        ({"position_start": "first_token"}, "a BERT of Hugging Face has position_start='row'; got 'first_token'"),
+        ({"norm_placement": "pre", "final_norm": True}, "a BERT of Hugging Face has final_norm=False; got True"),
+        ({"classes": 3}, "no class of a BERT has these heads together: classifier, masked_language_head, pooler"),
+    ],
+)
+def test_what_no_family_has_is_not_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    config = BERT.replace(**changes)
+    with pytest.raises(CheckpointError) as caught:
+        folder_of(tmp_path / "a", config)
+    assert message in str(caught.value) and os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", GPT2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match="a is there: a model of Hugging Face needs a new folder"):
+        folder_of(folder, GPT2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_convert_inspect_and_the_load_report(tmp_path: Path, kind: str) -> None:
+    config = CONFIGS[kind]
+    folder, new, file = folder_of(tmp_path / "a", config), tmp_path / "b", tmp_path / "c.safetensors"
+    (folder / "tokenizer.json").write_text('{"model": 1}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": 3}')
+    labels = {str(number): f"class {number}" for number in range(config.classes or 2)}
+    edit(folder, id2label=labels, eos_token_id=7)
+    assert invoke("convert", folder, file).code == 0
+    loaded = checkpoints.load(file)
+    assert loaded.config == config and loaded.foreign["config.json"]["id2label"] == labels
+    assert invoke("convert", file, new, "--tokenizer", folder).code == 0
+    assert {path.name: path.read_bytes() for path in new.iterdir() if path.suffix != ".json"} == {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".json"
+    }
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert json.loads((new / name).read_text()) == json.loads((folder / name).read_text())
+    assert invoke("convert", folder, tmp_path / "d", "--dtype", "bfloat16", "--max-shard-bytes", 4000).code == 0
+    assert (tmp_path / "d" / "tokenizer.json").exists() and json.loads((tmp_path / "d" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert len(list((tmp_path / "d").glob("*.safetensors"))) > 1
+    shown = " ".join(invoke("inspect", folder).out.split())
+    family = "GPT-2, GPT2LMHeadModel" if kind == "gpt2" else "BERT, "
+    assert f"family {family}" in shown and f"parameters {parameters.count(config):,}" in shown and "format hugging-face" in shown
+    report = invoke("convert", folder, tmp_path / "x", "--dry-run").out
+    layers = "h.{0..1}.ln_1.weight" if kind == "gpt2" else "bert.encoder.layer.{0..2}.attention.self.query.weight"
+    assert layers in report and "0 missing, 0 unexpected" in report and not (tmp_path / "x").exists()
+    assert invoke("convert", file, tmp_path / "x", "--dry-run").out.count("{0..") > 5
+
+
+def test_the_load_report_of_a_bad_folder(tmp_path: Path) -> None:
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        tensors[WEIGHT] = tensors[WEIGHT].T[:3]
+        tensors.pop("bert.encoder.layer.2.output.dense.bias")
+        tensors.pop("bert.encoder.layer.0.output.dense.bias")
+        tensors["extra.3.weight"] = np.ones(2, np.float32)
+        tensors["bert.encoder.layer.0.output.dense.weight"] = tensors["bert.encoder.layer.0.output.dense.weight"].astype(np.int8)
+
+    folder = altered(folder_of(tmp_path / "a", CONFIGS["bert"]), change)
+    said = invoke("convert", folder, tmp_path / "b", "--dry-run", "--json")
+    assert said.code == 2 and "extra.3.weight" in said.err and not (tmp_path / "b").exists()
+    found = json.loads(said.out)
+    lines = {line["name"]: (line["state"], line["layers"]) for line in found["tensors"]}
+    assert lines["bert.encoder.layer.{0,2}.output.dense.bias"] == ("missing", 2)
+    assert lines[WEIGHT] == ("shape", 1) and lines["extra.3.weight"] == ("unexpected", 1)
+    assert lines["bert.encoder.layer.0.output.dense.weight"] == ("dtype", 1)
+    assert lines["bert.encoder.layer.{0..2}.attention.self.query.bias"] == ("matched", 3)
+    assert found["counts"]["missing"] == 2 and len(found["problems"]) == 5
+
+
+# --- large models
+
+
+LARGE = preset(
+    "gpt2_small", model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, decoder_layers=6, target_vocabulary=300,
+    source_vocabulary=300,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 MB of float32, no tensor larger than 17."""
+    arrays = {name: np.broadcast_to(np.float32(0.5), shape) for name, shape in parameters.shapes(LARGE).items()}
+    folder = tmp_path_factory.mktemp("large") / "model"
+    checkpoints.save(folder, LARGE, arrays, "hugging-face")
+    return folder
+
+
+def memory_of(*arguments: object) -> int:
+    """The bytes that the command takes at most."""
+    code = "try: main(sys.argv[1:])\nfinally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    line = [sys.executable, "-c", f"import resource, sys; from rosettaformer.cli import main\n{code}", *map(str, arguments)]
+    return 1024 * int(subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def test_converting_takes_the_memory_of_a_few_tensors(large: Path, tmp_path: Path) -> None:
+    """A third of the file beside what the command takes anyway; there and back, each tensor alone."""
+    size, small = (large / "model.safetensors").stat().st_size, folder_of(tmp_path / "small", GPT2)
+    least = memory_of("convert", small, tmp_path / "small.safetensors")
+    assert size > 300e6
+    for source, destination in ((large, "a.safetensors"), (tmp_path / "a.safetensors", "b")):
+        assert memory_of("convert", source, tmp_path / destination) - least < size / 3
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == (large / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("destination", ["new.safetensors", "new"])
+def test_a_conversion_that_is_interrupted_leaves_nothing_that_looks_whole(
+    large: Path, tmp_path: Path, number: signal.Signals, destination: str
+) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "rosettaformer", "convert", large, tmp_path / destination], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not os.listdir(tmp_path):
+        time.sleep(0.001)
+    process.send_signal(number)
+    assert process.wait(60) != 0
+    left = os.listdir(tmp_path)
+    assert destination not in left
+    assert left == [] if number != signal.SIGKILL else all(name.startswith(".") and name.endswith(".tmp") for name in left)
