@@ -95,7 +95,9 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         "read, count = module.NumpyModel.read, [0]\n"
         "def slow(*arguments):\n"
         "    count[0] += 1\n"
-        "    time.sleep(60 if count[0] > 5 else 0)\n"
+        "    if count[0] > 5:\n"
+        "        time.sleep(30)\n"
+        "        sys.exit(3)\n"
         "    return read(*arguments)\n"
         "module.NumpyModel.read = slow\n"
         "main(sys.argv[1:])"
@@ -106,7 +108,9 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         begun = b""
         whole = continued(model, "the quick").encode()
         while len(begun) < len(b"the quick") + 1:
-            begun += process.stdout.read(1)
+            byte = process.stdout.read(1)
+            assert byte, "it ended before it printed"
+            begun += byte
         assert whole.startswith(begun)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
