@@ -1,7 +1,7 @@
 """Random BERT and GPT-2 models of the library transformers: saved, loaded, and run there and here."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,22 +114,25 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return result | ({"output": found.logits.numpy()} if "logits" in found else {})
 
 
-def ours(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy") -> dict[str, np.ndarray]:
-    """The same of a checkpoint here, in float64."""
+def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:
+    """The states of a checkpoint on these tokens, and what its head gives; in float64."""
     values = {name: array.astype(np.float64) for name, array in checkpoint.parameters.items()}
-    side, stack, letter = ("source", "encoder", "s") if checkpoint.config.encoder_layers else ("target", "decoder", "t")
+    side, letter = ("source", "s") if checkpoint.config.encoder_layers else ("target", "t")
     inputs: dict[str, Any] = {side: tokens["ids"], f"{side}_mask_b{letter}": tokens["mask"]}
     if "segments" in tokens:
         inputs["segment_bs"] = tokens["segments"]
-    answer: Callable[[Case], dict[str, Any]] = answerer(backend)
-
-    def run(component: str) -> dict[str, Any]:
+    for component in ("states", *([COMPONENTS[kind]] if kind in COMPONENTS else [])):
         given = inputs | ({"source": None} if component == "transformer" else {})
-        return answer(Case("folder", component, checkpoint.config, given, values, dtype="float64"))
+        yield Case("folder", component, checkpoint.config, given, values)
 
-    found = run("states")
+
+def ours(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy") -> dict[str, np.ndarray]:
+    """The same of a checkpoint here, in float64."""
+    answer: Callable[[Case], dict[str, Any]] = answerer(backend)
+    stack = "encoder" if checkpoint.config.encoder_layers else "decoder"
+    found = {name: array for case in cases(checkpoint, kind, tokens) for name, array in answer(case).items()}
     result = {"hidden": found[f"{stack}.hidden_lbtd"], "attention": found[f"{stack}.self_attention_lbhts"]}
-    return result | ({"output": run(COMPONENTS[kind])["output"]} if kind in COMPONENTS else {})
+    return result | ({"output": found["output"]} if "output" in found else {})
 
 
 def assert_close(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], mask: np.ndarray, bound: float = 1e-10) -> None:

@@ -5,16 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from backends import FOUR, PORTS, answerer
 from checkpoint_models import assert_same_bits
-from hugging_face_folders import assert_close, drawn, loaded, ours, saved, theirs, tokens
+from hugging_face_folders import assert_close, cases, drawn, loaded, ours, saved, theirs, tokens
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import tolerance
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")
 
-BACKENDS = ("numpy",)
 DRAWN = [(family, seed) for family in ("bert", "gpt2") for seed in range(12)]
 SAMPLE = [("bert", 0), ("bert", 1), ("bert", 2), ("gpt2", 0), ("gpt2", 1)]
 EITHER = pytest.mark.parametrize(
@@ -23,7 +25,7 @@ EITHER = pytest.mark.parametrize(
 
 
 @EITHER
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FOUR)
 def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tuple[str, int]], backend: str) -> None:
     for family, seed in models:
         model = drawn(family, seed)
@@ -34,6 +36,23 @@ def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tu
         for side in ("none", "left", "right"):
             given = tokens(model.settings["vocab_size"], side, checkpoint.config.segments)
             assert_close(ours(checkpoint, model.kind, given, backend), theirs(library, given), given["mask"])
+
+
+@EITHER
+@pytest.mark.parametrize("backend", PORTS)
+def test_a_folder_is_judged_in_float32(tmp_path: Path, models: list[tuple[str, int]], backend: str) -> None:
+    """Logits, hidden states and maps of attention, within what plain arithmetic in float32 may cost on the folder's own weights."""
+    answer = answerer(backend)
+    for family, seed in models:
+        model = drawn(family, seed)
+        checkpoint = checkpoints.load(saved(model, tmp_path / f"{family}{seed}"))
+        for side in ("left", "right"):
+            given = tokens(model.settings["vocab_size"], side, checkpoint.config.segments)
+            for case in (case.at("float32") for case in cases(checkpoint, model.kind, given)):
+                expected, got = tolerance.expect(case), answer(case)
+                assert expected.keys() == got.keys()
+                excess = {name: compare(expected[name], array).excess for name, array in got.items()}
+                assert max(excess.values()) <= 1, (family, seed, side, excess)
 
 
 @EITHER
