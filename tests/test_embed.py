@@ -91,6 +91,15 @@ def test_what_is_not_supported_is_refused(folder: Path, mode: str, modules: tupl
     assert message in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
 
 
+def test_a_model_without_the_pooler_of_its_class_is_read_where_it_is_told_to_do_without(folder: Path) -> None:
+    wanted = vectors(folder)
+    model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
+    model.save_pretrained(folder)
+    assert "--leave-out pooler" in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
+    np.testing.assert_array_equal(vectors(folder, "--leave-out", "pooler"), wanted)
+    assert "takes no leave_out" in refused("check", "--checkpoint", folder / "none.safetensors", "--leave-out", "pooler", "torch")
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch", "tf", "jax"])
 def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, backend: str, pretrained: Any) -> None:
     """all-MiniLM-L6-v2, with a text that is cut to its 256 positions."""

@@ -16,7 +16,7 @@ from ..checkpoints.pickled import SUFFIXES
 from ..checkpoints.strict import DTYPES, numpy_dtype
 from ..reading import parse_settings
 from .load_report import print_report
-from .options import Choice
+from .options import Choice, leave_out_option
 from .progress import Writing
 
 __all__ = ["convert"]
@@ -40,7 +40,7 @@ FORMATS = Choice(list(checkpoints.FORMATS))
 @click.option("--target-embedding", metavar="NAME", help="The state dict's target embedding.")
 @click.option("--logits", metavar="NAME", help="The state dict's output layer.")
 @click.option("--ignore", multiple=True, metavar="NAME", help="A tensor that is no parameter, or an entry of config.json; repeatable.")
-@click.option("--leave-out", multiple=True, metavar="HEAD", help="A head of a Hugging Face model to do without; repeatable.")
+@leave_out_option
 @click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy a tokenizer's files from here, not from SOURCE.")
 @click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks.")
 @click.option("--dry-run", is_flag=True, help="Say what becomes of every tensor, and write nothing.")

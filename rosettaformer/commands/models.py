@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..backends import BACKENDS, MissingBackend, require
-from .options import Choice, Missing, section
+from .options import Choice, Missing, leave_out_option, section
 
 __all__ = ["folder_argument", "model_options", "open_both"]
 
@@ -17,23 +17,24 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path), meta
 
 
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--backend, --dtype and --device."""
+    """--backend, --dtype, --device and --leave-out."""
     return section(
         "Model",
         click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
         click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
         click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
+        leave_out_option,
     )(function)
 
 
-def open_both(folder: Path, use: str, backend: str, dtype: str, device: str) -> tuple[Any, Any]:
+def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, leave_out: tuple[str, ...]) -> tuple[Any, Any]:
     """The folder (`inference.folder.open_folder`) and its model. Raises Missing where a package or the backend is not installed."""
     try:
         require(f"the tokenizer of {folder}", "inference", "tokenizers")
         from ..inference.folder import open_folder
         from ..inference.models import open_model
 
-        found = open_folder(folder, use)
+        found = open_folder(folder, use, leave_out)
         return found, open_model(found.checkpoint, backend, dtype, device)
     except MissingBackend as error:
         raise Missing(str(error)) from None

@@ -13,7 +13,7 @@ from reference_numpy.suggestions import known
 from ..extras import install
 from ..pictures import SUFFIXES
 
-__all__ = ["Choice", "Group", "Grouped", "Missing", "exit_code", "listed", "require_picture", "section", "wide_console"]
+__all__ = ["Choice", "Group", "Grouped", "Missing", "exit_code", "leave_out_option", "listed", "require_picture", "section", "wide_console"]
 
 Names = tuple[str, ...]
 
@@ -81,6 +81,11 @@ def listed(name: str, help_text: str) -> Callable[[Any], Any]:
 
     text = help_text + " Repeat it, or separate by commas."
     return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text)
+
+
+leave_out_option = click.option(
+    "--leave-out", "leave_out", multiple=True, metavar="HEAD", help="A head of a Hugging Face model to do without; repeatable."
+)
 
 
 def require_picture(path: Path | None, option: str) -> None:

@@ -2,7 +2,8 @@
 once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ class Folder:
     labels: Labels
 
 
-def open_folder(path: Path, use: str) -> Folder:
+def open_folder(path: Path, use: str, leave_out: Sequence[str] = ()) -> Folder:
     """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "encode" an encoder alone,
-    "attend" takes any model.
+    "attend" takes any model. leave_out: heads without which the model is read.
 
     Raises ValueError listing every problem.
     """
@@ -51,7 +52,8 @@ def open_folder(path: Path, use: str) -> Folder:
 
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder with a model and its tokenizer")
-    checkpoint = tried(checkpoints.view, path)
+    options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
+    checkpoint = tried(functools.partial(checkpoints.view, **options), path)
     config = checkpoint and checkpoint.config
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
