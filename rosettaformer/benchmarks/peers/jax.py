@@ -18,7 +18,7 @@ from impl_jax.transformer import Transformer
 
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
-from . import flax_linen, flax_stock
+from . import flax_linen, flax_single, flax_stock
 
 __all__ = ["describe", "rows"]
 
@@ -48,7 +48,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         model = _ours(problem, precision)
         return compiled(model.encode if method == "encode" else model)
 
-    def stock() -> flax_stock.Stock:
+    def stock() -> nnx.Module:
+        if not problem.config.decoder_layers:
+            return flax_single.build(problem)
         model = flax_stock.build(problem, dtype)
         model.eval()
         return model
@@ -75,12 +77,13 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
 
         searcher = Searcher(_ours(problem), dtype=jnp.bfloat16 if precision == "bfloat16" else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        return lambda source: search(source, problem.strategy)
+        return lambda *tokens: search(strategy=problem.strategy, **dict(zip(reversed(problem.question), tokens, strict=False)))
 
     row = functools.partial(_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
-        for name, build in (("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)):
+        seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
+        for name, build in seq2seq if problem.config.encoder_layers else [("flax.nnx", flax_single.greedy)]:
             result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
     return result
 
