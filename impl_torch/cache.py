@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import positional_encoding, precision
+from . import inputs, positional_encoding, precision
 from .embedding import check_ids
 from .fast.cache import check_steps, forward_step, with_static_sizes
 from .fast.fused import pack
@@ -19,38 +19,56 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 # source_mask_bs, and layers, the keys and values of each, of both attentions: as in the reference. target_mask_bwtw: target_mask_bt for w
 # copies of a row: the token at position t of which copy is in the past of a copy. read: how many tokens have been read. leading_b: padding
-# before the first real token. position_td: the encoding of every position. packed: whether a graph has the kernels as constants.
+# before the first real token. encoding_pd: the sinusoidal encoding of every position; None where positions are learned. packed: whether a
+# graph has the kernels as constants.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
 
 
-def start_cache(model: Transformer, memory_bsd: Tensor, source_mask_bs: Tensor | None = None, *, length: int, copies: int = 1) -> Cache:
+def start_cache(
+    model: Transformer,
+    memory_bsd: Tensor | None,
+    source_mask_bs: Tensor | None = None,
+    batch: int | None = None,
+    *,
+    length: int,
+    copies: int = 1,
+) -> Cache:
     """The cache before the first token: keys and values of the memory, and room for `length` tokens, which steps write into in place.
 
-    copies: so many neighbouring rows of the target share a row of the memory, and can change places without a copy of keys and values.
+    memory_bsd: None of a decoder alone, which needs batch, the number of rows, without their copies. copies: so many neighbouring rows of
+    the target share a row of the memory, and can change places without a copy of keys and values.
     Raises ValueError on a model in training, too, and where a part that steps do not call as a whole has a hook or is of a kind of its own.
     """
     model.config.need_decoder()
     check_steps(model)
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
-    config = model.config
-    checks.check_features("memory", memory_bsd.shape, config.model_width)
-    if source_mask_bs is not None:
+    config, table = model.config, inputs.table(model, "target").table
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
+    if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
-    batch, device, layers = len(memory_bsd), memory_bsd.device, []
+    kept: Any = table if memory_bsd is None else memory_bsd
+    rows: Any = batch if memory_bsd is None else len(memory_bsd)
+    layers = []
     for layer in model.decoder.layers:
-        room = (memory_bsd.new_empty(batch, length, copies, config.key_value_heads, size) for size in (config.key_size, config.value_size))
-        cross_attention = layer.cross_attention.keys_and_values(memory_bsd)
-        layers.append({"self_attention": with_static_sizes(room), "cross_attention": with_static_sizes(cross_attention)})
+        room = (kept.new_empty(rows, length, copies, config.key_value_heads, size) for size in (config.key_size, config.value_size))
+        layers.append({"self_attention": with_static_sizes(room)})
+        if memory_bsd is not None:
+            layers[-1]["cross_attention"] = with_static_sizes(layer.cross_attention.keys_and_values(memory_bsd))
+    encoding_pd = None
+    if config.positions == "sinusoidal":
+        place_p = torch.arange(length, device=kept.device)
+        encoding_pd = positional_encoding.positional_encoding(place_p, config.model_width, kept.dtype)
     return {
         "source_mask_bs": source_mask_bs,
-        "target_mask_bwtw": torch.empty(batch, copies, length, copies, dtype=torch.bool, device=device),
+        "target_mask_bwtw": torch.empty(rows, copies, length, copies, dtype=torch.bool, device=kept.device),
         "layers": layers,
         "read": 0,
-        "leading_b": torch.zeros(batch * copies, dtype=torch.int64, device=device),
-        "position_td": positional_encoding.positional_encoding(torch.arange(length, device=device), config.model_width, memory_bsd.dtype),
-        "packed": pack(model, batch * copies),
+        "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=kept.device),
+        "encoding_pd": encoding_pd,
+        "packed": pack(model, rows * copies),
     }
 
 
@@ -61,8 +79,9 @@ def decode_step(
 
     The cache that is given and the one that is returned share their tensors. step: a graph of `forward_step`, where there is one.
     """
-    length = cache["position_td"].shape[0]
+    length = cache["target_mask_bwtw"].shape[2]
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
+    checks.check_length(cache["read"] + target.shape[1], model.config.max_positions)
     check_ids((target, model.config.target_vocabulary))
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
@@ -74,7 +93,7 @@ def decode_step(
 def decode_in_steps(
     model: Transformer,
     target: Tensor,
-    memory_bsd: Tensor,
+    memory_bsd: Tensor | None,
     splits: Sequence[int],
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
@@ -85,7 +104,7 @@ def decode_in_steps(
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
-    cache, logits = start_cache(model, memory_bsd, source_mask_bs, length=target.shape[1]), []
+    cache, logits = start_cache(model, memory_bsd, source_mask_bs, len(target), length=target.shape[1]), []
     masks = repeat(None) if target_mask_bt is None else target_mask_bt.split([*splits], dim=1)
     for part, part_mask_bt in zip(target.split([*splits], dim=1), masks, strict=False):
         logits_btv, cache = decode_step(model, part, cache, part_mask_bt, step)

@@ -13,7 +13,7 @@ from . import framework
 from .fast import search
 from .fast.compiled import compiled_step, graphs
 from .fast.fused import fused
-from .fast.request import request
+from .fast.request import Request, request
 from .transformer import Transformer
 
 __all__ = ["Searcher"]
@@ -36,36 +36,51 @@ class Searcher:
     @torch.inference_mode()
     @graphs()
     def greedy_search(
-        self, source: Tensor, strategy: Options, prefix: Tensor | None = None, source_mask_bs: Tensor | None = None
+        self,
+        source: Tensor | None,
+        strategy: Options,
+        prefix: Tensor | None = None,
+        source_mask_bs: Tensor | None = None,
+        prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The answer whose every token is the likeliest, of equals the lower id: token_bn and log_p_bn."""
-        return search.one_by_one(self._reading(Strategy.of(strategy, self.model.config), source, prefix, source_mask_bs))
+        """The answer whose every token is the likeliest, of equals the lower id: token_bn and log_p_bn.
+
+        source: None of a decoder alone, which needs a prefix, its prompt; shorter ones are padded on the left, as prefix_mask_bp says.
+        """
+        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        return search.one_by_one(search.Reading(self.model, self.step, asked))
 
     @torch.inference_mode()
     @graphs()
     def sample(
         self,
-        source: Tensor,
+        source: Tensor | None,
         strategy: Options,
         uniform_bn: Tensor,
         prefix: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
+        prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then draw (SAMPLE)."""
-        strategy = Strategy.of(strategy, self.model.config)
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), *framework.bounds(uniform_bn))
-        reading = self._reading(strategy, source, prefix, source_mask_bs)
-        return search.one_by_one(reading, uniform_bn if strategy.temperature else None)
+        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
+        checks.check_uniform(uniform_bn.shape, shape, *framework.bounds(uniform_bn))
+        return search.one_by_one(search.Reading(self.model, self.step, asked), uniform_bn if asked.strategy.temperature else None)
 
     @torch.inference_mode()
     @graphs()
     def beam_search(
-        self, source: Tensor, strategy: Options, prefix: Tensor | None = None, source_mask_bs: Tensor | None = None
+        self,
+        source: Tensor | None,
+        strategy: Options,
+        prefix: Tensor | None = None,
+        source_mask_bs: Tensor | None = None,
+        prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM): token_bwn and score_bw. Beams are copies of a row."""
-        strategy = Strategy.of(strategy, self.model.config)
-        return search.beam_search(self._reading(strategy, source, prefix, source_mask_bs, copies=strategy.beam_size))
+        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        return search.beam_search(search.Reading(self.model, self.step, asked, copies=asked.strategy.beam_size))
 
-    def _reading(self, strategy: Strategy, *given: Any, copies: int = 1) -> search.Reading:
-        """given: source, prefix and source mask."""
-        return search.Reading(self.model, self.step, request(self.model.config, strategy, *given), copies)
+    def _request(self, strategy: Options, *given: Tensor | None) -> Request:
+        """given: source, prefix and the masks of both."""
+        return request(self.model.config, Strategy.of(strategy, self.model.config), *given)

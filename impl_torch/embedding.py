@@ -1,5 +1,6 @@
-"""Token embedding and the logits that invert it."""
+"""Token and segment embedding, and the logits that invert the first."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from reference_numpy import checks
 from . import framework, precision
 from .projection import Projection
 
-__all__ = ["Embedding", "Logits"]
+__all__ = ["Embedding", "Logits", "SegmentEmbedding"]
+
+Check = Callable[..., None]  # of shape, dtype and, where they are known, the lowest and the highest value
 
 
 class Embedding(nn.Module):
@@ -52,6 +55,29 @@ class SharedEmbedding(Embedding):
         self.scale, self.owner = owner.scale, (owner,)  # in a tuple: as an attribute it would be a submodule
 
 
+class SegmentEmbedding(nn.Module):
+    """`x = table[segment]`, `b s d`: which sentence of several a token is of."""
+
+    def __init__(self, segments: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(segments, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
+
+    def check_ids(self, segment_bs: Tensor) -> None:
+        """Raises ValueError on segments that `forward` rejects."""
+        rows = self.table.shape[0]
+        check_values((segment_bs, lambda shape, dtype, *bounds: checks.check_rows("segment", shape, dtype, rows, *bounds)))
+
+    def forward(self, segment_bs: Tensor, checked: bool = False) -> Tensor:
+        """checked: as of `Embedding`."""
+        if not checked:
+            self.check_ids(segment_bs)
+        return F.embedding(segment_bs.long(), self.table)
+
+
 class Logits(Projection):
     """`logits = x W + b`, as a linear layer `d -> v`: `b t v`."""
 
@@ -85,16 +111,25 @@ class TiedLogits(nn.Module):
 
 
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
-    """Raises ValueError on tokens that do not fit their vocabulary.
+    """Raises ValueError on tokens that do not fit their vocabulary."""
+    check_values(*(of_vocabulary(*pair) for pair in tokens))
 
-    The bounds of all tokens come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype
-    count.
+
+def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
+    """Tokens and the check that they are of this vocabulary."""
+    return token, lambda shape, dtype, *bounds: checks.check_tokens("token", shape, dtype, vocabulary, *bounds)
+
+
+def check_values(*given: tuple[Tensor, Check]) -> None:
+    """Calls the check of every tensor with shape and dtype, then with the lowest and the highest value of the integers, too.
+
+    The bounds of all come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype count.
     """
-    for token, vocabulary in tokens:
-        checks.check_tokens("token", token.shape, precision.dtype_name(token.dtype), vocabulary)
-    ids = [pair for pair in tokens if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
-    if not ids:
+    for x, check in given:
+        check(x.shape, precision.dtype_name(x.dtype))
+    valued = [pair for pair in given if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
+    if not valued:
         return
-    bounds = torch.stack([bound for token, _ in ids for bound in token.long().aminmax()]).tolist()
-    for (token, vocabulary), lowest, highest in zip(ids, bounds[::2], bounds[1::2], strict=True):
-        checks.check_tokens("token", token.shape, precision.dtype_name(token.dtype), vocabulary, lowest, highest)
+    bounds = torch.stack([bound for x, _ in valued for bound in x.long().aminmax()]).tolist()
+    for (x, check), lowest, highest in zip(valued, bounds[::2], bounds[1::2], strict=True):
+        check(x.shape, precision.dtype_name(x.dtype), lowest, highest)

@@ -1,11 +1,13 @@
 """The position-wise feed-forward network and its activations."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
 
+from . import precision
 from .dropout import Dropout
 from .projection import Projection
 
@@ -13,9 +15,10 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
 
 def activation(x: Tensor, name: str) -> Tensor:
-    """relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    """relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid:
+    `x sigmoid(1.702 x)`.
 
-    torch's own kernels, which compute half-precision dtypes in float32. Raises ValueError on another name.
+    torch's own kernels, which compute half-precision dtypes in float32; for the last it has none. Raises ValueError on another name.
     """
     if name == "relu":
         return F.relu(x)
@@ -23,6 +26,9 @@ def activation(x: Tensor, name: str) -> Tensor:
         return F.gelu(x)
     if name == "gelu_tanh":
         return F.gelu(x, approximate="tanh")
+    if name == "gelu_sigmoid":
+        wide = precision.upcast_half(x)
+        return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
     raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 

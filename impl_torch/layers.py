@@ -49,17 +49,19 @@ class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer of `EncoderLayer`'s equation.
 
     The query of the cross-attention is the self-attention's result; its keys and values are the memory, which is not normalised here.
+    A decoder alone (encoder_layers=0) has neither cross-attention nor memory.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.pre_norm = config.norm_placement == "pre"
+        self.pre_norm, self.crosses, self.width = config.norm_placement == "pre", config.cross_attention, config.model_width
         self.self_attention = MultiHeadAttention(config)
         self.self_attention_norm = LayerNorm(config.model_width, config.epsilon)
         self.self_attention_dropout = Dropout(config.dropout_rate)
-        self.cross_attention = MultiHeadAttention(config)
-        self.cross_attention_norm = LayerNorm(config.model_width, config.epsilon)
-        self.cross_attention_dropout = Dropout(config.dropout_rate)
+        if self.crosses:
+            self.cross_attention = MultiHeadAttention(config)
+            self.cross_attention_norm = LayerNorm(config.model_width, config.epsilon)
+            self.cross_attention_dropout = Dropout(config.dropout_rate)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon)
         self.feed_forward_dropout = Dropout(config.dropout_rate)
@@ -67,22 +69,25 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x_btd: Tensor,
-        memory_bsd: Tensor,
+        memory_bsd: Tensor | None = None,
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+        checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
         keep_bhts = _inner(keep, "self_attention", "weights_dropout")
         y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
         x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
-        y_btd = residual_in(self, "cross_attention", x_btd)
-        keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
-        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-        x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
+        if memory_bsd is not None:
+            y_btd = residual_in(self, "cross_attention", x_btd)
+            keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
+            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
 
         y_btd = residual_in(self, "feed_forward", x_btd)
         y_btd = self.feed_forward(y_btd, _inner(keep, "feed_forward", "hidden_dropout"))

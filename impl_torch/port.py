@@ -15,17 +15,18 @@ from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .decoding import Searcher
 from .dropout import Dropout
-from .embedding import Embedding, Logits
+from .embedding import Embedding, Logits, SegmentEmbedding
 from .fast.cache import forward_step
 from .fast.compiled import compiled, compiled_step, graphs
 from .fast.fused import fused
 from .feed_forward import FeedForward, activation
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import clip_global_norm
-from .positional_encoding import positional_encoding, token_positions
+from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
@@ -81,7 +82,9 @@ modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
     "embedding": lambda config, dtype: Embedding(config.source_vocabulary, config.model_width, config.scale_embedding),
-    "token_positions": lambda config, dtype: token_positions,
+    "segment_embedding": lambda config, dtype: SegmentEmbedding(config.segments, config.model_width),
+    "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
+    "position_embedding": lambda config, dtype: PositionEmbedding(config.max_positions, config.position_offset, config.model_width),
     "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
@@ -99,7 +102,14 @@ components: dict[str, Build] = {
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
     "logits": lambda config, dtype: Logits(config.model_width, config.target_vocabulary, config.output_bias),
+    "pooler": lambda config, dtype: Pooler(config.model_width),
+    "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate),
+    "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
     "transformer": lambda config, dtype: Transformer(config),
+    "pool": lambda config, dtype: Transformer(config).pool,
+    "classify": lambda config, dtype: Transformer(config).classify,
+    "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
+    "states": lambda config, dtype: Transformer(config).states,
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -109,6 +119,7 @@ components: dict[str, Build] = {
     "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: Transformer(config).training_loss,
+    "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

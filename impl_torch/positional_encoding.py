@@ -1,20 +1,27 @@
-"""Sinusoidal positions (POSITION)."""
+"""Positions, sinusoidal and learned (POSITION)."""
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from reference_numpy import checks
+from reference_numpy.config import POSITION_STARTS
+from reference_numpy.suggestions import known
 
-from . import precision
+from . import framework, precision
 
-__all__ = ["positional_encoding", "token_positions"]
+__all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
-def token_positions(mask_bt: Tensor) -> Tensor:
-    """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`."""
+def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
+    """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`; of start "row": `position = t`."""
     checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype))
+    known("position start", [start], POSITION_STARTS)
+    place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
+    if start == "row":
+        return place_t.expand(mask_bt.shape)
     leading_b1 = (mask_bt.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
-    return (torch.arange(mask_bt.shape[1], device=mask_bt.device) - leading_b1).clamp(min=0)
+    return (place_t - leading_b1).clamp(min=0)
 
 
 def positional_encoding(position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -27,3 +34,30 @@ def positional_encoding(position_bt: Tensor, width: int, dtype: torch.dtype = to
     even = torch.arange(0, width, 2, dtype=torch.float64, device=position_bt.device)
     angle = position_bt[..., None] * torch.pow(10000.0, -even / width)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(dtype)
+
+
+class PositionEmbedding(nn.Module):
+    """`x = table[position + offset]`, rows of a learned table: `b t d`.
+
+    positions: so many the table serves; it has offset rows more.
+    """
+
+    def __init__(self, positions: int, offset: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(positions + offset, width))
+        self.offset = offset
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
+
+    def check_ids(self, position_bt: Tensor) -> None:
+        """Raises ValueError on positions that `forward` rejects."""
+        rows, kind = self.table.shape[0] - self.offset, precision.dtype_name(position_bt.dtype)
+        checks.check_rows("position", position_bt.shape, kind, rows, *framework.bounds(position_bt))
+
+    def forward(self, position_bt: Tensor, checked: bool = False) -> Tensor:
+        """checked: the caller knows that there are such positions."""
+        if not checked:
+            self.check_ids(position_bt)
+        return F.embedding(position_bt.long() + self.offset if self.offset else position_bt.long(), self.table)

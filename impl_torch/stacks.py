@@ -50,7 +50,7 @@ class Decoder(nn.Module):
     def forward(
         self,
         x_btd: Tensor,
-        memory_bsd: Tensor,
+        memory_bsd: Tensor | None = None,
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
         keep: Tree | None = None,

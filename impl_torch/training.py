@@ -32,6 +32,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 class Trainer:
     """One run: its parameters, their moments and the number of steps done. Each step clips the gradients of the loss, then Adam updates.
 
+    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
     Loss and gradients are one compiled graph for each shape, the update is one fused kernel.
 
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
@@ -47,6 +48,7 @@ class Trainer:
         device: torch.device | str = "cpu",
         compiled: bool = True,
     ) -> None:
+        config.need_objective()
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
         with torch.random.fork_rng(devices=[]):
@@ -60,14 +62,20 @@ class Trainer:
             **trees, steps=0, beta_1=recipe.beta_1, beta_2=recipe.beta_2, epsilon=recipe.epsilon, weight_decay=recipe.weight_decay
         )
         self._snapshot: Searcher | None = None
-        self._loss: Callable[..., Tensor] = model.training_loss
+        objective: Any = model.classification_loss if config.classes else model.training_loss
+        self._objective: Callable[..., Tensor] = objective
+        self._loss: Callable[..., Tensor] = objective
         if compiled:
             # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
             options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
-            self._loss = torch.compile(model.training_loss, fullgraph=True, dynamic=False, options=options)
+            self._loss = torch.compile(objective, fullgraph=True, dynamic=False, options=options)
 
-    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> Tensor:
-        """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits."""
+    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> Tensor:
+        """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits.
+
+        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`.
+        """
+        self._check(source, target)
         total = torch.tensor(max(self._count(target), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
@@ -84,9 +92,10 @@ class Trainer:
         return loss
 
     @torch.inference_mode()
-    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+    def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
-        summed = self._model.eval().training_loss(self._ids(source), self._ids(target), total=1)
+        self._model.eval()
+        summed = self._objective(None if source is None else self._ids(source), self._ids(target), total=1)
         return float(summed), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -117,15 +126,17 @@ class Trainer:
         self._snapshot = self._snapshot or Searcher(self._model)
         return {name: weights.to_numpy(tensor) for name, tensor in search(self._snapshot, self._ids(source), strategy).items()}
 
-    def _microbatches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Tensor, Tensor, Tree | None]]:
+    def _microbatches(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
+    ) -> list[tuple[Tensor | None, Tensor, Tree | None]]:
         """Source, target and keep masks of every part of the rows, on the device."""
-        parts = self.recipe.microbatches
-        if len(source) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
-        self._check(source, target)
-        tokens = (self._ids(x).chunk(parts) for x in (source, target))
+        parts, rows = self.recipe.microbatches, len(target)
+        if rows % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {rows} rows")
+        tokens = ([None] * parts if x is None else self._ids(x).chunk(parts) for x in (source, target))
         given = {site: weights.from_numpy(drop, self._device) for site, drop in canonical.flatten(keep or {}).items()}
-        drawn = given if keep is not None else self._draw(len(source), source.shape[1], target.shape[1] - 1)
+        lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
+        drawn = given if keep is not None else self._draw(rows, *lengths)
         masks = {site: drop.chunk(parts) for site, drop in drawn.items()}
         keeps = [canonical.nest({site: chunks[part] for site, chunks in masks.items()}) or None for part in range(parts)]
         return list(zip(*tokens, keeps, strict=True))
@@ -144,7 +155,7 @@ class Trainer:
             masks[site] = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
         return masks
 
-    def _backward(self, source: Tensor, target: Tensor, keep: Tree | None, total: Tensor) -> Tensor:
+    def _backward(self, source: Tensor | None, target: Tensor, keep: Tree | None, total: Tensor) -> Tensor:
         loss = self._loss(source, target, self.recipe.smoothing, total, keep)
         loss.backward()
         return loss.detach()
@@ -158,18 +169,33 @@ class Trainer:
         tensor = weights.from_numpy(np.asarray(token), self._device)
         return tensor if tensor.is_floating_point() else tensor.long()
 
-    def _check(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Raises ValueError on tokens that do not fit, while they are on the host: a compiled graph has no values to look at."""
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        checks.check_target(target.shape, str(target.dtype))
-        for token, vocabulary in ((source, self.config.source_vocabulary), (target, self.config.target_vocabulary)):
-            bounds = (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
-            checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds)
+    def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph has no values to look at."""
+        config = self.config
+        checks.check_source_given(config.encoder_layers, source is not None)
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
+            checks.check_tokens("token", source.shape, str(source.dtype), config.source_vocabulary, *_bounds(source))
+            checks.check_length(source.shape[1], config.max_positions)
+        if config.classes:
+            checks.check_classes(target.shape, str(target.dtype))
+            checks.check_held(config.classes, *(_bounds(target) or (None, None)), name="label")
+        else:
+            checks.check_target(target.shape, str(target.dtype))
+            checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target))
+            checks.check_length(target.shape[1] - 1, config.max_positions)
 
     def _count(self, target: np.ndarray) -> int:
-        """The number of labels that count."""
+        """The number of labels that count: every class does."""
+        if self.config.classes:
+            return len(target)
         label_bt = target[:, 1:]
         return label_bt.size if self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+
+
+def _bounds(token: np.ndarray) -> tuple[int, ...]:
+    """The lowest and the highest id, where there are ids."""
+    return (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
 
 
 def _zeros(model: Transformer) -> Transformer:

@@ -1,17 +1,22 @@
 """The whole Transformer."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy import parameters as canonical
 
-from . import loss, mask, positional_encoding, precision
-from .embedding import Embedding, Logits, SharedEmbedding, TiedLogits, check_ids
+from . import loss, mask, precision, states
+from .embedding import Embedding, Logits, SegmentEmbedding, SharedEmbedding, TiedLogits, check_values, of_vocabulary
+from .encoder_only import EncoderOnly
+from .heads import Classifier, MaskedLanguageHead, Pooler
+from .inputs import embed, masked_positions
+from .normalization import LayerNorm
+from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 
 __all__ = ["Transformer"]
@@ -19,25 +24,32 @@ __all__ = ["Transformer"]
 Tree = Mapping[str, Any]
 
 
-class Transformer(nn.Module):
-    """`logits(decoder(dropout(embedding(target) + position), memory))`, `memory = encoder(dropout(embedding(source) + position))`.
+class Transformer(EncoderOnly):
+    """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or one of the two stacks alone, with its own parts.
 
+    `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by config.
     Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it. A state dict that also has it
-    under its other names, `target_embedding.table` and `logits.weight`, is loaded where all are equal.
+    under its other names, such as `target_embedding.table` and `logits.weight`, is loaded where all are equal.
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
     draws its own in training.
     """
 
+    source_embedding: Embedding
+    target_embedding: Embedding
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.source_embedding = Embedding(config.source_vocabulary, config.model_width, config.scale_embedding)
-        self.encoder = Encoder(config)
+        if config.encoder_layers:
+            self._add_inputs("source", Embedding(config.source_vocabulary, config.model_width, config.scale_embedding))
+            self.encoder = Encoder(config)
         if config.decoder_layers:
-            self.target_embedding = (
+            shared = config.cross_attention and config.share_embeddings
+            self._add_inputs(
+                "target",
                 SharedEmbedding(self.source_embedding)
-                if config.share_embeddings
-                else Embedding(config.target_vocabulary, config.model_width, config.scale_embedding)
+                if shared
+                else Embedding(config.target_vocabulary, config.model_width, config.scale_embedding),
             )
             self.decoder = Decoder(config)
             self.logits = (
@@ -45,51 +57,95 @@ class Transformer(nn.Module):
                 if config.tie_logits
                 else Logits(config.model_width, config.target_vocabulary, config.output_bias)
             )
+        if config.pooler:
+            self.pooler = Pooler(config.model_width)
+        if config.classes:
+            self.classifier = Classifier(config.model_width, config.classes, config.classifier_dropout_rate)
+        if config.masked_language_head:
+            self.masked_language_head = MaskedLanguageHead(config, self.source_embedding if config.tie_logits else None)
         self.register_load_state_dict_pre_hook(_load_one_table)
 
-    def encode(self, source: Tensor, source_mask_bs: Tensor | None = None, keep: Tree | None = None) -> Tensor:
-        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
-        check_ids((source, self.config.source_vocabulary))
-        return self._encode(source, self._mask(source, source_mask_bs), keep)
+    def encode(
+        self,
+        source: Tensor,
+        source_mask_bs: Tensor | None = None,
+        keep: Tree | None = None,
+        segment_bs: Tensor | None = None,
+        checked: bool = False,
+    ) -> Tensor:
+        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`. checked: the caller has checked the ids."""
+        self.config.need_encoder()
+        if not checked:
+            self.check_ids(source, segment_bs=segment_bs)
+        return self._encode(source, source_mask_bs, keep, segment_bs)[0]
 
     def decode(
         self,
         target: Tensor,
-        memory_bsd: Tensor,
+        memory_bsd: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
+        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t scores the token after target t.
+
+        memory_bsd: None of a decoder alone.
+        """
         self.config.need_decoder()
-        checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
-        check_ids((target, self.config.target_vocabulary))
+        checks.check_memory(self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        self.check_ids(target=target)
         return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
-    def check_ids(self, source: Tensor, target: Tensor, *others: Any, **named: Any) -> None:
-        """Raises ValueError on tokens that `forward` and `training_loss` refuse; takes their arguments."""
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        check_ids((source, self.config.source_vocabulary), (target, self.config.target_vocabulary))
+    def check_ids(
+        self,
+        source: Tensor | None = None,
+        target: Tensor | None = None,
+        segment_bs: Tensor | None = None,
+        label_b: Tensor | None = None,
+    ) -> None:
+        """Raises ValueError on tokens, segments and labels that the methods refuse which take them; all values come in one transfer."""
+        config, given = self.config, []
+        if source is not None:
+            given.append(of_vocabulary(source, config.source_vocabulary))
+        if target is not None:
+            given.append(of_vocabulary(target, config.target_vocabulary))
+            if source is not None:
+                checks.check_same_batch(source=source.shape, target=target.shape)
+        if source is not None and segment_bs is not None:
+            given.append((segment_bs, partial(_check_segments, config.segments, source.shape)))
+        if source is not None and label_b is not None and config.classes:
+            given.append((label_b, partial(_check_labels, (source.shape[0], 1, config.classes))))
+        check_values(*given)
 
     def forward(
         self,
-        source: Tensor,
+        source: Tensor | None,
         target: Tensor,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
+        segment_bs: Tensor | None = None,
         checked: bool = False,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`. checked: the caller has checked the ids."""
+        """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None. checked: as of `encode`."""
         self.config.need_decoder()
+        checks.check_source_given(self.config.encoder_layers, source is not None)
         if not checked:
-            self.check_ids(source, target)
-        source_mask_bs = self._mask(source, source_mask_bs)
-        return self._decode(target, self._encode(source, source_mask_bs, keep), source_mask_bs, target_mask_bt, keep)
+            self.check_ids(source, target, segment_bs)
+        if source is None:
+            return self._decode(target, None, None, target_mask_bt, keep)
+        memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs)
+        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
     def training_loss(
-        self, source: Tensor, target: Tensor, smoothing: float = 0.0, total: int | Tensor | None = None, keep: Tree | None = None
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        smoothing: float = 0.0,
+        total: int | Tensor | None = None,
+        keep: Tree | None = None,
     ) -> Tensor:
         """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are the padding id do not count.
 
@@ -106,37 +162,61 @@ class Transformer(nn.Module):
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
 
-    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None) -> Tensor:
+    def states(
+        self,
+        source: Tensor | None = None,
+        target: Tensor | None = None,
+        source_mask_bs: Tensor | None = None,
+        target_mask_bt: Tensor | None = None,
+        segment_bs: Tensor | None = None,
+    ) -> dict[str, dict[str, Tensor]]:
+        """The vectors before the first layer and after every layer, and the attention weights of every layer, in evaluation.
+
+        encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, where there is an encoder, cross_attention_lbhts; l layer, t
+        query. The last of a stack's vectors are those after its final norm.
+        """
+        return states.states(self, source, target, source_mask_bs, target_mask_bt, segment_bs)
+
+    def _add_inputs(self, side: str, embedding: Embedding) -> None:
+        """What is added up and normalised before the first layer of the encoder (source) or the decoder (target)."""
+        config = self.config
+        setattr(self, f"{side}_embedding", embedding)
+        if config.positions == "learned":
+            position_embedding = PositionEmbedding(config.max_positions, config.position_offset, config.model_width)
+            setattr(self, f"{side}_position_embedding", position_embedding)
+        if config.segments and side == "source":
+            self.source_segment_embedding = SegmentEmbedding(config.segments, config.model_width)
+        if config.embedding_norm:
+            setattr(self, f"{side}_embedding_norm", LayerNorm(config.model_width, config.epsilon))
+
+    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None, segment_bs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The memory, and the mask of its real tokens."""
         sites = (keep or {}).get("encoder", {})
-        x_bsd = self._embed(self.source_embedding, "source", source, mask_bs)
+        mask_bs, position_bs = masked_positions(self.config, "source", source, mask_bs)
+        x_bsd = embed(self, "source", source, position_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, sites.get("embedding_dropout"))
-        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites)
+        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites), mask_bs
 
     def _decode(
-        self, target: Tensor, memory_bsd: Tensor, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
+        self, target: Tensor, memory_bsd: Tensor | None, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
     ) -> Tensor:
         sites = (keep or {}).get("decoder", {})
-        mask_bt = self._mask(target, target_mask_bt)
-        x_btd = self._embed(self.target_embedding, "target", target, mask_bt)
-        x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
-        if source_mask_bs is not None:
+        mask_bt, position_bt = masked_positions(self.config, "target", target, target_mask_bt)
+        x_btd = self.decoder.embedding_dropout(embed(self, "target", target, position_bt), sites.get("embedding_dropout"))
+        if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
         return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites))
 
-    def _mask(self, token: Tensor, mask_bt: Tensor | None) -> Tensor | None:
-        if mask_bt is not None or self.config.padding_id is None or token.is_floating_point():
-            return mask_bt
-        return mask.token_mask(token, self.config.padding_id)
 
-    def _embed(self, embedding: Embedding, name: str, token: Tensor, mask_bt: Tensor | None) -> Tensor:
-        x_btd = embedding(token, checked=True)
-        # Every position is less than the length, so that the rows of one table serve the whole batch.
-        table_td = positional_encoding.positional_encoding(torch.arange(token.shape[1], device=token.device), x_btd.shape[2], x_btd.dtype)
-        if mask_bt is None:
-            return x_btd + table_td
-        checks.check_token_mask(f"{name} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2])
-        return x_btd + F.embedding(positional_encoding.token_positions(mask_bt), table_td)
+def _check_segments(segments: int, source: torch.Size, shape: torch.Size, dtype: str, *bounds: int) -> None:
+    checks.check_segments(segments, shape, dtype, source, *bounds)
+
+
+def _check_labels(logits: tuple[int, int, int], shape: torch.Size, dtype: str, *bounds: int) -> None:
+    """One label for each row."""
+    checks.check_classes(shape, dtype)
+    checks.check_labels(logits, (*shape[:1], 1, *shape[1:]), dtype, 0.0, None, *bounds)
 
 
 def _load_one_table(model: Transformer, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:

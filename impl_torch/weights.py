@@ -22,6 +22,8 @@ __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 # end of the canonical name, end of the native name, native axes
 TABLE: layout.Table = (
     ("table", "table", "v d"),
+    ("table", "table", "p d"),
+    ("table", "table", "a d"),
     ("query.kernel", "query.weight", "(h k) d"),
     ("query.bias", "query.bias", "(h k)"),
     ("key.kernel", "key.weight", "(g k) d"),
@@ -33,10 +35,16 @@ TABLE: layout.Table = (
     ("output.bias", "output.bias", "d"),
     ("hidden.kernel", "hidden.weight", "f d"),
     ("hidden.bias", "hidden.bias", "f"),
+    ("hidden.kernel", "hidden.weight", "r d"),
+    ("hidden.bias", "hidden.bias", "r"),
     ("scale", "scale", "d"),
     ("offset", "offset", "d"),
     ("kernel", "weight", "v d"),
     ("bias", "bias", "v"),
+    ("kernel", "weight", "r d"),
+    ("bias", "bias", "r"),
+    ("kernel", "weight", "c r"),
+    ("bias", "bias", "c"),
 )
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "check_batch",
     "check_bias",
     "check_choice",
+    "check_classes",
     "check_features",
     "check_held",
     "check_keep",
@@ -207,6 +208,12 @@ def check_target(shape: Shape, dtype: str) -> None:
         raise ValueError(f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}")
     if shape[1] in (0, 1):
         raise ValueError(f"target must have length at least 2, an input and its label; got shape {_show(shape)}")
+
+
+def check_classes(shape: Shape, dtype: str) -> None:
+    """The classes to be learnt are integers, one for each row."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != 1:
+        raise ValueError(f"classes must be integers of axes b; got {dtype} of shape {_show(shape)}")
 
 
 def check_labels(

@@ -125,6 +125,14 @@ class TransformerConfig(Fields):
         if not getattr(self, head):
             raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
 
+    def need_objective(self) -> None:
+        """Raises ValueError where no loss reaches every parameter: an encoder alone learns classes, without a masked-language head."""
+        if not self.decoder_layers and (not self.classes or self.masked_language_head):
+            raise ValueError(
+                "training an encoder alone needs classes and no masked-language head; "
+                f"got classes={self.classes}, masked_language_head={self.masked_language_head}"
+            )
+
     def need_encoder(self) -> None:
         """Raises ValueError where the config has no encoder."""
         if not self.encoder_layers:

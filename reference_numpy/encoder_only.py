@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import heads, loss, transformer
+from . import checks, heads, loss, transformer
 from .config import TransformerConfig
 
 __all__ = [
@@ -106,6 +106,7 @@ def classification_loss(
 
     label_b: integer classes. smoothing and total as `loss.cross_entropy`, keep as `classify`. Raises ValueError as both do.
     """
+    checks.check_classes(label_b.shape, str(label_b.dtype))
     logits_bc = classify(parameters, config, source, source_mask_bs, keep, segment_bs)
     return loss.cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 

@@ -5,12 +5,28 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, embedding, normalization, positional_encoding
+from . import checks, embedding, mask, normalization, positional_encoding
 from .config import TransformerConfig
 
-__all__ = ["embed", "embed_vjp", "table"]
+__all__ = ["embed", "embed_vjp", "masked_positions", "table"]
 
 Tree = Mapping[str, Any]
+
+
+def masked_positions(
+    config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
+
+    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions.
+    """
+    vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
+    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
+    checks.check_length(token.shape[1], config.max_positions)
+    if mask_bt is None:
+        mask_bt = mask.token_mask(token, config.padding_id)
+    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
+    return mask_bt, positional_encoding.token_positions(mask_bt, config.position_start)
 
 
 def embed(

@@ -19,7 +19,18 @@ Table = tuple[tuple[str, str, str], ...]
 # the table of modules whose names and axes are the canonical ones, with every bias that a config may have
 CANONICAL: Table = tuple(
     (name, name, letters)
-    for component in ("embedding", "multi_head_attention", "feed_forward", "layer_norm", "logits")
+    for component in (
+        "embedding",
+        "position_embedding",
+        "segment_embedding",
+        "multi_head_attention",
+        "feed_forward",
+        "layer_norm",
+        "logits",
+        "pooler",
+        "classifier",
+        "masked_language_head",
+    )
     for name, letters in parameters.axes(preset("tiny", attention_bias=True, output_bias=True), component).items()
 )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import attention, checks, feed_forward, inputs, layers, mask, positional_encoding, stacks
+from . import attention, checks, feed_forward, inputs, layers, mask, stacks
 from .config import TransformerConfig
 
 __all__ = ["states"]
@@ -45,10 +45,7 @@ def _inputs(
     parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray | None, segment_bt: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the first layer is given, and the mask of its self-attention."""
-    mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-    checks.check_length(token.shape[1], config.max_positions)
-    position_bt = positional_encoding.token_positions(mask_bt, config.position_start)
+    mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
     return inputs.embed(parameters, config, side, token, position_bt, segment_bt), mask.padding_mask(mask_bt)
 
 

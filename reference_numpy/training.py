@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, decoding, loss, mask, optimizer, schedule, sites, transformer
+from . import checks, decoding, encoder_only, loss, mask, optimizer, schedule, sites, transformer
 from . import parameters as canonical
 from .config import TransformerConfig
 from .recipe import Recipe
@@ -19,9 +19,11 @@ Tree = Mapping[str, Any]
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
+    The loss is `encoder_only.classification_loss` where the config has classes, otherwise `transformer.training_loss`.
     parameters: by canonical name; their dtype, float32 or float64, is that of the run. seed: of the random keep masks, which are a
     function of the seed and the step alone, so that a resumed run draws those of the uninterrupted one. device and compiled are for
-    frameworks that have a choice; here they are "cpu" and of no effect. Raises ValueError where the parameters do not fit the config.
+    frameworks that have a choice; here they are "cpu" and of no effect. Raises ValueError where the parameters do not fit the config, and
+    where the loss leaves some of them out.
     """
 
     def __init__(
@@ -30,23 +32,24 @@ class Trainer:
     ) -> None:  # fmt: skip
         if device != "cpu":
             raise ValueError(f"device must be cpu; got {device!r}")
+        config.need_objective()
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         values, zeros = ({name: make(value) for name, value in parameters.items()} for make in (np.array, np.zeros_like))
         self._state = canonical.flatten({"parameters": values, "first_moment": zeros, "second_moment": zeros})
 
-    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> float:
+    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> float:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it.
 
-        The batch is split by rows into `recipe.microbatches` parts, whose gradients are added up. keep: keep masks by site; without them
-        random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
+        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. The batch is split by rows into
+        `recipe.microbatches` parts, whose gradients are added up. keep: keep masks by site; without them random ones are
+        drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        checks.check_tokens("token", source.shape, str(source.dtype), self.config.source_vocabulary)
-        checks.check_target(target.shape, str(target.dtype))
+        self._check(source, target)
         if keep is None:
             rng = np.random.default_rng([self.seed, self.steps])
-            keep = sites.draw(self.config, len(source), source.shape[1], target.shape[1] - 1, rng)
+            lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
+            keep = sites.draw(self.config, len(target), *lengths, rng)
         value, gradients = self._gradients(source, target, keep)
         if self.recipe.clip_norm is not None:
             gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
@@ -57,10 +60,10 @@ class Trainer:
         self._state, self.steps = canonical.flatten(updated), self.steps + 1
         return value
 
-    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+    def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
-        value = transformer.training_loss(self._parameters, self.config, source, target, total=1)
-        return float(value), _count(self.config, target)
+        objective: Any = encoder_only.classification_loss if self.config.classes else transformer.training_loss
+        return float(objective(self._parameters, self.config, source, target, total=1)), _count(self.config, target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`decoding.greedy_search` of the model as it is now."""
@@ -86,23 +89,33 @@ class Trainer:
     def _parameters(self) -> dict[str, Any]:
         return canonical.nest(self._state)["parameters"]
 
-    def _gradients(self, source: np.ndarray, target: np.ndarray, keep: Tree) -> tuple[float, Tree]:
+    def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        """Raises ValueError on what has not the axes of a batch."""
+        checks.check_source_given(self.config.encoder_layers, source is not None)
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
+            checks.check_tokens("token", source.shape, str(source.dtype), self.config.source_vocabulary)
+        (checks.check_classes if self.config.classes else checks.check_target)(target.shape, str(target.dtype))
+
+    def _gradients(self, source: np.ndarray | None, target: np.ndarray, keep: Tree) -> tuple[float, Tree]:
         """The loss of the whole batch and its gradients, added up over the microbatches."""
         parts, total = self.recipe.microbatches, _count(self.config, target)
-        if len(source) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
-        value, rows = 0.0, len(source) // parts
+        if len(target) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+        value, rows = 0.0, len(target) // parts
         summed: dict[str, np.ndarray] = {}
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
             masks = canonical.nest({site: drop[chosen] for site, drop in canonical.flatten(keep).items()})
-            step = self._backward(source[chosen], target[chosen], max(total, 1), masks)
+            step = self._backward(None if source is None else source[chosen], target[chosen], max(total, 1), masks)
             value += step[0]
             summed = {name: summed[name] + g if summed else g for name, g in step[1].items()}
         return value, canonical.nest(summed)
 
-    def _backward(self, source: np.ndarray, target: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
+    def _backward(self, source: np.ndarray | None, target: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
         """The loss of some rows and its gradients by canonical name, both divided by the total of the batch."""
+        if self.config.classes:
+            return self._backward_of_classes(source, target, total, keep)
         input_bt, label_bt = loss.teacher_forcing(target)
         tree, label_mask_bt = self._parameters, mask.token_mask(label_bt, self.config.padding_id)
         logits_btv = transformer.transformer(tree, self.config, source, input_bt, keep=keep)
@@ -113,7 +126,15 @@ class Trainer:
         gradients = transformer.transformer_vjp(tree, self.config, source, input_bt, keep=keep, cotangent=g_btv)
         return value, canonical.flatten(gradients["parameters"])
 
+    def _backward_of_classes(self, source: Any, label_b: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
+        batch = (self._parameters, self.config, source, label_b, self.recipe.smoothing, total, keep)
+        value = encoder_only.classification_loss(*batch)
+        gradients = encoder_only.classification_loss_vjp(*batch, cotangent=np.ones((), value.dtype))
+        return float(value), canonical.flatten(gradients["parameters"])
+
 
 def _count(config: TransformerConfig, target: np.ndarray) -> int:
-    """The number of labels that count."""
+    """The number of labels that count: every class does."""
+    if config.classes:
+        return len(target)
     return int(mask.token_mask(loss.teacher_forcing(target)[1], config.padding_id).sum())

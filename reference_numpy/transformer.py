@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, inputs, loss, mask, positional_encoding, stacks
+from . import checks, dropout, embedding, inputs, loss, mask, stacks
 from .config import TransformerConfig
 from .parameters import flatten, nest
 
@@ -201,11 +201,7 @@ def _embed(
     segment_bt: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """What the first layer is given, and the mask of the tokens."""
-    if mask_bt is None:
-        mask_bt = mask.token_mask(token, config.padding_id)
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-    checks.check_length(token.shape[1], config.max_positions)
-    position_bt = positional_encoding.token_positions(mask_bt, config.position_start)
+    mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
     x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
     return dropout.dropout(x_btd, keep.get("embedding_dropout"), config.dropout_rate), mask_bt
 
@@ -215,7 +211,7 @@ def _embed_vjp(
     segment_bt: np.ndarray | None = None, *, cotangent: np.ndarray,
 ) -> dict[str, Any]:  # fmt: skip
     g_btd = dropout.dropout_vjp(cotangent, keep.get("embedding_dropout"), config.dropout_rate, cotangent=cotangent)["x"]
-    position_bt = positional_encoding.token_positions(mask_bt, config.position_start)
+    _, position_bt = inputs.masked_positions(config, side, token, mask_bt)
     return inputs.embed_vjp(parameters, config, side, token, position_bt, segment_bt, cotangent=g_btd)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from reference_numpy import TransformerConfig, parameters
-from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
+from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, POSITION_STARTS, POSITIONS
 
 __all__ = ["DTYPES", "HALF", "configs", "draw_pairs", "draw_parameters", "draw_tokens", "seeds", "tree"]
 
@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**32 - 1)
 def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
     """Any valid configuration of a few thousand parameters; `fixed` fields are as given."""
     groups, share = draw(st.integers(1, 3)), fixed.get("share_embeddings", draw(st.booleans()))
-    source_vocabulary = draw(st.integers(4, 9))
+    source_vocabulary, positions = draw(st.integers(4, 9)), fixed.get("positions", draw(st.sampled_from(POSITIONS)))
     fields = {
         "source_vocabulary": source_vocabulary,
         "target_vocabulary": source_vocabulary if share else draw(st.integers(4, 9)),
@@ -35,12 +35,22 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
         "decoder_layers": draw(st.integers(1, 2)),
         "activation": draw(st.sampled_from(ACTIVATIONS)),
         "norm_placement": draw(st.sampled_from(NORM_PLACEMENTS)),
+        "positions": positions,
+        "max_positions": 24 if positions == "learned" else 0,
+        "position_offset": draw(st.sampled_from((0, 2))) if positions == "learned" else 0,
+        "position_start": draw(st.sampled_from(POSITION_STARTS)),
+        "segments": draw(st.integers(0, 2)),
+        "embedding_norm": draw(st.booleans()),
+        "pooler": False,
+        "classes": 0,
+        "masked_language_head": False,
         "epsilon": draw(st.sampled_from((1e-6, 1e-5, 1e-3))),
         "share_embeddings": share,
         "padding_id": draw(st.sampled_from((None, 0, 3))),
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
         "hidden_dropout_rate": 0.1,
+        "classifier_dropout_rate": 0.1,
     }
     choices = ("final_norm", "scale_embedding", "tie_logits", "attention_bias", "output_bias")
     fields |= {name: draw(st.booleans()) for name in choices}

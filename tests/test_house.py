@@ -27,7 +27,9 @@ TWINS = (
     "dropout",
     "layers",
     "stacks",
+    "heads",
     "transformer",
+    "states",
     "loss",
     "optimizer",
     "schedule",
@@ -40,16 +42,18 @@ TWINS = (
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is there for speed lies in its folder `fast`, under the same names in every port.
 FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "projection", "request", "search")
-# Components with parameters or a mode are classes in the ports; encode, decode and the training loss are methods of their Transformer, the
+# Components with parameters or a mode are classes in the ports; what runs a whole model is a method of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
            "layer_norm": "LayerNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
-           "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer"}  # fmt: skip
-METHODS = ("encode", "decode", "training_loss")
+           "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer",
+           "position_embedding": "PositionEmbedding", "segment_embedding": "SegmentEmbedding", "pooler": "Pooler",
+           "classifier": "Classifier", "masked_language_head": "MaskedLanguageHead"}  # fmt: skip
+METHODS = ("encode", "decode", "training_loss", "pool", "classify", "masked_language_logits", "classification_loss")
 SEARCHES = ("greedy_search", "sample", "beam_search")
-INSIDE = ("arithmetic", "beams")  # the reference's own
+INSIDE = ("arithmetic", "beams", "inputs", "encoder_only")  # the reference's own, in the ports methods
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
-             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE")  # fmt: skip
+             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS")  # fmt: skip
 
 
 def files(package: str) -> list[Path]:

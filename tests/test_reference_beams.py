@@ -26,11 +26,11 @@ class Table:
     def __init__(self, logits: Callable[[int, tuple[int, ...]], Any]) -> None:
         self.logits = logits
 
-    def start_cache(self, tree: Any, config: Any, memory: np.ndarray, mask: np.ndarray) -> Past:
+    def start_cache(self, tree: Any, config: Any, memory: np.ndarray, mask: np.ndarray, batch: int) -> Past:
         return [(int(first),) for first in memory]
 
     def decode_step(
-        self, tree: Any, config: Any, token: np.ndarray, past: list[tuple[int, ...]]
+        self, tree: Any, config: Any, token: np.ndarray, past: list[tuple[int, ...]], mask: np.ndarray
     ) -> tuple[np.ndarray, list[tuple[int, ...]]]:
         read = [(*ids, *map(int, new)) for ids, new in zip(past, token, strict=True)]
         return np.array([[self.logits(first, tokens)] for first, _, *tokens in read], float), read

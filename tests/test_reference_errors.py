@@ -175,7 +175,10 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
      "target must have length at least 2, an input and its label; got shape (2, 1)"),
     (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids must lie in 0 .. 6; got 7"),
     (lambda: embedding.embedding_vjp(MODEL["source_embedding"], -IDS, True, cotangent=X), "token ids must lie in 0 .. 6; got -1"),
-    (lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X), "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'"),
+    (
+        lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X),
+        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'",
+    ),
     (lambda: attention.scaled_dot_product_attention_vjp(QUERY[:, :, :3], KEY, VALUE, cotangent=X),
      "key heads must divide query heads; got h=3, g=2"),
     (lambda: dropout.dropout_vjp(X, np.ones((2, 3, 6)), 0.5, cotangent=X), "keep must be boolean, True = keep; got float64"),

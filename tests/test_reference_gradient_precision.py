@@ -99,7 +99,7 @@ def test_attention_with_mask_bias_and_a_shared_head(causal: bool) -> None:
         prove(gradient, derivative(oracle, place), *inputs, g)
 
 
-@pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh", "gelu_sigmoid"])
 def test_activation(name: str) -> None:
     x = np.concatenate([np.linspace(-7, 7, 57), [-40.0, -1e-9, 1e-9, 40.0]])
     slope = feed_forward.activation_vjp(x, name, cotangent=np.ones(len(x)))["x"]

@@ -91,6 +91,8 @@ def naive_activation(x: Any, name: str) -> Any:
         return x if x > 0 else mpf(0)
     if name == "gelu_erf":
         return x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2
+    if name == "gelu_sigmoid":
+        return x / (1 + mpmath.exp(-mpf("1.702") * x))
     return x * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (x + mpf("0.044715") * x**3))) / 2
 
 
@@ -244,7 +246,7 @@ def test_multi_head_attention(bias: bool, memory: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid"])
 def test_activation(name: str) -> None:
     x = np.concatenate([np.linspace(-6, 6, 49), [-40.0, -1e-9, 1e-9, 40.0, 1e30, -1e30]])
     actual = feed_forward.activation(x, name)
@@ -254,7 +256,7 @@ def test_activation(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh", "gelu_sigmoid"])
 def test_activation_of_half_precision_is_the_float32_one_rounded_once(name: str, dtype: Any) -> None:
     x = np.linspace(-4, 4, 500).astype(dtype)
     y = feed_forward.activation(x, name)
@@ -262,7 +264,7 @@ def test_activation_of_half_precision_is_the_float32_one_rounded_once(name: str,
     np.testing.assert_array_equal(y, feed_forward.activation(x.astype(np.float32), name).astype(dtype))
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid"])
 def test_feed_forward(name: str) -> None:
     part = parameters.nest(draw_parameters(SMALL, 9, "feed_forward"))
     x = normal(1, 3, 4, seed=10)

@@ -19,7 +19,7 @@ from rosettaformer.training.envelope import Envelope, is_unseen
 
 SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rate": 0.1}
 ONE_LAYER = SITES | {"encoder_layers": 1, "decoder_layers": 1, "attention_bias": True}
-NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax", "numpy": "numpy"}
 
 
 def experiment(dtype: str = "float64", steps: int = 4, microbatches: int = 1, seed: int = 0, **fields: object) -> Experiment:
@@ -211,6 +211,27 @@ def test_torch_stays_together_in_float32() -> None:
     assert_together(runs, 20)
 
 
+SIZES = {"source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
+         "value_size": 4, "feed_forward_width": 20, "max_positions": 16, "padding_id": 0}  # fmt: skip
+ALONE = {
+    "classifier": preset("bert_base", **(SIZES | SITES), encoder_layers=2, masked_language_head=False, classes=3),
+    "decoder": preset("gpt2_small", **(SIZES | SITES), decoder_layers=2),
+}
+EVERY = [pytest.param(("torch", "tf", "jax", "numpy"), dtype, compiled, 20, marks=pytest.mark.exhaustive)
+         for dtype in ("float64", "float32") for compiled in (False, True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ports", "dtype", "compiled", "steps"), [pytest.param(("torch",), "float64", False, 3, marks=pytest.mark.sample), *EVERY]
+)
+@pytest.mark.parametrize("name", ALONE)
+def test_a_classifier_and_a_decoder_alone_stay_together(name: str, ports: tuple[str, ...], dtype: str, compiled: bool, steps: int) -> None:
+    config = ALONE[name]
+    which = Experiment(config, comparison.RECIPE.replace(microbatches=2), parameters.initialise(config, 0, dtype), steps, seed=0)
+    _, runs = comparison.compare(which, installed(*ports), compiled)
+    assert_together(runs, steps)
+
+
 def test_a_batch_is_a_function_of_seed_and_step_and_has_empty_rows() -> None:
     which = experiment(microbatches=2)
     source, target, keep = which.batch(3)
@@ -351,7 +372,10 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
         (("--recipe", "warmup=0"), "warmup must be an integer of at least 1; got 0"),
         (("--recipe", "warmup=soon"), "warmup must be an integer of at least 1; got 'soon'"),
         (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
-        (("--preset", "ict1022"), "training needs at least one decoder layer; got decoder_layers=0"),
+        (
+            ("--preset", "ict1022"),
+            "training an encoder alone needs classes and no masked-language head; got classes=0, masked_language_head=False",
+        ),
         (("--picture", "curves.txt"), "the picture must be a file .png, .svg, .pdf; got curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("no_such_file.safetensors",), "no_such_file.safetensors"),

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import mask
 from ..attention import MultiHeadAttention
+from ..inputs import embed
 from ..layers import DecoderLayer, residual_in, residual_out
 from ..stacks import Decoder
 from ..transformer import Transformer
@@ -26,9 +26,11 @@ def forward_step(
     """`cache.decode_step` on what has been checked. last: the logits after the last token alone."""
     read, end = cache["read"], cache["read"] + target.shape[1]
     mask_bt = mask.token_mask(target, model.config.padding_id) if target_mask_bt is None else target_mask_bt
-    leading_b = torch.where(cache["leading_b"] == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), cache["leading_b"])
-    position_bt = (torch.arange(read, end, device=target.device) - leading_b[:, None]).clamp(min=0)
-    x_btd: Any = model.target_embedding(target, checked=True) + F.embedding(position_bt, cache["position_td"])
+    leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
+    if model.config.position_start == "first_token":
+        leading_b = torch.where(leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b)
+        position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
+    x_btd: Any = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
     source_mask_bs = cache["source_mask_bs"]
     source_bias_bhts = None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
     target_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
@@ -54,11 +56,12 @@ def _layer_step(
     y_btd: Any = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
     x_btd = residual_out(layer, "self_attention", x_btd, y_btd, {})
 
-    attention = layer.cross_attention
-    query_bthk = attention.queries(residual_in(layer, "cross_attention", x_btd))
-    key_bsgk, value_bsge = cache["cross_attention"]
-    y_btd = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts)
-    x_btd = residual_out(layer, "cross_attention", x_btd, y_btd, {})
+    if layer.crosses:
+        attention = layer.cross_attention
+        query_bthk = attention.queries(residual_in(layer, "cross_attention", x_btd))
+        key_bsgk, value_bsge = cache["cross_attention"]
+        y_btd = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts)
+        x_btd = residual_out(layer, "cross_attention", x_btd, y_btd, {})
 
     y_btd = layer.feed_forward(residual_in(layer, "feed_forward", x_btd))
     return residual_out(layer, "feed_forward", x_btd, y_btd, {})
@@ -94,7 +97,7 @@ def check_steps(model: Transformer) -> None:
     whole: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
     for index, layer in enumerate(model.decoder.layers):
         whole.append((f"decoder.layers.{index}", layer, DecoderLayer))
-        attentions = ("self_attention", "cross_attention")
+        attentions = ("self_attention", "cross_attention")[: 1 + layer.crosses] if isinstance(layer, DecoderLayer) else ()
         whole += [(f"decoder.layers.{index}.{name}", getattr(layer, name), MultiHeadAttention) for name in attentions]
     for name, module, kind in whole:
         if not isinstance(module, kind) or type(module).forward is not kind.forward:

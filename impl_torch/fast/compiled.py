@@ -1,6 +1,7 @@
 """One compiled graph of a module or function, and one kernel for many tensors."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,18 +16,20 @@ GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
 def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the same errors.
 
-    Token ids are checked before the graph runs, where the module has `check_ids`: inside it there are no values to look at. Of the methods
-    of a module, `training_loss` takes the arguments of that check.
+    Token ids are checked before the graph runs, where the module, or that of a method, has `check_ids`: inside it there are no values to
+    look at. The check is given the arguments whose names it knows.
     The first call compiles, and so does the first that differs in a length; from then on one graph serves every length.
     torch keeps `torch._dynamo.config.recompile_limit` graphs for all modules of a class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
-    checked = getattr(module, "__self__", None) if getattr(module, "__name__", "") == "training_loss" else module
-    check_ids = getattr(checked, "check_ids", None)
+    check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
+    if check_ids is not None:
+        call, known = inspect.signature(getattr(module, "forward", module)), inspect.signature(check_ids).parameters
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if check_ids is not None:
-            check_ids(*args, **kwargs)
+            given = call.bind(*args, **kwargs).arguments
+            check_ids(**{name: value for name, value in given.items() if name in known})
         try:
             return graph(*args, **kwargs)
         except torch._dynamo.exc.Unsupported:

@@ -56,7 +56,7 @@ def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
-            attention = getattr(layer, name)
+            attention = getattr(layer, name, None)
             if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention"))
         if type(layer.feed_forward) is FeedForward:

@@ -1,6 +1,6 @@
 """What a search is given, checked. A graph serves every length, so that nothing is padded and there is no plan of lengths."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,28 +21,54 @@ class Request(NamedTuple):
     """
 
     strategy: Strategy
-    source: Tensor
-    source_mask_bs: Tensor
+    source: Tensor | None
+    source_mask_bs: Tensor | None
     prefix_bp: Tensor
+    prefix_mask_bp: Tensor
     pad_id: int
     forbidden_n: Tensor
     too_early_n: Tensor
 
 
-def request(config: TransformerConfig, strategy: Strategy, source: Tensor, prefix: Tensor | None, source_mask_bs: Tensor | None) -> Request:
+def request(
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Tensor | None,
+    prefix: Tensor | None,
+    source_mask_bs: Tensor | None,
+    prefix_mask_bp: Tensor | None,
+) -> Request:
     """What is given, with the defaults of what is not; raises ValueError on ids and prefixes that do not fit."""
-    checks.check_source(source.shape, precision.dtype_name(source.dtype))
-    if prefix is None:
-        prefix = source.new_full((len(source), 1), strategy.start_id)
-    checks.check_prefix(prefix.shape, precision.dtype_name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
-    checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-    check_ids((source, config.source_vocabulary), (prefix, config.target_vocabulary))
+    checks.check_source_given(config.encoder_layers, source is not None)
+    if source is not None:
+        checks.check_source(source.shape, precision.dtype_name(source.dtype))
+    prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
+    if source is not None:
+        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+        source_mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    sources = () if source is None else ((source, config.source_vocabulary),)
+    check_ids(*sources, (prefix, config.target_vocabulary))
     return Request(
         strategy=strategy,
         source=source,
-        source_mask_bs=mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs,
+        source_mask_bs=source_mask_bs,
         prefix_bp=prefix,
+        prefix_mask_bp=prefix_mask_bp,
         pad_id=strategy.pad_id(config),
-        forbidden_n=torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=source.device),
-        too_early_n=torch.arange(strategy.max_new_tokens, device=source.device) < strategy.min_new_tokens,
+        forbidden_n=torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=prefix.device),
+        too_early_n=torch.arange(strategy.max_new_tokens, device=prefix.device) < strategy.min_new_tokens,
     )
+
+
+def _prefix(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Tensor | None, mask_bp: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What every answer follows, by default the start token, and which of its tokens are real."""
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
+    if prefix is None:
+        prefix = source.new_full((len(source), 1), strategy.start_id)
+    if mask_bp is not None:
+        checks.check_token_mask("prefix mask", mask_bp.shape, precision.dtype_name(mask_bp.dtype), prefix.shape)
+    last = () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, precision.dtype_name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
+    return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp

@@ -32,10 +32,16 @@ class NextToken(NamedTuple):
 
 
 def next_token(
-    model: Transformer, token_bt: Tensor, kept: Cache, forbidden_n: Tensor, too_early: Tensor, end_id: int
+    model: Transformer,
+    token_bt: Tensor,
+    kept: Cache,
+    forbidden_n: Tensor,
+    too_early: Tensor,
+    end_id: int,
+    mask_bt: Tensor | None = None,
 ) -> tuple[NextToken, Cache]:
     """One step, and what is known after it; the scores are at least float32."""
-    logits_btv, kept = forward_step(model, token_bt, kept, last=True)
+    logits_btv, kept = forward_step(model, token_bt, kept, mask_bt, last=True)
     logits_bv = precision.upcast_half(logits_btv[:, -1])
     fit = (logits_bv.amax(dim=1) < torch.inf).all()
     logits_bv = logits_bv.index_fill(1, forbidden_n, -torch.inf)
@@ -54,25 +60,35 @@ class Reading:
 
     def __init__(self, model: Transformer, step: Callable[..., Any], request: Request, copies: int = 1) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
-        memory_bsd, prefix_bp = model.encode(request.source, request.source_mask_bs), request.prefix_bp
-        length = prefix_bp.shape[1] + self.strategy.max_new_tokens
-        self._cache = cache.start_cache(model, memory_bsd, request.source_mask_bs, length=length, copies=copies)
-        self._fit = torch.ones((), dtype=torch.bool, device=prefix_bp.device)
+        memory_bsd = None if request.source is None else model.encode(request.source, request.source_mask_bs, checked=True)
+        (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
+        room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
+        self._cache = cache.start_cache(model, memory_bsd, request.source_mask_bs, self.rows, **room)
+        self._fit = torch.ones((), dtype=torch.bool, device=device)
         self._penalises = self.strategy.repetition_penalty != 1 or self.strategy.no_repeat_ngram > 0
-        prefix_bp = prefix_bp.repeat_interleave(copies, dim=0)
-        self._target_bt, self._count = prefix_bp[:, :0], 0
-        self.read(prefix_bp)
+        prefix_bp, mask_bp = (x.repeat_interleave(copies, dim=0) for x in (request.prefix_bp, request.prefix_mask_bp))
+        self._target_bt, self._target_mask_bt, self._count = prefix_bp[:, :0], mask_bp[:, :0], 0
+        self.read(prefix_bp, mask_bt=mask_bp)
 
-    def read(self, token_bt: Tensor, row_b: Tensor | None = None) -> None:
+    def read(self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+        checks.check_length(self._cache["read"] + token_bt.shape[1], self.model.config.max_positions)
         if row_b is not None and self.strategy.beam_size > 1:
-            self._cache, self._target_bt = cache.reorder(self._cache, row_b), self._target_bt[row_b]
-        too_early = self.request.too_early_n[self._count]
-        self.next, self._cache = self.step(self.model, token_bt, self._cache, self.request.forbidden_n, too_early, self.strategy.end_id)
+            self._cache = cache.reorder(self._cache, row_b)
+            self._target_bt, self._target_mask_bt = self._target_bt[row_b], self._target_mask_bt[row_b]
+        known = (self.request.forbidden_n, self.request.too_early_n[self._count], self.strategy.end_id)
+        self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
         self._count += 1
         self._fit &= self.next.fit
         if self._penalises:
+            mask_bt = mask.token_mask(token_bt, self.model.config.padding_id) if mask_bt is None else mask_bt
             self._target_bt = torch.cat([self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1)
+            self._target_mask_bt = torch.cat([self._target_mask_bt, mask_bt], dim=1)
+
+    @property
+    def full(self) -> bool:
+        """Whether no token more has a position."""
+        return self._cache["read"] == self.model.config.max_positions
 
     def log_p(self, token_b: Tensor) -> Tensor:
         return self.next.logits_bv.gather(1, token_b[:, None])[:, 0] - self.next.log_total_b
@@ -93,8 +109,8 @@ class Reading:
         strategy = self.strategy
         if not self._penalises:
             return scores_bv
-        mask_bt = mask.token_mask(self._target_bt, self.model.config.padding_id)
-        return sampling.penalise(scores_bv, self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, mask_bt, checked=True)
+        held = (self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, self._target_mask_bt)
+        return sampling.penalise(scores_bv, *held, checked=True)
 
     def check(self) -> None:
         """Raises ValueError where a logit was inf or NaN."""
@@ -114,7 +130,7 @@ def one_by_one(reading: Reading, uniform_bn: Tensor | None = None) -> dict[str, 
         token_bn[:, step] = token_b
         log_p_bn[:, step] = reading.log_p(token_b).masked_fill_(done_b, 0)
         done_b |= token_b == strategy.end_id
-        if step + 1 == strategy.max_new_tokens or _all_done(done_b, step):
+        if step + 1 == strategy.max_new_tokens or _all_done(done_b, step, reading.full):
             break
         reading.read(token_b[:, None])
     reading.check()
@@ -124,12 +140,12 @@ def one_by_one(reading: Reading, uniform_bn: Tensor | None = None) -> dict[str, 
 def beam_search(reading: Reading) -> dict[str, Tensor]:
     """The n best hypotheses of each row; the reading has as many copies of it as there are beams."""
     strategy, log_total_b = reading.strategy, reading.next.log_total_b
-    rows = len(reading.request.source)
+    rows = reading.rows
     beams = Beams(strategy, rows, log_total_b.dtype, log_total_b.device)
     for step in range(strategy.max_new_tokens):
         scores_bv = reading.penalised(reading.next.scores_bv - reading.next.log_total_b[:, None])
         token_bt, row_b = beams.advance(scores_bv.unflatten(0, (rows, strategy.beam_size)))
-        if step + 1 == strategy.max_new_tokens or _all_done(beams.done_b, step):
+        if step + 1 == strategy.max_new_tokens or _all_done(beams.done_b, step, reading.full):
             break
         reading.read(token_bt, row_b)
     reading.check()
@@ -145,6 +161,6 @@ def _or_end(score_b: Tensor, token_b: Tensor, end_id: int) -> Tensor:
     return token_b.masked_fill(score_b == -torch.inf, end_id)
 
 
-def _all_done(done_b: Tensor, step: int) -> bool:
+def _all_done(done_b: Tensor, step: int, must_know: bool) -> bool:
     """Whether all rows are done, as far as the host knows: a CPU says so at once, while another device is not waited for at each step."""
-    return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 else False
+    return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 or must_know else False

@@ -23,7 +23,7 @@ from .options import Choice, exit_code, listed, require_picture, wide_console
 
 __all__ = ["compare_training"]
 
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate")
+RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 PRESET, DROPOUT = "tiny", 0.1
 WIDTH = 120  # of the tables where there is no terminal
 
@@ -93,8 +93,7 @@ def _start(
     loaded = canonical.load(checkpoint) if checkpoint else None
     config = loaded.config if loaded else preset(preset_name or PRESET)
     config = config.replace(**({rate: DROPOUT for rate in RATES if not getattr(config, rate)} | changes))
-    if not config.decoder_layers:
-        raise ValueError("training needs at least one decoder layer; got decoder_layers=0")
+    config.need_objective()
     if not loaded:
         return config, parameters.initialise(config, seed, dtype)
     parameters.match(loaded.parameters, parameters.shapes(config))

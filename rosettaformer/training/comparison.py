@@ -33,10 +33,11 @@ class Experiment:
     steps: int
     seed: int
 
-    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray, Mapping]:
+    def batch(self, step: int) -> tuple[np.ndarray | None, np.ndarray, Mapping]:
         """Source `b s`, target `b t` and keep masks of a step, a function of the seed and the step alone.
 
-        Where the config has a padding id, rows end raggedly, one source is empty, and one row is padding throughout.
+        Where the config has a padding id, rows end raggedly, one source is empty, and one row is padding throughout. A decoder alone has no
+        source; where the config has classes, they are the target, `b`.
         """
         rng = np.random.default_rng((self.seed, step))
         parts = self.recipe.microbatches
@@ -50,7 +51,10 @@ class Experiment:
         source, target = (
             _ids(rng, length, most, size, padding_id) for length, most, size in zip(lengths, (SOURCE, TARGET), vocabularies, strict=True)
         )
-        return source, target, sites.draw(self.config, rows, SOURCE, TARGET - 1, rng)
+        if self.config.classes:
+            target = rng.integers(0, self.config.classes, rows)
+        keep = sites.draw(self.config, rows, SOURCE, TARGET - 1, rng)
+        return source if self.config.encoder_layers else None, target, keep
 
 
 def _ids(rng: np.random.Generator, lengths: np.ndarray, most: int, vocabulary: int, padding_id: int | None) -> np.ndarray:

@@ -1,0 +1,55 @@
+"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+
+from torch import Tensor, nn
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .embedding import Embedding, Logits, TiedLogits
+from .feed_forward import activation
+from .normalization import LayerNorm
+from .projection import Projection
+
+__all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
+
+
+class Pooler(Projection):
+    """`y = tanh(x_0 W + b)`, x_0 the first token of each row, as a linear layer `d -> r`: `b r`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width)
+
+    def forward(self, x_bsd: Tensor) -> Tensor:
+        checks.check_features("x", x_bsd.shape, self.in_features)
+        return super().forward(x_bsd[:, 0]).tanh()
+
+
+class Classifier(Projection):
+    """`logits = dropout(x) W + b` of every class, x the pooled token, as a linear layer `r -> c`: `b c`."""
+
+    def __init__(self, width: int, classes: int, dropout_rate: float) -> None:
+        super().__init__(width, classes)
+        self.dropout = Dropout(dropout_rate)
+
+    def forward(self, pooled_br: Tensor, keep_br: Tensor | None = None) -> Tensor:
+        checks.check_pooled(pooled_br.shape, self.in_features)
+        return super().forward(self.dropout(pooled_br, keep_br))
+
+
+class MaskedLanguageHead(nn.Module):
+    """`logits = norm(activation(x W + b)) W_v + b_v`: `b s v`. table: the embedding whose table is the logits' weight, where it is tied."""
+
+    def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
+        super().__init__()
+        self.activation_name = config.activation
+        self.hidden = Projection(config.model_width, config.model_width)
+        self.norm = LayerNorm(config.model_width, config.epsilon)
+        self.logits = (
+            Logits(config.model_width, config.source_vocabulary, config.output_bias)
+            if table is None
+            else TiedLogits(table, config.output_bias)
+        )
+
+    def forward(self, x_bsd: Tensor) -> Tensor:
+        checks.check_features("x", x_bsd.shape, self.hidden.in_features)
+        return self.logits(self.norm(activation(self.hidden(x_bsd), self.activation_name)))

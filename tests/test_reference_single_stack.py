@@ -1,0 +1,259 @@
+"""An encoder alone and a decoder alone: their sizes, what holds for every configuration of them, their gradients, and what they refuse."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from strategies import configs, draw_parameters, draw_tokens, seeds, tree
+
+from reference_numpy import TransformerConfig, cache, embedding, encoder_only, heads, layers, parameters, preset, sites, states, transformer
+from reference_numpy.config import ACTIVATIONS
+from reference_numpy.positional_encoding import position_embedding, token_positions
+from reference_numpy.recipe import PAPER
+from reference_numpy.training import Trainer
+
+seeded = settings(max_examples=15, deadline=None, derandomize=True)
+SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
+ROWS, LENGTH = 4, 5
+smooth = st.sampled_from(ACTIVATIONS[1:])
+
+HEADS: dict[str, dict[str, Any]] = {
+    "pool": {"pooler": True},
+    "classify": {"pooler": True, "classes": 3},
+    "masked_language_logits": {"masked_language_head": True},
+}
+encoders = configs(decoder_layers=0, model_width=6)
+decoders = configs(encoder_layers=0, segments=0, model_width=6)
+
+
+def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
+    """A source with a mask of any form in which no row is empty, and segments where the config has them."""
+    mask = rng.random((ROWS, LENGTH)) < 0.7
+    mask[:, 2] = True
+    given = {"source": draw_tokens(rng, config.source_vocabulary, (ROWS, LENGTH)), "source_mask_bs": mask}
+    return given | ({"segment_bs": rng.integers(0, config.segments, (ROWS, LENGTH))} if config.segments else {})
+
+
+def prove_gradient(
+    forward: Callable[[Any], np.ndarray], backward: Callable[[Any, Any], Any], flat: dict[str, np.ndarray], seed: int
+) -> None:
+    """`<g, J v> = <J^T g, v>`, with J v by an extrapolated difference along v, over all parameters together."""
+    rng = np.random.default_rng(seed)
+    along = {name: rng.normal(size=value.shape) for name, value in flat.items()}
+
+    def moved(h: float) -> np.ndarray:
+        return forward(parameters.nest({name: value + h * along[name] for name, value in flat.items()}))
+
+    g, step = rng.normal(size=moved(0.0).shape), 1e-5
+    coarse, fine = ((moved(h) - moved(-h)) / (2 * h) for h in (step, step / 2))
+    gradients = parameters.flatten(backward(parameters.nest(flat), g)["parameters"])
+    assert {name: value.shape for name, value in gradients.items()} == {name: value.shape for name, value in flat.items()}
+    products = {name: value * along[name] for name, value in gradients.items()}
+    size = sum(np.abs(product).sum() for product in products.values())
+    assert abs(sum(product.sum() for product in products.values()) - (g * (4 * fine - coarse) / 3).sum()) < 1e-7 * size
+
+
+@pytest.mark.parametrize("component", HEADS)
+@seeded
+@given(encoders, smooth, seeds)
+def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: TransformerConfig, activation: str, seed: int) -> None:
+    config, rng = config.replace(activation=activation, **HEADS[component]), np.random.default_rng(seed)
+    inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng)}
+    forward, backward = getattr(encoder_only, component), getattr(encoder_only, f"{component}_vjp")
+    flat = draw_parameters(config, seed)
+    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
+
+
+@seeded
+@given(encoders, smooth, seeds, st.sampled_from([0.0, 0.1]))
+def test_the_gradient_of_the_loss_of_classes_is_the_derivative(
+    config: TransformerConfig, activation: str, seed: int, smoothing: float
+) -> None:
+    config, rng = config.replace(activation=activation, pooler=True, classes=3), np.random.default_rng(seed)
+    inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng), "label_b": rng.integers(0, 3, ROWS)}
+    inputs |= {"smoothing": smoothing, "total": 7}
+    forward, backward = encoder_only.classification_loss, encoder_only.classification_loss_vjp
+    flat = draw_parameters(config, seed)
+    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
+
+
+@seeded
+@given(decoders, smooth, seeds)
+def test_the_gradient_of_a_decoder_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
+    config, rng = config.replace(activation=activation), np.random.default_rng(seed)
+    target = draw_tokens(rng, config.target_vocabulary, (ROWS, LENGTH), config.padding_id)
+    keep = sites.draw(config, ROWS, 0, LENGTH, rng)
+    forward, backward = transformer.transformer, transformer.transformer_vjp
+    flat = draw_parameters(config, seed)
+    prove_gradient(
+        lambda p: forward(p, config, None, target, keep=keep),
+        lambda p, g: backward(p, config, None, target, keep=keep, cotangent=g),
+        flat,
+        seed,
+    )
+
+
+@seeded
+@given(decoders, seeds, st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_a_decoder_alone_reads_in_steps_what_it_reads_at_once(config: TransformerConfig, seed: int, splits: list[int]) -> None:
+    rng, part = np.random.default_rng(seed), tree(config, seed)
+    target = draw_tokens(rng, config.target_vocabulary, (ROWS, sum(splits)), config.padding_id)
+    mask = rng.random(target.shape) < 0.7
+    whole = transformer.decode(part, config, target, target_mask_bt=mask)
+    assert_allclose(cache.decode_in_steps(part, config, target, None, splits, target_mask_bt=mask), whole, **SAME)
+
+
+@seeded
+@given(decoders, seeds, st.integers(1, 6))
+def test_padding_on_the_left_moves_a_prompt_only_where_positions_count_from_the_row(
+    config: TransformerConfig, seed: int, more: int
+) -> None:
+    part, rng = tree(config, seed), np.random.default_rng(seed)
+    target = draw_tokens(rng, config.target_vocabulary, (ROWS, LENGTH), config.padding_id)
+    padded, mask = (np.pad(value, ((0, 0), (more, 0))) for value in (target, np.ones(target.shape, bool)))
+    first, row = (config.replace(position_start=start) for start in ("first_token", "row"))
+    expected = transformer.decode(part, config, target)
+    assert_allclose(transformer.decode(part, first, padded, target_mask_bt=mask)[:, more:], expected, **SAME)
+    shifted = transformer.decode(part, row, padded, target_mask_bt=mask)[:, more:]
+    moved = np.abs(shifted - expected).max() > 1e-6
+    assert moved or np.abs(expected - expected[:1, :1]).max() < 1e-6  # unless nothing that is read shows
+
+
+@seeded
+@given(encoders, seeds)
+def test_states_end_in_what_the_encoder_returns(config: TransformerConfig, seed: int) -> None:
+    part, inputs = tree(config, seed), read(config, np.random.default_rng(seed))
+    found = states.states(part, config, **inputs)["encoder"]
+    assert found["hidden_lbtd"].shape[0] == config.encoder_layers + 1
+    assert_allclose(found["hidden_lbtd"][-1], transformer.encode(part, config, **inputs), **SAME)
+    assert_allclose(found["self_attention_lbhts"].sum(axis=-1), 1, rtol=1e-12)
+    assert not found["self_attention_lbhts"][..., ~inputs["source_mask_bs"][0]][:, 0].any()
+
+
+@seeded
+@given(configs(segments=2), seeds)
+def test_states_of_both_stacks_end_in_memory_and_logits(config: TransformerConfig, seed: int) -> None:
+    part, rng = tree(config, seed), np.random.default_rng(seed)
+    source, target = (draw_tokens(rng, v, (ROWS, LENGTH), config.padding_id) for v in (config.source_vocabulary, config.target_vocabulary))
+    segments = rng.integers(0, 2, source.shape)
+    found = states.states(part, config, source, target, segment_bs=segments)
+    assert_allclose(found["encoder"]["hidden_lbtd"][-1], transformer.encode(part, config, source, segment_bs=segments), **SAME)
+    logits = embedding.logits(transformer.head(part, config), found["decoder"]["hidden_lbtd"][-1])
+    assert_allclose(logits, transformer.transformer(part, config, source, target, segment_bs=segments), **SAME)
+    assert found["decoder"]["cross_attention_lbhts"].shape == (config.decoder_layers, ROWS, config.heads, LENGTH, LENGTH)
+
+
+def test_presets_have_the_sizes_of_the_published_models() -> None:
+    """BERT base has 109,482,240 parameters with its pooler (Hugging Face's count of bert-base-uncased), GPT-2 small 124,439,808."""
+    bert = preset("bert_base", masked_language_head=False)
+    assert parameters.count(bert) == 109_482_240
+    assert parameters.count(preset("bert_base")) == 109_482_240 + 768 * 768 + 768 + 2 * 768 + 30522
+    assert parameters.count(preset("gpt2_small")) == 124_439_808
+    assert (bert.epsilon, bert.activation, bert.norm_placement, bert.final_norm) == (1e-12, "gelu_erf", "post", False)
+    gpt2 = preset("gpt2_small")
+    assert (gpt2.epsilon, gpt2.activation, gpt2.norm_placement, gpt2.final_norm) == (1e-5, "gelu_tanh", "pre", True)
+
+
+def test_segments_and_positions_are_rows_of_their_tables() -> None:
+    table = np.arange(12.0).reshape(6, 2)
+    assert_allclose(position_embedding({"table": table}, np.array([[0, 3]]), 2), table[[[2, 5]]])
+    assert_allclose(embedding.segment_embedding({"table": table}, np.array([[1, 0]])), table[[[1, 0]]])
+    mask = np.array([[False, False, True, True], [True, True, True, False]])
+    assert token_positions(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    assert token_positions(mask, "row").tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_the_pooler_is_the_hyperbolic_tangent_of_the_first_token_alone() -> None:
+    part = {"kernel": np.array([[1.0, 2.0], [0.5, -1.0]]), "bias": np.array([0.25, 0.0])}
+    x = np.array([[[1.0, 2.0], [9.0, 9.0]], [[0.0, -1.0], [7.0, 7.0]]])
+    assert_allclose(heads.pooler(part, x), np.tanh([[2.25, 0.0], [-0.25, 1.0]]), rtol=1e-15)
+
+
+BERT = preset("bert_base", source_vocabulary=7, target_vocabulary=7, model_width=6, heads=2, key_value_heads=2, key_size=3, value_size=3,
+              feed_forward_width=5, encoder_layers=1, max_positions=4, padding_id=None, classes=3)  # fmt: skip
+GPT2 = preset("gpt2_small", source_vocabulary=7, target_vocabulary=7, model_width=6, heads=2, key_value_heads=2, key_size=3, value_size=3,
+              feed_forward_width=5, decoder_layers=1, max_positions=4)  # fmt: skip
+BERT_MODEL, GPT2_MODEL = tree(BERT, 0), tree(GPT2, 0)
+IDS, X = np.ones((2, 3), int), np.zeros((2, 3, 6))
+
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: transformer.encode(BERT_MODEL, BERT, np.ones((2, 5), int)), "the table of positions serves 4 tokens; got 5"),
+    (lambda: transformer.encode(BERT_MODEL, BERT, IDS, segment_bs=IDS + 1), "segment must lie in 0 .. 1; got 2 .. 2"),
+    (lambda: transformer.encode(BERT_MODEL, BERT, IDS, segment_bs=IDS[:, :2]), "segment must have axes b s = (2, 3); got shape (2, 2)"),
+    (
+        lambda: transformer.encode(BERT_MODEL, BERT, IDS, segment_bs=IDS * 1.0),
+        "segment must be integers of axes b t; got float64 of shape (2, 3)",
+    ),
+    (
+        lambda: transformer.encode(BERT_MODEL, BERT.replace(segments=0), IDS, segment_bs=IDS),
+        "the model has no segments (segments=0); got segments of shape (2, 3)",
+    ),
+    (lambda: transformer.decode(BERT_MODEL, BERT, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
+    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
+    (lambda: encoder_only.pool(BERT_MODEL, BERT.replace(pooler=False, classes=0), IDS), "the model has no such head; got pooler=False"),
+    (lambda: encoder_only.classify(BERT_MODEL, BERT.replace(classes=0), IDS), "the model has no such head; got classes=0"),
+    (
+        lambda: encoder_only.classification_loss(BERT_MODEL, BERT, IDS, np.array([0, 3])),
+        "label ids must lie in 0 .. 2; got 3",
+    ),
+    (
+        lambda: encoder_only.classification_loss(BERT_MODEL, BERT, IDS, np.ones((2, 1), int)),
+        "classes must be integers of axes b; got int64 of shape (2, 1)",
+    ),
+    (lambda: transformer.encode(GPT2_MODEL, GPT2, IDS), "encoding needs at least one encoder layer; got encoder_layers=0"),
+    (lambda: transformer.transformer(GPT2_MODEL, GPT2, IDS, IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
+    (lambda: transformer.decode(GPT2_MODEL, GPT2, IDS, X), "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 6)"),
+    (
+        lambda: layers.decoder_layer(GPT2_MODEL["decoder"]["layers"]["0"], GPT2, X, X),
+        "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 6)",
+    ),
+    (lambda: cache.start_cache(GPT2_MODEL, GPT2, None), "a decoder alone needs batch, the number of rows; got None"),
+    (lambda: cache.decode_in_steps(GPT2_MODEL, GPT2, np.ones((2, 5), int), None, (4, 1)), "the table of positions serves 4 tokens; got 5"),
+    (lambda: states.states(GPT2_MODEL, GPT2, IDS, IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
+    (lambda: states.states(BERT_MODEL, BERT, IDS, IDS), "an encoder alone takes no target; got one"),
+    (lambda: states.states(BERT_MODEL, BERT), "an encoder needs a source; got None"),
+    (lambda: heads.pooler(BERT_MODEL["pooler"], X[:, :0]), "x must have length at least 1; got shape (2, 0, 6)"),
+    (lambda: heads.classifier(BERT_MODEL["classifier"], X), "pooled must have axes b r with r=6; got shape (2, 3, 6)"),
+    (lambda: position_embedding({"table": np.ones((6, 2))}, np.array([[4]]), 2), "position must lie in 0 .. 3; got 4 .. 4"),
+    (lambda: token_positions(np.ones((1, 2), bool), "left"), "position start must be one of first_token, row; got 'left'"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input_is_refused_with_a_clear_message(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("name", ["classes", "decoder"])
+def test_a_run_learns_what_it_is_given_and_resumes_to_the_bit(name: str, parts: int) -> None:
+    config = BERT.replace(masked_language_head=False, dropout_rate=0.1) if name == "classes" else GPT2
+    rng, recipe = np.random.default_rng(0), dataclasses.replace(PAPER, warmup=20, microbatches=parts, smoothing=0.0)
+    batch = (rng.integers(0, 7, (6, 4)), rng.integers(0, 3, 6)) if config.classes else (None, rng.integers(0, 7, (6, 5)))
+    trainer = Trainer(config, recipe, parameters.initialise(config, 0), seed=3)
+    before = trainer.loss(*batch)
+    assert before[1] == (6 if config.classes else 24)
+    for _ in range(10):
+        trainer.train_step(*batch)
+    other = Trainer(config, recipe, parameters.initialise(config, 1), seed=3)
+    other.load_state(trainer.state(), trainer.steps)
+    for _ in range(40):
+        assert trainer.train_step(*batch) == other.train_step(*batch)
+    assert trainer.loss(*batch)[0] < 0.5 * before[0]
+
+
+def test_a_run_whose_loss_leaves_parameters_out_is_refused() -> None:
+    message = "^training an encoder alone needs classes and no masked-language head; got classes=3, masked_language_head=True$"
+    with pytest.raises(ValueError, match=message):
+        Trainer(BERT, PAPER, parameters.initialise(BERT, 0))
+    classes = BERT.replace(masked_language_head=False)
+    trainer = Trainer(classes, PAPER, parameters.initialise(classes, 0))
+    with pytest.raises(ValueError, match=r"^classes must be integers of axes b; got int64 of shape \(2, 3\)$"):
+        trainer.train_step(IDS, IDS)
