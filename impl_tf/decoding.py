@@ -48,42 +48,64 @@ class Searcher:
         """Takes the weights anew, of the same model or one of its config; no graph is compiled again."""
         refresh(self.model, model)
 
-    def greedy_search(self, source: Any, strategy: Options, prefix: Any | None = None, source_mask_bs: Any | None = None) -> Answers:
+    def greedy_search(
+        self,
+        source: Any | None,
+        strategy: Options,
+        prefix: Any | None = None,
+        source_mask_bs: Any | None = None,
+        prefix_mask_bp: Any | None = None,
+    ) -> Answers:
         """The answer whose every token is the likeliest; of equals the lower id.
 
-        source: ids `b s`. strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of the
-        start token. Returns token_bn, the answers without their prefix, filled with padding after their end, and log_p_bn, the model's
-        `log p` of each token, 0 after the end. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
+        source: ids `b s`; None of a decoder alone, which needs a prefix, its prompt. strategy: a Strategy, or a mapping of its fields.
+        prefix: ids `b p` that every answer follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp:
+        boolean, True = real token; without it, every id but the padding id. Returns token_bn, the answers without their prefix, filled with
+        padding after their end, and log_p_bn, the model's `log p` of each token, 0 after the end.
+        Raises ValueError on ids and options that do not fit, on more tokens than positions, and where a logit is inf or NaN.
         """
         strategy = Strategy.of(strategy, self.model.config)
-        found = self._run(self._one_by_one, plan(strategy), strategy, source, prefix, source_mask_bs)
+        found = self._run(self._one_by_one, plan(strategy), strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         return {name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")}
 
     def sample(
-        self, source: Any, strategy: Options, uniform_bn: Any, prefix: Any | None = None, source_mask_bs: Any | None = None
+        self,
+        source: Any | None,
+        strategy: Options,
+        uniform_bn: Any,
+        prefix: Any | None = None,
+        source_mask_bs: Any | None = None,
+        prefix_mask_bp: Any | None = None,
     ) -> Answers:
         """As `greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the inverse distribution (SAMPLE).
 
         uniform_bn: a number in [0, 1) for every token of every answer, which alone decides what is drawn.
         """
-        strategy, uniform_bn = Strategy.of(strategy, self.model.config), np.asarray(uniform_bn)
-        checks.check_uniform(uniform_bn.shape, (len(source), strategy.max_new_tokens), uniform_bn.min(initial=0), uniform_bn.max(initial=0))
-        found = self._run(self._one_by_one, plan(strategy, drawn=True), strategy, source, prefix, source_mask_bs, uniform_bn)
+        strategy = Strategy.of(strategy, self.model.config)
+        given = source, prefix, source_mask_bs, prefix_mask_bp, uniform_bn
+        found = self._run(self._one_by_one, plan(strategy, drawn=True), strategy, *given)
         return {name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")}
 
-    def beam_search(self, source: Any, strategy: Options, prefix: Any | None = None, source_mask_bs: Any | None = None) -> Answers:
+    def beam_search(
+        self,
+        source: Any | None,
+        strategy: Options,
+        prefix: Any | None = None,
+        source_mask_bs: Any | None = None,
+        prefix_mask_bp: Any | None = None,
+    ) -> Answers:
         """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token (BEAM).
 
         Returns token_bwn and score_bw, the n_best hypotheses of each row, best first; where there are fewer, padding and -inf.
         """
         strategy = Strategy.of(strategy, self.model.config)
-        found = self._run(self._beam_search, plan(strategy, strategy.beam_size), strategy, source, prefix, source_mask_bs)
+        given = source, prefix, source_mask_bs, prefix_mask_bp
+        found = self._run(self._beam_search, plan(strategy, strategy.beam_size), strategy, *given)
         token_bwn, score_bw = (found[name][:, : strategy.n_best] for name in ("token_bwn", "score_bw"))
         return {"token_bwn": token_bwn[:, :, : strategy.max_new_tokens], "score_bw": score_bw}
 
-    def _run(self, run: Search, chosen: Plan, strategy: Strategy, source: Any, *given: Any) -> Answers:
-        arrays = (None if array is None else np.asarray(array) for array in given)
-        asked = request(self.model.config, strategy, np.asarray(source), *arrays)
+    def _run(self, run: Search, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
+        asked = request(self.model.config, strategy, *(None if array is None else np.asarray(array) for array in given))
         with tf.device(self._device):
             tensors = [None if array is None else weights.from_numpy(array, self._device) for array in asked]
             found = run(chosen, type(asked)(*tensors))

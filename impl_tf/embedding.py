@@ -1,4 +1,4 @@
-"""Token embedding and the logits that invert it."""
+"""Token and segment embedding, and the logits that invert the first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,33 @@ from .framework import Traced, Unquantized, id_bounds, keras, register
 from .precision import upcast_half
 from .projection import add_bias, xavier_uniform
 
-__all__ = ["Embedding", "Logits"]
+__all__ = ["Embedding", "Logits", "SegmentEmbedding"]
+
+
+class Table(Unquantized, Traced):
+    """A table of so many rows of that width."""
+
+    def __init__(self, rows: int, width: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rows, self.width = rows, width
+
+    def build(self, input_shape: Any = None) -> None:
+        normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
+        self.table = self.add_weight(shape=(self.rows, self.width), initializer=normal, name="table")
+
+    def look_up(self, index_bt: tf.Tensor) -> tf.Tensor:
+        """`table[index]`, `b t d`."""
+        return tf.gather(self.table.value, index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64))
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[:2], self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rows": self.rows, "width": self.width}
 
 
 @register
-class Embedding(Unquantized, Traced):
+class Embedding(Table):
     """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the table's rows.
 
     Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`: there `tf.gather` gives zeros for
@@ -23,12 +45,8 @@ class Embedding(Unquantized, Traced):
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.vocabulary, self.width, self.scale = vocabulary, width, scale
-
-    def build(self, input_shape: Any = None) -> None:
-        normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
-        self.table = self.add_weight(shape=(self.vocabulary, self.width), initializer=normal, name="table")
+        super().__init__(vocabulary, width, **kwargs)
+        self.vocabulary, self.scale = vocabulary, scale
 
     def check_ids(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
@@ -36,17 +54,25 @@ class Embedding(Unquantized, Traced):
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
         self.check_ids(token)
-        if token.dtype.is_integer:
-            x_btd = tf.gather(self.table.value, token if token.dtype in (tf.int32, tf.int64) else tf.cast(token, tf.int64))
-        else:
-            x_btd = tf.tensordot(token, self.table, axes=1)
+        x_btd = self.look_up(token) if token.dtype.is_integer else tf.tensordot(token, self.table, axes=1)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        return (*input_shape[:2], self.width)
-
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "vocabulary": self.vocabulary, "width": self.width, "scale": self.scale}
+        sizes = {"vocabulary": self.vocabulary, "width": self.width, "scale": self.scale}
+        return {**keras.layers.Layer.get_config(self), **sizes}
+
+
+@register
+class SegmentEmbedding(Table):
+    """Rows of the table of segments: `x = table[segment]`, `b s d`: which sentence of several a token is of. Checked as ids are."""
+
+    def check_ids(self, segment_bs: Any) -> None:
+        """Raises ValueError on segments outside the table, other dtypes and other axes."""
+        checks.check_rows("segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs))
+
+    def call(self, segment_bs: tf.Tensor) -> tf.Tensor:
+        self.check_ids(segment_bs)
+        return self.look_up(segment_bs)
 
 
 @register

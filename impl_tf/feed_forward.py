@@ -18,6 +18,7 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
     """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+    gelu_sigmoid: `x sigmoid(1.702 x)`.
 
     tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as `x sigmoid(2u)`, which is the same:
     TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises ValueError on another name.
@@ -29,6 +30,8 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
         y = 0.5 * wide * (1 + tf.math.erf(wide * 0.5**0.5))
     elif name == "gelu_tanh":
         y = wide * tf.sigmoid(2 * (2 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))
+    elif name == "gelu_sigmoid":
+        y = wide * tf.sigmoid(1.702 * wide)
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return tf.cast(y, x.dtype)

@@ -68,34 +68,38 @@ class DecoderLayer(_Layer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer.
 
     The query of the cross-attention is the result of the self-attention's sub-layer; its keys and values are the memory, never
-    normalised here. Otherwise as `EncoderLayer`.
+    normalised here. A decoder alone (encoder_layers=0) has neither cross-attention nor memory. Otherwise as `EncoderLayer`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.cross_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="cross_attention")
-        self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm("cross_attention")
+        if config.cross_attention:
+            self.cross_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="cross_attention")
+            self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm("cross_attention")
 
     def call(
         self,
         x_btd: tf.Tensor,
-        memory_bsd: tf.Tensor,
+        memory_bsd: tf.Tensor | None = None,
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
     ) -> tf.Tensor:
-        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-        keep = keep or {}
+        config, keep = self.config, keep or {}
+        checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
 
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
         y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
-        y_btd = self.residual_in("cross_attention", x_btd)
-        keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
-        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-        x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
+        if memory_bsd is not None:
+            y_btd = self.residual_in("cross_attention", x_btd)
+            keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
+            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
         y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))

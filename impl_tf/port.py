@@ -15,6 +15,7 @@ from .decoding import Searcher
 from .dropout import Dropout
 from .fast.compiled import compiled
 from .framework import keras
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm
 from .sampling import draw, penalise, truncate
 from .transformer import Transformer
@@ -32,7 +33,11 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "embedding": lambda config, dtype: embedding.Embedding(
         config.source_vocabulary, config.model_width, config.scale_embedding, dtype=dtype.name
     ),
-    "token_positions": lambda config, dtype: positional_encoding.token_positions,
+    "segment_embedding": lambda config, dtype: embedding.SegmentEmbedding(config.segments, config.model_width, dtype=dtype.name),
+    "token_positions": lambda config, dtype: partial(positional_encoding.token_positions, start=config.position_start),
+    "position_embedding": lambda config, dtype: positional_encoding.PositionEmbedding(
+        config.sizes["p"], config.model_width, config.position_offset, dtype=dtype.name
+    ),
     "positional_encoding": lambda config, dtype: partial(positional_encoding.positional_encoding, width=config.model_width, dtype=dtype),
     "token_mask": lambda config, dtype: partial(mask.token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: mask.padding_mask,
@@ -50,7 +55,14 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
+    "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
+    "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name),
+    "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
     "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
+    "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
+    "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,
+    "masked_language_logits": lambda config, dtype: Transformer(config, dtype=dtype.name).masked_language_logits,
+    "states": lambda config, dtype: Transformer(config, dtype=dtype.name).states,
     "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, Transformer(config, dtype=dtype.name)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -60,6 +72,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "beam_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="beam_search"),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
+    "classification_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).classification_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),

@@ -1,20 +1,31 @@
-"""Sinusoidal positions (POSITION)."""
+"""Positions, sinusoidal and learned (POSITION)."""
+
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from reference_numpy import checks
+from reference_numpy.config import POSITION_STARTS
+from reference_numpy.suggestions import known
 
-__all__ = ["positional_encoding", "token_positions"]
+from .embedding import Table
+from .framework import id_bounds, register
+
+__all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
-def token_positions(mask_bt: tf.Tensor) -> tf.Tensor:
+def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor:
     """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`.
 
-    A row without a real token is numbered 0, all of it.
+    start: "row" numbers from the first token of the row, real or not. A row without a real token is numbered 0, all of it.
+    Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name)
+    known("position start", [start], POSITION_STARTS)
     length = tf.shape(mask_bt, out_type=tf.int64)[1]
+    if start == "row":
+        return tf.broadcast_to(tf.range(length), tf.shape(mask_bt))
     first_b1 = tf.reduce_min(tf.where(mask_bt, tf.range(length), length), axis=1, keepdims=True)
     return tf.maximum(tf.range(length) - first_b1, 0)
 
@@ -31,3 +42,23 @@ def positional_encoding(position_bt: tf.Tensor, width: int, dtype: tf.DType = tf
     pairs = tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1)
     table_btd = tf.reshape(pairs, tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0))[..., :width]
     return tf.cast(table_btd, dtype)
+
+
+@register
+class PositionEmbedding(Table):
+    """Rows of a learned table: `x = table[position + offset]`, `b t d`.
+
+    Positions outside the table raise ValueError where their values are known, as ids of Embedding do.
+    """
+
+    def __init__(self, rows: int, width: int, offset: int, **kwargs: Any) -> None:
+        super().__init__(rows, width, **kwargs)
+        self.offset = offset
+
+    def call(self, position_bt: tf.Tensor) -> tf.Tensor:
+        bounds = id_bounds(position_bt)
+        checks.check_rows("position", position_bt.shape, position_bt.dtype.name, self.rows - self.offset, *bounds)
+        return self.look_up(position_bt + self.offset if self.offset else position_bt)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "offset": self.offset}

@@ -52,7 +52,7 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors in, vectors out, `b t d`.
 
-    `embedding_dropout` is applied by `Transformer.decode`.
+    memory: None of a decoder alone. `embedding_dropout` is applied by `Transformer.decode`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ class Decoder(_Stack):
     def call(
         self,
         x_btd: tf.Tensor,
-        memory_bsd: tf.Tensor,
+        memory_bsd: tf.Tensor | None = None,
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig, layout
+from reference_numpy import TransformerConfig, checks, layout
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.strategy import Strategy
@@ -14,6 +14,7 @@ from reference_numpy.strategy import Strategy
 from . import weights
 from .decoding import Searcher
 from .fast.compiled import compiled as graph
+from .framework import id_bounds
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
 from .schedule import Noam
 from .transformer import Transformer
@@ -28,6 +29,7 @@ _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
+    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
     A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
     With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs. Random keep
@@ -44,6 +46,7 @@ class Trainer:
         device: str = "cpu",
         compiled: bool = True,
     ) -> None:
+        config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30  # a seed of Keras has 31 bits
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
@@ -53,15 +56,16 @@ class Trainer:
             self._optimizer = self._built_optimizer()
         run: Callable[..., Any] = graph if compiled else lambda function: function
         self._whole_step, self._part, self._apply = run(self._one_step), run(self._gradients), run(self._update)
-        self._evaluate = run(self.model.training_loss)
+        self._objective = self.model.classification_loss if config.classes else self.model.training_loss
+        self._evaluate = run(self._objective)
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
-    def train_step(self, source: np.ndarray, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
+    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it, a scalar tensor, there when the device is done.
 
-        keep: keep masks by site; without them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot
-        be split; nothing is then changed.
+        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. keep: keep masks by site; without
+        them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
         with tf.device(self._device):
             first, *others = self._batches(source, target, keep)
@@ -75,11 +79,12 @@ class Trainer:
         self.steps, self._current = self.steps + 1, False
         return loss
 
-    def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]:
+    def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
-        self.model.check_ids(source, target)
+        self._check(source, target)
         with tf.device(self._device):
-            value = self._evaluate(self._tensor(source), self._tensor(target), total=1, training=False)
+            tokens = None if source is None else self._tensor(source)
+            value = self._evaluate(tokens, self._tensor(target), total=1, training=False)
         return float(value), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -134,20 +139,29 @@ class Trainer:
         first, second = ({name: self._optimizer.moments(variable)[i] for name, variable in variables.items()} for i in (0, 1))
         return dict(zip(_PARTS, (variables, first, second), strict=True))
 
-    def _batches(self, source: np.ndarray, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
+    def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        """Raises ValueError on ids and labels out of range, which a graph cannot see."""
+        checks.check_source_given(self.config.encoder_layers, source is not None)
+        self.model.check_ids(source, target)
+        if classes := self.config.classes:
+            checks.check_classes(target.shape, target.dtype.name)
+            checks.check_held(classes, *id_bounds(target), name="label")
+
+    def _batches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
         """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place."""
         parts = self.recipe.microbatches
-        self.model.check_ids(source, target)
-        if len(source) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(source)} rows")
-        total, rows = tf.constant(max(self._count(target), 1)), len(source) // parts
+        self._check(source, target)
+        if len(target) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+        total, rows = tf.constant(max(self._count(target), 1)), len(target) // parts
         batches = []
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
             drops = None if keep is None else {site: self._tensor(drop[chosen]) for site, drop in canonical.flatten(keep).items()}
             masks = None if drops is None else canonical.nest(drops)
             place = tf.constant(self.steps * parts + part, tf.int64)
-            batches.append((self._tensor(source[chosen]), self._tensor(target[chosen]), masks, total, place))
+            tokens = None if source is None else self._tensor(source[chosen])
+            batches.append((tokens, self._tensor(target[chosen]), masks, total, place))
         return batches
 
     def _one_step(self, *batch: Any) -> tf.Tensor:
@@ -156,13 +170,13 @@ class Trainer:
         return loss
 
     def _gradients(
-        self, source: tf.Tensor, target: tf.Tensor, keep: Tree | None, total: tf.Tensor, place: tf.Tensor
+        self, source: tf.Tensor | None, target: tf.Tensor, keep: Tree | None, total: tf.Tensor, place: tf.Tensor
     ) -> tuple[tf.Tensor, Any]:
         """The loss of some rows, and the gradients of the model's variables; rows of a table that no id names have the gradient 0."""
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
-            loss = self.model.training_loss(source, target, self.recipe.smoothing, total, keep, training=keep is None)
+            loss = self._objective(source, target, self.recipe.smoothing, total, keep, training=keep is None)
         gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -176,8 +190,8 @@ class Trainer:
 
     def _count(self, target: np.ndarray) -> int:
         """The number of labels that count."""
-        label_bt = target[:, 1:]
-        return label_bt.size if self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+        label_bt = target if self.config.classes else target[:, 1:]
+        return label_bt.size if self.config.classes or self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
 
 
 def _device(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The whole Transformer: embeddings, encoder, decoder and logits."""
+"""The whole Transformer: embeddings, encoder, decoder, logits, and the heads of an encoder alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,38 +7,62 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from . import loss, mask
-from .embedding import Embedding, Logits
-from .framework import Configured, keras, register
+from . import inputs, loss, mask, states
+from .embedding import Embedding, Logits, SegmentEmbedding
+from .encoder_only import EncoderOnly
+from .framework import keras, register
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
-from .positional_encoding import positional_encoding, token_positions
+from .normalization import LayerNorm
+from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 
 __all__ = ["Transformer"]
 
 
 @register
-class Transformer(Configured, keras.Model):
+class Transformer(EncoderOnly, keras.Model):
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    Outside a call of the model `encode`, `decode` and `training_loss` take `training` themselves.
-    `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names. Masks are arguments: what Keras
-    attaches to a tensor is not read, and none is attached to the logits.
+    It has the parts that the config has: a decoder alone is given None for the source; an encoder alone has no logits, but `encode`,
+    `pool`, `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
+    `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names; of a decoder alone the target.
+    Masks are arguments: what Keras attaches to a tensor is not read, and none is attached to the logits.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         width, dtype = config.model_width, self.dtype_policy
-        self.source_embedding = Embedding(config.source_vocabulary, width, config.scale_embedding, dtype=dtype, name="source_embedding")
-        self.encoder = Encoder(config, dtype=dtype, name="encoder")
+        if config.encoder_layers:
+            self._add_inputs("source", config.source_vocabulary)
+            self.encoder = Encoder(config, dtype=dtype, name="encoder")
         if config.decoder_layers:
-            self.target_embedding = (
-                self.source_embedding
-                if config.share_embeddings
-                else Embedding(config.target_vocabulary, width, config.scale_embedding, dtype=dtype, name="target_embedding")
-            )
+            self._add_inputs("target", config.target_vocabulary)
             self.decoder = Decoder(config, dtype=dtype, name="decoder")
             self.logits = Logits(width, config.target_vocabulary, config.output_bias, config.tie_logits, dtype=dtype, name="logits")
+        if config.pooler:
+            self.pooler = Pooler(width, dtype=dtype, name="pooler")
+        if config.classes:
+            self.classifier = Classifier(width, config.classes, config.classifier_dropout_rate, dtype=dtype, name="classifier")
+        if config.masked_language_head:
+            self.masked_language_head = MaskedLanguageHead(config, config.tie_logits, dtype=dtype, name="masked_language_head")
+
+    def _add_inputs(self, side: str, vocabulary: int) -> None:
+        """What `inputs.embed` adds up and normalises on that side."""
+        config, width, parts = self.config, self.config.model_width, {}
+        if inputs.table(config, side) == f"{side}_embedding":
+            parts["embedding"] = Embedding(vocabulary, width, config.scale_embedding, dtype=self.dtype_policy, name=f"{side}_embedding")
+        else:
+            parts["embedding"] = self.source_embedding
+        if config.positions == "learned":
+            sizes = config.sizes["p"], width, config.position_offset
+            parts["position_embedding"] = PositionEmbedding(*sizes, dtype=self.dtype_policy, name=f"{side}_position_embedding")
+        if config.segments and side == "source":
+            parts["segment_embedding"] = SegmentEmbedding(config.segments, width, dtype=self.dtype_policy, name="source_segment_embedding")
+        if config.embedding_norm:
+            parts["embedding_norm"] = LayerNorm(width, config.epsilon, dtype=self.dtype_policy, name=f"{side}_embedding_norm")
+        for name, part in parts.items():
+            setattr(self, f"{side}_{name}", part)
 
     def encode(
         self,
@@ -46,17 +70,23 @@ class Transformer(Configured, keras.Model):
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        segment_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`; source: ids `b s`, or soft one-hot rows `b s v`."""
+        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config.
+
+        source: ids `b s`, or soft one-hot rows `b s v`. segment_bs: the segment of every token; without it, 0.
+        Raises ValueError on ids, masks and shapes that do not fit, and where the config has no encoder.
+        """
+        self.config.need_encoder()
         keep = (keep or {}).get("encoder", {})
-        x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
+        x_bsd, mask_bhts = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"), training=training)
-        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, training=training)
+        return self.encoder(x_bsd, mask_bhts, keep, training=training)
 
     def decode(
         self,
         target: tf.Tensor,
-        memory_bsd: tf.Tensor,
+        memory_bsd: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
         keep: Keep | None = None,
@@ -64,18 +94,21 @@ class Transformer(Configured, keras.Model):
     ) -> tf.Tensor:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
+        memory_bsd: None of a decoder alone.
         Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
         """
         self.config.need_decoder()
-        checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        memory_shape = None if memory_bsd is None else memory_bsd.shape
+        checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(source=memory_shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
-        x_btd, mask_bt = self._embed(self.target_embedding, "target", target, target_mask_bt)
+        x_btd, self_mask_bhts = self.embed("target", target, target_mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"), training=training)
-        if source_mask_bs is not None:
+        if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, mask.padding_mask(mask_bt), cross_mask_bhts, keep, training=training)
+        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, training=training)
         return self.head(x_btd)
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -84,23 +117,39 @@ class Transformer(Configured, keras.Model):
 
     def call(
         self,
-        source: Any,
+        source: Any = None,
         target: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        segment_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        source, target = _both(source, target)
+        self.config.need_decoder()
+        source, target = _both(self.config, source, target)
+        checks.check_source_given(self.config.encoder_layers, source is not None)
+        if source is None:
+            return self.decode(target, None, None, target_mask_bt, keep, training)
         checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs, keep, training)
-        if source_mask_bs is None:
+        memory_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
+        if source_mask_bs is None and self.config.padding_id is not None:
             source_mask_bs = mask.token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, training)
 
+    def states(
+        self,
+        source: tf.Tensor | None = None,
+        target: tf.Tensor | None = None,
+        source_mask_bs: tf.Tensor | None = None,
+        target_mask_bt: tf.Tensor | None = None,
+        segment_bs: tf.Tensor | None = None,
+    ) -> dict[str, Any]:
+        """The vectors between the layers and the attention weights, as `states.states`."""
+        return states.states(self, source, target, source_mask_bs, target_mask_bt, segment_bs)
+
     def training_loss(
         self,
-        source: tf.Tensor,
+        source: tf.Tensor | None,
         target: tf.Tensor,
         smoothing: float = 0.0,
         total: int | tf.Tensor | None = None,
@@ -116,7 +165,7 @@ class Transformer(Configured, keras.Model):
         return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, self.config.padding_id), smoothing, total)
 
     def compute_output_shape(self, source_shape: Any, target_shape: Any = None) -> tuple[int | None, ...]:
-        return (*_both(source_shape, target_shape)[1][:2], self.config.target_vocabulary)
+        return (*_both(self.config, source_shape, target_shape)[1][:2], self.config.target_vocabulary)
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         self.build()
@@ -133,32 +182,40 @@ class Transformer(Configured, keras.Model):
         """
         self.build()
         if input_signature is None:
-            input_signature = [keras.InputSpec(shape=(None, None), dtype="int64", name=name) for name in ("source", "target")]
+            names = ("source", "target") if self.config.encoder_layers else ("target",)
+            input_signature = [keras.InputSpec(shape=(None, None), dtype="int64", name=name) for name in names]
         lengths = [spec.shape[1] for spec in tf.nest.flatten(input_signature)]
         if format == "litert" and None in lengths:
             raise ValueError(f"a litert export must have an input_signature of fixed lengths; got lengths {lengths}")
         super().export(filepath, format, verbose, input_signature, **kwargs)
 
-    def check_ids(self, source: Any, target: Any = None, *_: Any, **__: Any) -> None:
+    def check_ids(self, source: Any = None, target: Any = None, *_: Any, segment_bs: Any = None, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""
-        source, target = _both(source, target)
-        self.source_embedding.check_ids(source)
-        if self.config.decoder_layers:
+        source, target = _both(self.config, source, target)
+        if source is not None and self.config.encoder_layers:
+            self.source_embedding.check_ids(source)
+        if target is not None and self.config.decoder_layers:
             self.target_embedding.check_ids(target)
+        if segment_bs is not None and self.config.segments:
+            self.source_segment_embedding.check_ids(segment_bs)
 
-    def _embed(self, embedding: Embedding, name: str, token: tf.Tensor, mask_bt: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-        x_btd = embedding(token)
-        if mask_bt is None:
-            mask_bt = mask.token_mask(token, self.config.padding_id)
-        checks.check_token_mask(f"{name} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
-        # No position reaches the length, so the sines of one row serve the whole batch.
-        length = keras.ops.shape(token)[1]
-        table_td = positional_encoding(tf.range(length), self.config.model_width, x_btd.dtype)
-        return x_btd + tf.gather(table_td, token_positions(mask_bt)), mask_bt
+    def embed(
+        self, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None, segment_bt: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """What the first layer of that side (source or target) is given, before dropout, and the mask of its keys, `b 1 1 s`."""
+        mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
+        if segment_bt is not None:
+            checks.check_segments(self.config.segments, segment_bt.shape, segment_bt.dtype.name, token.shape)
+        x_btd = inputs.embed(self, side, token, position_bt, segment_bt)
+        return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
 
 
-def _both(source: Any, target: Any) -> tuple[Any, Any]:
-    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping."""
+def _both(config: TransformerConfig, source: Any, target: Any) -> tuple[Any, Any]:
+    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping, or what a stack alone reads."""
+    if target is None and not config.encoder_layers:
+        return None, source
+    if not config.decoder_layers:
+        return source, target
     match source:
         case {"source": first, "target": second} | [first, second] if target is None and len(source) == 2:
             return first, second

@@ -1,8 +1,9 @@
 """The cache of one length, into which a step writes in place, and whose keys the beams of a row share.
 
-source_mask_bs, target_mask_bt, layers (of each the keys and values of self_attention and cross_attention) as in the reference. Beside them
-read, how many tokens each row has read, and position_td, what is added to an embedding at each position. Keys are `b g k s` and values
-`b g s e`, as they are multiplied.
+target_mask_bt, layers (of each the keys and values of self_attention and cross_attention) and, but of a decoder alone, source_mask_bs as in
+the reference. Beside them read, how many tokens each row has read; start, how many of these only fill up its length, which positions that
+are numbered from the row's first token do not count; and position_td, what is added to an embedding at each position. Keys are `b g k s`
+and values `b g s e`, as they are multiplied.
 
 The rows n of the target are the w beams of the first row b, then those of the next. They share their keys: those of all beams' first token,
 of the second, ...; target_mask_bt, `n (t w)`, says which of them are the real tokens of the beam's own past.
@@ -13,7 +14,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from .. import mask
+from reference_numpy import TransformerConfig
+
+from .. import inputs, mask
 from ..attention import attend_by_head
 from ..framework import keras
 from ..layers import DecoderLayer
@@ -25,22 +28,32 @@ __all__ = ["beams", "branch", "empty", "forward_step"]
 Cache: TypeAlias = Mapping[str, Any]
 
 
-def empty(model: Transformer, memory_bsd: tf.Tensor, source_mask_bs: tf.Tensor | None, length: int) -> Cache:
-    """The cache before the first of so many tokens."""
-    batch, config, dtype = memory_bsd.shape[0], model.config, memory_bsd.dtype
+def empty(model: Transformer, memory_bsd: tf.Tensor | None, source_mask_bs: tf.Tensor | None, batch: int, length: int) -> Cache:
+    """The cache of so many rows before the first of so many tokens."""
+    config, dtype = model.config, model.compute_dtype
     layers = []
     for layer in model.decoder.layers:
         key_bgks = tf.zeros([batch, config.key_value_heads, config.key_size, length], dtype)
         value_bgse = tf.zeros([batch, config.key_value_heads, length, config.value_size], dtype)
-        memory = _by_head(*layer.cross_attention.keys_and_values(memory_bsd))
-        layers.append({"self_attention": (key_bgks, value_bgse), "cross_attention": memory})
+        layers.append({"self_attention": (key_bgks, value_bgse)})
+        if memory_bsd is not None:
+            layers[-1]["cross_attention"] = _by_head(*layer.cross_attention.keys_and_values(memory_bsd))
+    of_source = {} if memory_bsd is None else {"source_mask_bs": source_mask_bs}
     return {
-        "source_mask_bs": source_mask_bs,
+        **of_source,
         "target_mask_bt": tf.zeros([batch, length], tf.bool),
         "layers": layers,
         "read": tf.constant(0),
-        "position_td": positional_encoding(tf.range(length), config.model_width, dtype),
+        "start": tf.constant(0),
+        "position_td": _table(model, length),
     }
+
+
+def _table(model: Transformer, length: int) -> tf.Tensor:
+    """What is added at each of so many positions; a learned table that is shorter serves fewer."""
+    if model.config.positions == "learned":
+        return model.target_position_embedding(tf.minimum(tf.range(length), model.config.max_positions - 1)[tf.newaxis])[0]
+    return positional_encoding(tf.range(length), model.config.model_width, model.compute_dtype)
 
 
 def beams(cache: Cache) -> int:
@@ -65,12 +78,13 @@ def branch(cache: Cache, count: int) -> Cache:
 
 def forward_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor) -> tuple[tf.Tensor, Cache]:
     """`decode_step` on what has been checked."""
-    read, source_mask_bs, width = cache["read"], cache["source_mask_bs"], beams(cache)
+    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beams(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
     token_s = tf.range(mask_bt.shape[1]) // width  # which token each key is of
-    x_btd = model.target_embedding(target) + tf.gather(cache["position_td"], _positions(mask_bt, token_s, read, count))
+    position_bt = _positions(model.config, mask_bt, token_s, cache, count)
+    x_btd = inputs.embed(model, "target", target, position_bt, position_pd=cache["position_td"])
     x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
     not_after_ts = token_s <= read + tf.range(count)[:, tf.newaxis]
     self_mask_bhts = tf.reshape(_by_token(mask_bt[:, tf.newaxis] & not_after_ts, width), [batch, 1, queries, mask_bt.shape[1]])
@@ -103,10 +117,11 @@ def _decoder_layer_step(
     y_btd = attention.output_projection(attend_by_head(query_bthk, key_bgks, value_bgse, self_mask_bhts))
     x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
 
-    attention, (key_bgks, value_bgse) = layer.cross_attention, cache["cross_attention"]
-    query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
-    y_btd = attention.output_projection(attend_by_head(query_bthk, key_bgks, value_bgse, cross_mask_bhts))
-    x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
+    if "cross_attention" in cache:
+        attention, (key_bgks, value_bgse) = layer.cross_attention, cache["cross_attention"]
+        query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
+        y_btd = attention.output_projection(attend_by_head(query_bthk, key_bgks, value_bgse, cross_mask_bhts))
+        x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
 
     y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
     return layer.residual_out("feed_forward", x_btd, y_btd, {}), new_cache
@@ -125,10 +140,13 @@ def _with_tokens(cache: Cache, target_mask_bt: tf.Tensor, width: int) -> tf.Tens
     return keras.ops.slice_update(cache["target_mask_bt"], tf.stack([0, cache["read"] * width]), new_bt)
 
 
-def _positions(mask_bs: tf.Tensor, token_s: tf.Tensor, read: tf.Tensor, count: int) -> tf.Tensor:
-    """The positions of so many tokens after those that had been read, counted from the first real one."""
-    first_b1 = tf.reduce_min(tf.where(mask_bs, token_s, mask_bs.shape[1]), axis=1, keepdims=True)
-    return tf.maximum(read + tf.range(count) - first_b1, 0)
+def _positions(config: TransformerConfig, mask_bs: tf.Tensor, token_s: tf.Tensor, cache: Cache, count: int) -> tf.Tensor:
+    """The positions of so many tokens after those that had been read, counted from the first real one, or from the row's first."""
+    if config.position_start == "row":
+        first_b1 = tf.fill([mask_bs.shape[0], 1], cache["start"])
+    else:
+        first_b1 = tf.reduce_min(tf.where(mask_bs, token_s, mask_bs.shape[1]), axis=1, keepdims=True)
+    return tf.maximum(cache["read"] + tf.range(count) - first_b1, 0)
 
 
 def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:

@@ -52,7 +52,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     copy = Transformer(model.config, dtype=dtype or model.compute_dtype)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")
-        layer.cross_attention = FusedAttention(model.config, False, dtype=copy.dtype_policy, name="cross_attention")
+        if model.config.cross_attention:
+            layer.cross_attention = FusedAttention(model.config, False, dtype=copy.dtype_policy, name="cross_attention")
     copy.build()
     refresh(copy, model)
     return copy
@@ -64,6 +65,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
         if (own := weights.at(copy, name)) is not None:
             own.assign(tf.cast(variable, own.dtype))
     for layer, given in zip(copy.decoder.layers, model.decoder.layers, strict=True):
-        of_itself, of_memory = given.self_attention, given.cross_attention
+        of_itself = given.self_attention
         layer.self_attention.query_key_value.copy((of_itself.query, of_itself.key, of_itself.value))
-        layer.cross_attention.key_value.copy((of_memory.key, of_memory.value))
+        if model.config.cross_attention:
+            layer.cross_attention.key_value.copy((given.cross_attention.key, given.cross_attention.value))

@@ -30,10 +30,11 @@ class Plan(NamedTuple):
 class Request(NamedTuple):
     """The inputs of a graph: arrays, or tensors."""
 
-    source: Any
+    source: Any  # None of a decoder alone, and its mask
     source_mask_bs: Any
     before: Any  # the prefix but for its last token, `b p`
     before_mask_bt: Any
+    start: Any  # how many of these fill up its length
     last_b1: Any
     end_id: Any
     pad_id: Any  # what follows the end
@@ -73,30 +74,32 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 def request(
     config: TransformerConfig,
     strategy: Strategy,
-    source: np.ndarray,
+    source: np.ndarray | None,
     prefix: np.ndarray | None,
     source_mask_bs: np.ndarray | None,
+    prefix_mask_bp: np.ndarray | None,
     uniform_bn: np.ndarray | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
-    checks.check_source(source.shape, str(source.dtype))
-    if prefix is None:
-        prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist())
-    checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-    for token, vocabulary in ((source, config.source_vocabulary), (prefix, config.target_vocabulary)):
-        checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
-    if source_mask_bs is None:
-        source_mask_bs = np.asarray(mask.token_mask(source, config.padding_id))
-    checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2])
+    checks.check_source_given(config.encoder_layers, source is not None)
+    if source is not None:
+        checks.check_source(source.shape, str(source.dtype))
+    prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
+    if source is not None:
+        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+        source, source_mask_bs = _source(config, source, source_mask_bs)
     before, room = prefix[:, :-1], bucket(strategy.max_new_tokens)
-    right = (0, 0), (0, bucket(source.shape[1]) - source.shape[1])
-    left = (0, 0), (bucket(before.shape[1]) - before.shape[1] if before.size else 0, 0)
+    if uniform_bn is not None:
+        bounds = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+        checks.check_uniform(uniform_bn.shape, (len(prefix), strategy.max_new_tokens), *bounds)
+    start = bucket(before.shape[1]) - before.shape[1] if before.size else 0
+    left = (0, 0), (start, 0)
     return Request(
-        source=np.pad(source.astype(np.int32), right),
-        source_mask_bs=np.pad(source_mask_bs, right),
+        source=source,
+        source_mask_bs=None if source is None else source_mask_bs,
         before=np.pad(before.astype(np.int32), left),
-        before_mask_bt=np.pad(mask.token_mask(before, config.padding_id), left),
+        before_mask_bt=np.pad(prefix_mask_bp[:, :-1], left),
+        start=np.int32(start),
         last_b1=prefix[:, -1:].astype(np.int32),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
@@ -105,3 +108,30 @@ def request(
         length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
         uniform_bn=None if uniform_bn is None else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
     )
+
+
+def _source(config: TransformerConfig, source: np.ndarray, mask_bs: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The source and its mask, padded."""
+    checks.check_tokens("token", source.shape, str(source.dtype), config.source_vocabulary, *id_bounds(source))
+    checks.check_length(source.shape[1], config.max_positions)
+    mask_bs = np.asarray(mask.token_mask(source, config.padding_id)) if mask_bs is None else mask_bs
+    checks.check_token_mask("source mask", mask_bs.shape, str(mask_bs.dtype), source.shape[:2])
+    length = bucket(source.shape[1])
+    right = (0, 0), (0, min(length, config.max_positions or length) - source.shape[1])
+    return np.pad(source.astype(np.int32), right), np.pad(mask_bs, right)
+
+
+def _prefix(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, mask_bp: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """What every answer follows, by default the start token, and which of its tokens are real."""
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
+    if prefix is None:
+        prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
+    if mask_bp is not None:
+        checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
+    last = () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
+    checks.check_tokens("token", prefix.shape, str(prefix.dtype), config.target_vocabulary, *id_bounds(prefix))
+    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
+    return prefix, np.asarray(mask.token_mask(prefix, config.padding_id)) if mask_bp is None else mask_bp

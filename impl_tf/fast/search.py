@@ -37,7 +37,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, tf
         },)  # fmt: skip
 
     state = _start(model, plan, request)
-    shape = [request.source.shape[0], plan.room]
+    shape = [request.last_b1.shape[0], plan.room]
     state |= {"token_bn": tf.fill(shape, request.pad_id), "log_p_bn": tf.zeros(shape, _score_dtype(model))}
     (state,) = tf.while_loop(_goes_on(request), body, (state,))
     return {"token_bn": tf.cast(state["token_bn"], tf.int64), "log_p_bn": state["log_p_bn"], "fit": state["fit"]}
@@ -45,7 +45,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, tf
 
 def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, tf.Tensor]:
     """The beams of all rows, token by token: the beam_size best hypotheses of each row. fit: whether every logit was less than inf."""
-    batch, size, end_id, dtype = request.source.shape[0], plan.beams, request.end_id, _score_dtype(model)
+    batch, size, end_id, dtype = request.last_b1.shape[0], plan.beams, request.end_id, _score_dtype(model)
     penalty_n = tf.cast(request.length_penalty_n, dtype)
     longest = tf.gather(penalty_n, request.max_new_tokens - 1)
     first_b1 = tf.range(batch)[:, tf.newaxis] * size
@@ -80,9 +80,10 @@ def _score_dtype(model: Transformer) -> tf.DType:
 
 def _start(model: Transformer, plan: Plan, request: Request) -> State:
     """The state of a loop before its first token: all of the prefix but its last token has been read."""
-    memory_bsd = model.encode(request.source, request.source_mask_bs)
+    memory_bsd = None if request.source is None else model.encode(request.source, request.source_mask_bs)
     batch, before = request.before.shape
-    cache = start_cache(model, memory_bsd, request.source_mask_bs, length=before + plan.room)
+    cache = start_cache(model, memory_bsd, request.source_mask_bs, batch, length=before + plan.room)
+    cache = {**cache, "start": request.start}
     if before:
         _, cache = forward_step(model, request.before, cache, request.before_mask_bt)
     state = {"step": tf.constant(0), "fit": tf.constant(True), "done_b": tf.zeros([batch], tf.bool), "cache": cache}

@@ -1,0 +1,75 @@
+"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .embedding import Logits
+from .feed_forward import activation
+from .framework import Configured, keras, register
+from .normalization import LayerNorm
+from .precision import upcast_half
+from .projection import Projection
+
+__all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
+
+
+@register
+class Pooler(Projection):
+    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole row."""
+
+    def __init__(self, width: int, **kwargs: Any) -> None:
+        super().__init__((width,), (width,), True, **kwargs)
+        self.width = width
+
+    def call(self, x_bsd: tf.Tensor) -> tf.Tensor:
+        checks.check_features("x", x_bsd.shape, self.width)
+        y_br = super().call(x_bsd[:, 0])
+        return tf.cast(tf.tanh(upcast_half(y_br)), y_br.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**keras.layers.Layer.get_config(self), "width": self.width}
+
+
+@register
+class Classifier(Projection):
+    """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token `b r`. keep_br: as of Dropout."""
+
+    def __init__(self, width: int, classes: int, dropout_rate: float, **kwargs: Any) -> None:
+        super().__init__((width,), (classes,), True, **kwargs)
+        self.width, self.classes = width, classes
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    def call(self, pooled_br: tf.Tensor, keep_br: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
+        checks.check_pooled(pooled_br.shape, self.width)
+        return super().call(self.dropout(pooled_br, keep_br, training=training))
+
+    def get_config(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "classes": self.classes, "dropout_rate": self.dropout.rate}
+        return {**keras.layers.Layer.get_config(self), **sizes}
+
+
+@register
+class MaskedLanguageHead(Configured):
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of what stands at every position.
+
+    W and b are those of `hidden`. tied: as of Logits; the table is that of the source.
+    """
+
+    def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.tied, width, dtype = tied, config.model_width, self.dtype_policy
+        self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
+        self.norm = LayerNorm(width, config.epsilon, dtype=dtype, name="norm")
+        self.logits = Logits(width, config.source_vocabulary, config.output_bias, tied, dtype=dtype, name="logits")
+
+    def call(self, x_bsd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
+        checks.check_features("x", x_bsd.shape, self.config.model_width)
+        active_bsr = activation(self.hidden(x_bsd), self.config.activation)
+        return self.logits(self.norm(active_bsr), table_vd)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "tied": self.tied}

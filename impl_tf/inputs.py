@@ -1,0 +1,63 @@
+"""What the first layer of a stack is given: the sum of token embedding, position and segment, and its norm."""
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, checks
+
+from . import mask
+from .framework import keras
+from .positional_encoding import positional_encoding, token_positions
+
+if TYPE_CHECKING:
+    from .transformer import Transformer
+
+__all__ = ["embed", "masked_positions", "table"]
+
+
+def masked_positions(
+    config: TransformerConfig, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None
+) -> tuple[tf.Tensor | None, tf.Tensor]:
+    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`; None: every token is.
+
+    side: "source" or "target". Raises ValueError on masks that do not fit, and on more tokens than there are positions.
+    """
+    checks.check_length(token.shape[1], config.max_positions)
+    if mask_bt is None and (config.padding_id is None or len(token.shape) == 3):
+        shape = tf.shape(token, out_type=tf.int64)[:2]
+        return None, tf.broadcast_to(tf.range(shape[1]), shape)
+    mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
+    checks.check_token_mask(f"{side} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
+    return mask_bt, token_positions(mask_bt, config.position_start)
+
+
+def embed(
+    model: "Transformer",
+    side: str,
+    token: tf.Tensor,
+    position_bt: tf.Tensor,
+    segment_bt: tf.Tensor | None = None,
+    position_pd: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """What the first layer of the encoder (side: "source") or the decoder ("target") is given, before dropout:
+    `norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config. segment_bt: without it, 0.
+
+    position_pd: what is added at every position, where it is known already.
+    """
+    config, length = model.config, keras.ops.shape(token)[1]
+    x_btd = getattr(model, table(config, side))(token)
+    if position_pd is None and config.positions == "learned":
+        x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
+    else:
+        if position_pd is None:  # no position reaches the length, so the sines of one row serve the whole batch
+            position_pd = positional_encoding(tf.range(length), config.model_width, x_btd.dtype)
+        x_btd += tf.gather(position_pd, position_bt)
+    if config.segments and side == "source":
+        x_btd += model.source_segment_embedding(tf.zeros(tf.shape(token)[:2], tf.int32) if segment_bt is None else segment_bt)
+    return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+
+
+def table(config: TransformerConfig, side: str) -> str:
+    """The name of the token embedding of source or target, which may be one."""
+    return "source_embedding" if side == "source" or (config.share_embeddings and config.encoder_layers) else "target_embedding"
