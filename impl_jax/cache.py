@@ -18,17 +18,25 @@ from .transformer import Transformer
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 
-def start_cache(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None = None, *, length: int) -> Cache:
+def start_cache(
+    model: Transformer,
+    memory_bsd: jax.Array | None,
+    source_mask_bs: jax.Array | None = None,
+    batch: int | None = None,
+    *,
+    length: int,
+) -> Cache:
     """The cache before the first token: keys and values of the memory, which no step changes, and none of the target.
 
-    length: the positions of the target that there is room for, since a program has arrays of fixed shapes (`fast.cache.Cache`).
+    memory_bsd: None of a decoder alone, which needs batch, the number of rows. length: the positions of the target that there is room for, since a program has arrays of fixed shapes (`fast.cache.Cache`).
     Raises ValueError on shapes that do not fit, and where there is no decoder.
     """
     model = fused(model)
-    checks.check_features("memory", memory_bsd.shape, model.config.model_width)
-    if source_mask_bs is not None:
+    checks.check_memory(model.config.cross_attention, model.config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
+    if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
-    return empty(model, memory_bsd, source_mask_bs, length)
+    return empty(model, memory_bsd, source_mask_bs, batch, length)
 
 
 def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: jax.Array | None = None) -> tuple[jax.Array, Cache]:
@@ -42,14 +50,14 @@ def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask
     if target_mask_bt is None:
         target_mask_bt = token_mask(target, model.config.padding_id)
     checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
-    x_btd, cache = forward_step(model, target, *next_tokens(cache, target_mask_bt))
+    x_btd, cache = forward_step(model, target, *next_tokens(model.config, cache, target_mask_bt))
     return model.head(x_btd), cache
 
 
 def decode_in_steps(
     model: Transformer,
     target: jax.Array,
-    memory_bsd: jax.Array,
+    memory_bsd: jax.Array | None,
     splits: Sequence[int],
     source_mask_bs: jax.Array | None = None,
     target_mask_bt: jax.Array | None = None,
@@ -60,13 +68,15 @@ def decode_in_steps(
     compiled: one program for each length of a step; otherwise operation by operation.
     Raises ValueError as `decode`, and where splits are not lengths of at least 1 that add up to t.
     """
-    model.decoder_embedding.check_ids(target)
+    model.config.need_decoder()
+    model.embedding_of("target").check_ids(target)
     checks.check_splits(splits, target.shape)
+    checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
         checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
     model, logits = fused(model), []
-    cache = start(model, memory_bsd, source_mask_bs, length=bucket(target.shape[1]))
+    cache = start(model, memory_bsd, source_mask_bs, len(target), length=bucket(target.shape[1]))
     for end, length in zip(itertools.accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
         part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
@@ -75,7 +85,7 @@ def decode_in_steps(
     return jnp.concatenate(logits, axis=1)
 
 
-_start_cache = functools.partial(jax.jit, static_argnames="length")(start_cache)
+_start_cache = functools.partial(jax.jit, static_argnames=("batch", "length"))(start_cache)
 _decode_step = functools.partial(jax.jit, donate_argnames="cache")(decode_step)
 
 

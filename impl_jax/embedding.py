@@ -1,4 +1,4 @@
-"""Token embedding and the logits that invert it."""
+"""Token and segment embedding, and the logits that invert the first."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from .framework import id_bounds, take_rows
 from .precision import upcast_half
 from .projection import add_bias
 
-__all__ = ["Embedding", "Logits"]
+__all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
 class Embedding(nnx.Module):
@@ -42,6 +42,21 @@ class Embedding(nnx.Module):
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
         checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token))
+
+
+class SegmentEmbedding(nnx.Module):
+    """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. dtype and segments out of range: as of `Embedding`."""
+
+    def __init__(
+        self, segments: int, width: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype))
+        self.dtype = dtype
+
+    def __call__(self, segment_bs: jax.Array) -> jax.Array:
+        checks.check_rows("segment", segment_bs.shape, str(segment_bs.dtype), self.table.shape[0], *id_bounds(segment_bs))
+        table_ad = self.table[...].astype(self.dtype or self.table.dtype)
+        return take_rows(upcast_half(table_ad), segment_bs).astype(table_ad.dtype)
 
 
 class Logits(nnx.Module):

@@ -21,7 +21,7 @@ def activation(x: jax.Array, name: str) -> jax.Array:
     """Elementwise, by name; half-precision dtypes compute in float32.
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals
-    `x/2 (1 + tanh(u))` without the cancellation at negative x. Raises ValueError on another name.
+    `x/2 (1 + tanh(u))` without the cancellation at negative x; gelu_sigmoid: `x sigmoid(1.702 x)`. Raises ValueError on another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
@@ -30,6 +30,8 @@ def activation(x: jax.Array, name: str) -> jax.Array:
         return jax.nn.gelu(wide, approximate=False).astype(x.dtype)
     if name == "gelu_tanh":
         return (wide * jax.nn.sigmoid((8 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))).astype(x.dtype)
+    if name == "gelu_sigmoid":
+        return (wide * jax.nn.sigmoid(1.702 * wide)).astype(x.dtype)
     raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 

@@ -57,11 +57,14 @@ class DecoderLayer(EncoderLayer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer of `EncoderLayer`'s equation.
 
     The query of the cross-attention is the result of the self-attention's sub-layer; its keys and values are the memory, never normalised
-    here.
+    here. A decoder alone (encoder_layers=0) has neither cross-attention nor memory.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         super().__init__(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.width, self.attends_to_memory = config.model_width, config.cross_attention
+        if not config.cross_attention:
+            return
         self.cross_attention = MultiHeadAttention(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.cross_attention_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
         self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
@@ -69,22 +72,25 @@ class DecoderLayer(EncoderLayer):
     def __call__(  # type: ignore[override]
         self,
         x_btd: jax.Array,
-        memory_bsd: jax.Array,
+        memory_bsd: jax.Array | None = None,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+        checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
         y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
-        y_btd = self.residual_in("cross_attention", x_btd)
-        keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
-        y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
-        x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
+        if memory_bsd is not None:
+            y_btd = self.residual_in("cross_attention", x_btd)
+            keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
+            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
         y_btd = self.feed_forward(y_btd, keep.get("feed_forward", {}).get("hidden_dropout"))

@@ -18,15 +18,16 @@ from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .cache import decode_in_steps
 from .decoding import Searcher
 from .dropout import Dropout
-from .embedding import Embedding, Logits
+from .embedding import Embedding, Logits, SegmentEmbedding
 from .fast.compiled import compiled
 from .feed_forward import FeedForward, activation
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import adam, clip_global_norm
-from .positional_encoding import positional_encoding, token_positions
+from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
@@ -84,7 +85,11 @@ components: dict[str, Builder] = {
     "embedding": partial(
         _blank, lambda config, **own: Embedding(config.source_vocabulary, config.model_width, config.scale_embedding, **own)
     ),
-    "token_positions": lambda config, dtype: token_positions,
+    "segment_embedding": partial(_blank, lambda config, **own: SegmentEmbedding(config.segments, config.model_width, **own)),
+    "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
+    "position_embedding": partial(
+        _blank, lambda config, **own: PositionEmbedding(config.sizes["p"], config.model_width, config.position_offset, **own)
+    ),
     "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
@@ -102,7 +107,14 @@ components: dict[str, Builder] = {
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
     "logits": partial(_blank, lambda config, **own: Logits(config.model_width, config.target_vocabulary, config.output_bias, **own)),
+    "pooler": partial(_blank, Pooler),
+    "classifier": partial(_blank, Classifier),
+    "masked_language_head": partial(_blank, MaskedLanguageHead),
     "transformer": partial(_blank, Transformer),
+    "pool": lambda config, dtype: _blank(Transformer, config, dtype).pool,
+    "classify": lambda config, dtype: _blank(Transformer, config, dtype).classify,
+    "masked_language_logits": lambda config, dtype: _blank(Transformer, config, dtype).masked_language_logits,
+    "states": lambda config, dtype: _blank(Transformer, config, dtype).states,
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, _blank(Transformer, config, dtype)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -112,6 +124,7 @@ components: dict[str, Builder] = {
     "beam_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: _blank(Transformer, config, dtype).training_loss,
+    "classification_loss": lambda config, dtype: _blank(Transformer, config, dtype).classification_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

@@ -1,25 +1,32 @@
-"""Sinusoidal positions (POSITION)."""
+"""Positions, sinusoidal and learned (POSITION)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from flax.typing import Dtype
 
 from reference_numpy import checks
+from reference_numpy.config import POSITION_STARTS
+from reference_numpy.suggestions import known
 
-from .framework import is_traced
+from .framework import id_bounds, is_traced, take_rows
+from .precision import upcast_half
 
-__all__ = ["positional_encoding", "token_positions"]
+__all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
-def token_positions(mask_bt: jax.Array) -> jax.Array:
+def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array:
     """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
 
-    `position = max(t - (number of padding tokens before the first real one), 0)`. The integers are JAX's default: int32, or int64 where
-    jax_enable_x64 is set.
+    `position = max(t - (number of padding tokens before the first real one), 0)`; start "row": `position = t`. The integers are JAX's
+    default: int32, or int64 where jax_enable_x64 is set. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
+    known("position start", [start], POSITION_STARTS)
     length = mask_bt.shape[1]
+    if start == "row":
+        return jnp.arange(length) + jnp.zeros_like(mask_bt, int)  # sharded as the mask is
     first_b1 = jnp.where(mask_bt.any(axis=1, keepdims=True), mask_bt.argmax(axis=1, keepdims=True), length)
     return jnp.maximum(jnp.arange(length) - first_b1, 0)
 
@@ -40,3 +47,19 @@ def positional_encoding(position_bt: jax.Array | np.ndarray, width: int, dtype: 
         angle_btd = (position_bt if traced else np.asarray(position_bt))[..., None] * frequency_d
         encoding_btd = xp.where(np.arange(width) % 2 == 0, xp.sin(angle_btd), xp.cos(angle_btd))
         return jnp.asarray(encoding_btd.astype(dtype))
+
+
+class PositionEmbedding(nnx.Module):
+    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`. dtype and positions out of range: as of `Embedding`."""
+
+    def __init__(
+        self, rows: int, width: int, offset: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+    ) -> None:
+        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (rows, width), param_dtype))
+        self.offset, self.dtype = offset, dtype
+
+    def __call__(self, position_bt: jax.Array) -> jax.Array:
+        rows = self.table.shape[0] - self.offset
+        checks.check_rows("position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt))
+        table_pd = self.table[...].astype(self.dtype or self.table.dtype)
+        return take_rows(upcast_half(table_pd), position_bt + self.offset).astype(table_pd.dtype)

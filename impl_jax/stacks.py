@@ -35,7 +35,7 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """`x = layer_n(x, memory)` for every layer, then the final norm where the config has one. Vectors in, vectors out: `b t d`.
 
-    Otherwise as `Encoder`.
+    memory: None of a decoder alone. Otherwise as `Encoder`.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -46,7 +46,7 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         x_btd: jax.Array,
-        memory_bsd: jax.Array,
+        memory_bsd: jax.Array | None = None,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
         keep: Tree | None = None,

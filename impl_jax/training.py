@@ -28,8 +28,9 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """A Transformer in training: `parameters, moments = adam(clip(gradient of training_loss))`, at the rate of `noam`.
+    """A Transformer in training: `parameters, moments = adam(clip(gradient of the loss))`, at the rate of `noam`.
 
+    The loss is `classification_loss` where the config has classes, otherwise `training_loss`.
     Forward, backward, clipping, Adam and schedule are one XLA program for each shape of a batch.
 
     The module's graph is split off here, once; parameters and moments are donated, so a step updates them in place. float64 runs under
@@ -47,6 +48,7 @@ class Trainer:
         device: str = "cpu",
         compiled: bool = True,
     ) -> None:
+        config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
         self._dtype = np.dtype(canonical.training_dtype(parameters))
         self._device, self._name, self._compiled = framework.device(device), device, compiled
@@ -62,10 +64,13 @@ class Trainer:
             self._evaluate = jax.jit(functools.partial(_evaluate, self._graph, self._random))
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
-        """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed."""
+        """One update on ids `b s` and `b t`; returns the loss of the batch before it, which is still being computed.
+
+        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`.
+        """
         self._check(source, target)
-        if len(source) % self.recipe.microbatches:
-            raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(source)} rows")
+        if len(target) % self.recipe.microbatches:
+            raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(target)} rows")
         self._searcher = None
         with self._settings():
             arguments = np.uint32(self.steps), source, target, keep
@@ -78,7 +83,7 @@ class Trainer:
         self._check(source, target)
         with self._settings():
             loss = self._evaluate(self._parameters, source, target)
-            return float(loss), int(token_mask(target[:, 1:], self.config.padding_id).sum())
+            return float(loss), int(_count(self.config, target))
 
     def greedy_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now."""
@@ -111,9 +116,14 @@ class Trainer:
         self.steps, self._searcher = steps, None
 
     def _check(self, source: Any, target: Any) -> None:
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        checks.check_target(target.shape, str(target.dtype))
-        self._shapes.check_ids(source, target)
+        checks.check_source_given(self.config.encoder_layers, source is not None)
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
+        if self.config.classes:
+            self._shapes.check_ids(source, label_b=target)
+        else:
+            checks.check_target(target.shape, str(target.dtype))
+            self._shapes.check_ids(source, target)
 
     def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
         """By the searcher of the parameters as they are now, which are copied once after each change."""
@@ -163,11 +173,11 @@ def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Reci
     counts, keys = random
 
     def step(parameters: nnx.State, moments: Any, steps: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> Any:
-        total = jnp.maximum(token_mask(target[:, 1:], config.padding_id).sum(), 1)
+        total = jnp.maximum(_count(config, target), 1)
 
         def loss(parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> jax.Array:
             model = nnx.merge(graph, parameters, jax.tree.map(lambda _: draw, counts), keys)
-            return model.training_loss(source, target, recipe.smoothing, total, keep)
+            return _objective(model)(source, target, recipe.smoothing, total, keep)
 
         value, gradients = _accumulated(jax.value_and_grad(loss), parameters, steps, (source, target, keep), recipe.microbatches)
         if recipe.clip_norm is not None:
@@ -187,7 +197,7 @@ def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, step
     def add(sums: Any, part: Any) -> Any:
         return jax.tree.map(jnp.add, sums, value_and_grad(parameters, *part)), None
 
-    rows = batch[0].shape[0]
+    rows = batch[1].shape[0]
     # A keep mask may be the same for all rows.
     parts = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape[1:])).reshape(count, rows // count, *x.shape[1:]), batch)
     sums = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype), jax.tree.map(jnp.zeros_like, parameters)
@@ -198,4 +208,14 @@ def _evaluate(graph: Any, random: list[Any], parameters: nnx.State, source: jax.
     """The sum of the losses of all labels, in evaluation mode."""
     model = nnx.merge(graph, parameters, *random)
     model.eval()
-    return model.training_loss(source, target, total=1)
+    return _objective(model)(source, target, total=1)
+
+
+def _objective(model: Transformer) -> Callable[..., jax.Array]:
+    """The loss of a batch: of classes, where the model has them."""
+    return model.classification_loss if model.config.classes else model.training_loss
+
+
+def _count(config: TransformerConfig, target: Any) -> Any:
+    """The number of labels that count: every class does."""
+    return len(target) if config.classes else token_mask(target[:, 1:], config.padding_id).sum()

@@ -1,94 +1,152 @@
-"""The whole Transformer: embeddings, encoder, decoder and logits."""
+"""The whole Transformer: embeddings, encoder, decoder, logits and heads."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
+from . import inputs
 from .dropout import Tree
-from .embedding import Embedding, Logits
-from .framework import take_rows
+from .embedding import Embedding, Logits, SegmentEmbedding
+from .encoder_only import EncoderOnly
+from .framework import id_bounds
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
-from .positional_encoding import positional_encoding, token_positions
+from .normalization import LayerNorm
+from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
+from .states import States, states
 
 __all__ = ["Transformer"]
 
 
-class Transformer(nnx.Module):
+class Transformer(EncoderOnly):
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
+    It has the parts that its config has: an encoder alone its heads, a decoder alone neither source nor cross-attention.
     param_dtype: in which the parameters are held; dtype: in which the model computes, by default param_dtype.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        def embedding(vocabulary: int) -> Embedding:
-            return Embedding(vocabulary, config.model_width, config.scale_embedding, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-
+        own: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.config = config
-        self.source_embedding = embedding(config.source_vocabulary)
-        self.encoder = Encoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        shared = config.share_embeddings or not config.decoder_layers
-        self.target_embedding = None if shared else embedding(config.target_vocabulary)
+        if config.encoder_layers:
+            self._add_inputs("source", config.source_vocabulary, **own)
+            self.encoder = Encoder(config, **own)
         if config.decoder_layers:
-            self.decoder = Decoder(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            self._add_inputs("target", config.target_vocabulary, **own)
+            self.decoder = Decoder(config, **own)
             self.logits = Logits(
                 config.model_width, config.target_vocabulary, config.output_bias,
                 tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs,
             )  # fmt: skip
+        if config.pooler:
+            self.pooler = Pooler(config, **own)
+        if config.classes:
+            self.classifier = Classifier(config, **own)
+        if config.masked_language_head:
+            self.masked_language_head = MaskedLanguageHead(config, tied=config.tie_logits, **own)
+
+    def _add_inputs(self, side: str, vocabulary: int, **own: Any) -> None:
+        """What is added up and normalised before the first layer of that side, under the canonical names."""
+        config, width = self.config, self.config.model_width
+        if inputs.table(config, side) == f"{side}_embedding":
+            setattr(self, f"{side}_embedding", Embedding(vocabulary, width, config.scale_embedding, **own))
+        if config.positions == "learned":
+            position = PositionEmbedding(config.sizes["p"], width, config.position_offset, **own)
+            setattr(self, f"{side}_position_embedding", position)
+        if config.segments and side == "source":
+            self.source_segment_embedding = SegmentEmbedding(config.segments, width, **own)
+        if config.embedding_norm:
+            setattr(self, f"{side}_embedding_norm", LayerNorm(width, config.epsilon, param_dtype=own["param_dtype"]))
 
     def __call__(
         self,
-        source: jax.Array,
+        source: jax.Array | None,
         target: jax.Array,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
+        segment_bs: jax.Array | None = None,
     ) -> jax.Array:
+        self.config.need_decoder()
+        checks.check_source_given(self.config.encoder_layers, source is not None)
+        if source is None:
+            return self.decode(target, target_mask_bt=target_mask_bt, keep=keep)
         checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs, keep)
+        memory_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
         if source_mask_bs is None:
             source_mask_bs = token_mask(source, self.config.padding_id)
         return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
 
     @property
-    def decoder_embedding(self) -> Embedding:
-        """The embedding of the target: the source's own where they share it."""
-        return self.target_embedding or self.source_embedding
+    def table(self) -> nnx.Param:
+        """The table of the token embedding: of a model with a decoder the target's, which the logits may be tied to."""
+        return self.embedding_of("target" if self.config.decoder_layers else "source").table
 
-    def check_ids(self, source: jax.Array, target: jax.Array, **others: Any) -> None:
-        """Raises ValueError on tokens that a call with the same arguments refuses: `compiled` calls this before its program."""
-        self.source_embedding.check_ids(source)
-        self.decoder_embedding.check_ids(target)
+    def embedding_of(self, side: str) -> Embedding:
+        """The token embedding of source or target: one module where they share it."""
+        return getattr(self, inputs.table(self.config, side))
 
-    def encode(self, source: jax.Array, source_mask_bs: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
-        """`memory = encoder(dropout(embedding(source) + position))`, `b s d`."""
+    def check_ids(self, source: Any = None, target: Any = None, segment_bs: Any = None, label_b: Any = None, **others: Any) -> None:
+        """Raises ValueError on ids that a call or method with the same arguments refuses: `compiled` calls this before its program."""
+        for side, token in (("source", source), ("target", target)):
+            if token is not None and hasattr(self, inputs.table(self.config, side)):
+                self.embedding_of(side).check_ids(token)
+        if segment_bs is not None and source is not None:
+            checks.check_segments(self.config.segments, segment_bs.shape, str(segment_bs.dtype), source.shape, *id_bounds(segment_bs))
+        if label_b is not None:
+            checks.check_classes(label_b.shape, str(label_b.dtype))
+            shape = len(label_b), 1
+            checks.check_labels((*shape, self.config.classes), shape, str(label_b.dtype), 0.0, None, *id_bounds(label_b))
+
+    def embed(
+        self, side: str, token: jax.Array, mask_bt: jax.Array | None = None, segment_bt: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the first layer of the encoder (side: "source") or decoder ("target") is given, before dropout, and the mask of the tokens."""
+        mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
+        return inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1]), mask_bt
+
+    def encode(
+        self,
+        source: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        keep: Tree | None = None,
+        segment_bs: jax.Array | None = None,
+    ) -> jax.Array:
+        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config."""
+        self.config.need_encoder()
+        if segment_bs is not None and not self.config.segments:
+            checks.check_segments(0, segment_bs.shape, str(segment_bs.dtype), source.shape)
         keep = (keep or {}).get("encoder", {})
-        x_bsd, mask_bs = self._embed(self.source_embedding, "source", source, source_mask_bs)
+        x_bsd, mask_bs = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"))
         return self.encoder(x_bsd, padding_mask(mask_bs), keep)
 
     def decode(
         self,
         target: jax.Array,
-        memory_bsd: jax.Array,
+        memory_bsd: jax.Array | None = None,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t."""
+        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
+
+        memory_bsd: None of a decoder alone.
+        """
         self.config.need_decoder()
-        checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+        checks.check_memory(self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        if memory_bsd is not None:
+            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
-        x_btd, mask_bt = self._embed(self.decoder_embedding, "target", target, target_mask_bt)
-        if source_mask_bs is not None:
+        x_btd, mask_bt = self.embed("target", target, target_mask_bt)
+        if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
@@ -98,11 +156,11 @@ class Transformer(nnx.Module):
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`, W being the transposed table of the target's embedding where they are tied."""
         tied = not hasattr(self.logits, "kernel")
-        return self.logits(x_btd, self.decoder_embedding.table.T) if tied else self.logits(x_btd)
+        return self.logits(x_btd, self.table.T) if tied else self.logits(x_btd)
 
     def training_loss(
         self,
-        source: jax.Array,
+        source: jax.Array | None,
         target: jax.Array,
         smoothing: float = 0.0,
         total: jax.Array | int | None = None,
@@ -110,20 +168,20 @@ class Transformer(nnx.Module):
     ) -> jax.Array:
         """`L = cross_entropy(logits(source, target_1 .. target_n-1), target_2 .. target_n)`; labels that are padding do not count.
 
-        The loss has the dtype of the parameters where it is wider than that of the computation.
+        source: None of a decoder alone. The loss has the dtype of the parameters where it is wider than that of the computation.
         """
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self(source, target_bt, keep=keep)
-        logits_btv = logits_btv.astype(jnp.promote_types(logits_btv.dtype, self.source_embedding.table.dtype))
+        logits_btv = logits_btv.astype(jnp.promote_types(logits_btv.dtype, self.table.dtype))
         return cross_entropy(logits_btv, label_bt, token_mask(label_bt, self.config.padding_id), smoothing, total)
 
-    def _embed(self, embedding: Embedding, name: str, token: jax.Array, mask_bt: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        x_btd = embedding(token)
-        if mask_bt is None:
-            mask_bt = token_mask(token, self.config.padding_id)
-        checks.check_token_mask(f"{name} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
-        # Positions are known only when the program runs, the length mostly when it is traced: a constant table serves them all.
-        length = token.shape[1]
-        position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
-        table_td = positional_encoding(position_t, self.config.model_width, x_btd.dtype)
-        return x_btd + take_rows(table_td, token_positions(mask_bt), mode="clip"), mask_bt
+    def states(
+        self,
+        source: jax.Array | None = None,
+        target: jax.Array | None = None,
+        source_mask_bs: jax.Array | None = None,
+        target_mask_bt: jax.Array | None = None,
+        segment_bs: jax.Array | None = None,
+    ) -> States:
+        """The vectors between the layers and all attention weights, in evaluation: `states.states`."""
+        return states(self, source, target, source_mask_bs, target_mask_bt, segment_bs)

@@ -5,43 +5,47 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from reference_numpy import TransformerConfig, checks
+
+from .. import inputs
 from ..framework import is_traced
 from ..layers import DecoderLayer
 from ..mask import padding_mask
-from ..positional_encoding import positional_encoding, token_positions
+from ..positional_encoding import token_positions
 from ..transformer import Transformer
 from .attention import attend_by_head
 
 __all__ = ["Cache", "empty", "forward_step", "next_tokens"]
 
-# source_mask_bs; target_mask_bt, False where nothing has been read; layers: the keys and values of each, of self_attention and
-# cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` lie as `attend_by_head` reads them.
+# source_mask_bs; target_mask_bt, False where nothing has been read; layers: the keys and values of each, of self_attention and, where there
+# is a memory, cross_attention; read: how many positions are filled. Keys `b g s k` and values `b g s e` lie as `attend_by_head` reads them.
 Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 
 
-def empty(model: Transformer, memory_bsd: jax.Array, source_mask_bs: jax.Array | None, length: int) -> Cache:
+def empty(model: Transformer, memory_bsd: jax.Array | None, source_mask_bs: jax.Array | None, batch: int | None, length: int) -> Cache:
     """`start_cache` on what has been checked."""
-    batch, sizes = len(memory_bsd), model.config.sizes
-    nothing = tuple(jnp.zeros((batch, sizes["g"], length, sizes[size]), memory_bsd.dtype) for size in "ke")
+    rows: Any = batch if memory_bsd is None else len(memory_bsd)
+    sizes, embedding = model.config.sizes, model.embedding_of("target")
+    nothing = tuple(jnp.zeros((rows, sizes["g"], length, sizes[size]), embedding.dtype or embedding.table.dtype) for size in "ke")
+    layers: list[dict[str, Pair]] = [{"self_attention": nothing} for _ in model.decoder.layers]
+    if memory_bsd is not None:
+        for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
+            layer_cache["cross_attention"] = _by_head(layer.cross_attention.keys_and_values(memory_bsd))
     return {
         "read": jnp.zeros((), jnp.int32),
         "source_mask_bs": source_mask_bs,
-        "target_mask_bt": jnp.zeros((batch, length), bool),
-        "layers": [
-            {"self_attention": nothing, "cross_attention": _by_head(layer.cross_attention.keys_and_values(memory_bsd))}
-            for layer in model.decoder.layers
-        ],
+        "target_mask_bt": jnp.zeros((rows, length), bool),
+        "layers": layers,
     }
 
 
-def next_tokens(cache: Cache, target_mask_bt: jax.Array) -> tuple[Cache, jax.Array, jax.Array]:
+def next_tokens(config: TransformerConfig, cache: Cache, target_mask_bt: jax.Array) -> tuple[Cache, jax.Array, jax.Array]:
     """The next tokens of a target, of which the mask says which are real: the cache with this mask in it, and what `forward_step` takes."""
     place, length, room = cache["read"], target_mask_bt.shape[1], cache["target_mask_bt"].shape[1]
     read_bt = jax.lax.dynamic_update_slice_in_dim(cache["target_mask_bt"], jnp.asarray(target_mask_bt), place, axis=1)
-    position_bt = jax.lax.dynamic_slice_in_dim(token_positions(read_bt), place, length, axis=1)
+    position_bt = jax.lax.dynamic_slice_in_dim(token_positions(read_bt, config.position_start), place, length, axis=1)
     causal_mask_bhts = (jnp.arange(room) <= place + jnp.arange(length)[:, None])[None, None]
     return {**cache, "target_mask_bt": read_bt}, position_bt, padding_mask(read_bt) & causal_mask_bhts
 
@@ -56,9 +60,7 @@ def forward_step(
     place, room = cache["read"], cache["target_mask_bt"].shape[1]
     if not is_traced(place) and int(place) + target.shape[1] > room:
         raise ValueError(f"the cache must have room for {int(place) + target.shape[1]} tokens; got length={room}")
-    x_btd = model.decoder_embedding(target)
-    table_td = positional_encoding(np.arange(room), model.config.model_width, x_btd.dtype)
-    x_btd = x_btd + table_td[position_bt]
+    x_btd = inputs.embed(model, "target", target, position_bt, length=room)
     cross_mask_bhts = None if cache["source_mask_bs"] is None else padding_mask(cache["source_mask_bs"])
     layers = []
     for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
@@ -84,10 +86,11 @@ def _layer_step(
     y_btd = attention.output(attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts))
     x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
 
-    attention = layer.cross_attention
-    query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
-    y_btd = attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
-    x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
+    if "cross_attention" in cache:
+        attention = layer.cross_attention
+        query_bthk = attention.queries(layer.residual_in("cross_attention", x_btd))
+        y_btd = attention.output(attend_by_head(query_bthk, *cache["cross_attention"], cross_mask_bhts))
+        x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
 
     y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
     return layer.residual_out("feed_forward", x_btd, y_btd, {}), {**cache, "self_attention": (key_bgsk, value_bgse)}

@@ -26,7 +26,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     graph, state = nnx.split(module)
     variables, structure = nnx.to_flat_state(state).leaves, jax.tree.structure(state)
-    check_ids = getattr(function, "check_ids", None)
+    check_ids = getattr(owner, "check_ids", None)
 
     @functools.partial(jax.jit, static_argnums=2)
     def program(before: list[Any], arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:

@@ -46,7 +46,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     Raises ValueError where there is no decoder, and on a mesh of explicit axes.
     """
     model.config.need_decoder()
-    if has_explicit_axes(model.source_embedding.table[...]):
+    if has_explicit_axes(model.table[...]):
         raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
     if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
         return model
@@ -57,9 +57,10 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         copy.set_attributes(dtype=dtype)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=True)
-        layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
+        if model.config.cross_attention:
+            layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False)
         layer.feed_forward.hidden = FusedProjection(layer.feed_forward.hidden)
-    table_vd = copy.decoder_embedding.table[...]
+    table_vd = copy.table[...]
     if model.config.tie_logits and table_vd.nbytes <= SMALL:
         copy.logits.kernel = nnx.Param(table_vd.T)
     if hasattr(copy.logits, "kernel"):

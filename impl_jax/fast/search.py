@@ -51,7 +51,7 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
         return Answer(answer.step + 1, token_b, token_bn, log_p_bn, answer.done_b | (token_b == request.end_id)), cache, valid
 
     cache, dtype = _after_prefix(model, request, plan.room)
-    token_bn = jnp.full((len(request.source), plan.room), request.pad_id, int)
+    token_bn = jnp.full((len(request.prefix_bp), plan.room), request.pad_id, int)
     initial = Answer(
         jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
     )
@@ -65,10 +65,10 @@ def one_by_one(structure: Any, leaves: list[Any], plan: Plan, request: Request) 
 def beam_search(structure: Any, leaves: list[Any], plan: Plan, request: Request) -> dict[str, jax.Array]:
     """The beam_size best hypotheses of each row."""
     model = jax.tree.unflatten(structure, leaves)
-    batch, size, room = len(request.source), plan.beams, plan.room
+    batch, size, room = len(request.prefix_bp), plan.beams, plan.room
     rows = request._replace(**{name: jnp.repeat(getattr(request, name), size, axis=0) for name in ("prefix_bp", "prefix_mask_bp")})
     prefix_mask_bwp = jnp.repeat(request.prefix_mask_bp[:, None, :-1], size, axis=1)
-    last_bw = token_positions(request.prefix_mask_bp)[:, -1:]
+    last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
 
     def step(state: tuple[beams.Beams, Cache, jax.Array]) -> tuple[beams.Beams, Cache, jax.Array]:
         found, cache, valid = state
@@ -91,12 +91,12 @@ def beam_search(structure: Any, leaves: list[Any], plan: Plan, request: Request)
 
 def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cache, jnp.dtype]:
     """The cache after all of the prefix but its last token, with room for so many more, and the dtype of scores."""
-    memory_bsd = model.encode(request.source, request.source_mask_bs)
-    before = request.prefix_bp.shape[1] - 1
-    cache = start_cache(model, memory_bsd, request.source_mask_bs, length=before + room)
+    memory_bsd = None if request.source is None else model.encode(request.source, request.source_mask_bs)
+    batch, before = len(request.prefix_bp), request.prefix_bp.shape[1] - 1
+    cache = start_cache(model, memory_bsd, request.source_mask_bs, batch, length=before + room)
     if before:
-        _, cache = forward_step(model, request.prefix_bp[:, :-1], *next_tokens(cache, request.prefix_mask_bp[:, :-1]))
-    return cache, upcast_dtype(memory_bsd.dtype)
+        _, cache = forward_step(model, request.prefix_bp[:, :-1], *next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1]))
+    return cache, upcast_dtype(cache["layers"][0]["self_attention"][0].dtype)
 
 
 def _checked(request: Request, logits: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -1,0 +1,63 @@
+"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
+
+from reference_numpy import TransformerConfig, checks
+
+from .dropout import Dropout
+from .embedding import Logits
+from .feed_forward import activation
+from .normalization import LayerNorm
+from .precision import upcast_half
+from .projection import Projection
+
+__all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
+
+
+class Pooler(Projection):
+    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row. Half-precision dtypes compute tanh in float32."""
+
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+        super().__init__("bd,dr->br", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+
+    def __call__(self, x_bsd: jax.Array) -> jax.Array:  # type: ignore[override]
+        checks.check_features("x", x_bsd.shape, self.kernel.shape[0])
+        pooled_br = super().__call__(x_bsd[:, 0])
+        return jnp.tanh(upcast_half(pooled_br)).astype(pooled_br.dtype)
+
+
+class Classifier(Projection):
+    """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token."""
+
+    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+        super().__init__("br,rc->bc", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
+
+    def __call__(self, pooled_br: jax.Array, keep_br: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
+        checks.check_pooled(pooled_br.shape, self.kernel.shape[0])
+        return super().__call__(self.dropout(pooled_br, keep_br))
+
+
+class MaskedLanguageHead(nnx.Module):
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of what stands at every position.
+
+    tied: the logits have no kernel of their own; the call gives them the transposed table of the source.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, tied: bool = False,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        self.hidden = Projection("bsd,dr->bsr", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+        self.logits = Logits(
+            config.model_width, config.source_vocabulary, config.output_bias, tied=tied, param_dtype=param_dtype, rngs=rngs
+        )
+        self.activation_name, self.width = config.activation, config.model_width
+
+    def __call__(self, x_bsd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        checks.check_features("x", x_bsd.shape, self.width)
+        return self.logits(self.norm(activation(self.hidden(x_bsd), self.activation_name)), kernel_dv)
