@@ -13,7 +13,7 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig, preset
 
-__all__ = ["CANONICAL", "Table", "from_native", "native", "relayout", "renamed", "shape", "to_native"]
+__all__ = ["CANONICAL", "Table", "from_native", "native", "rearranged", "relayout", "renamed", "shape", "to_native"]
 
 Table = tuple[tuple[str, str, str], ...]
 # the table of modules whose names and axes are the canonical ones, with every bias that a config may have
@@ -41,6 +41,11 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
     `relayout(kernel, "d h k", "(h k) d", sizes)` is the weight of a linear layer that stores outputs before inputs; exchanging the
     two strings goes back. Raises ValueError unless the shape is exactly the one that `from_axes` and `sizes` declare.
     """
+    return np.ascontiguousarray(rearranged(array, from_axes, to_axes, sizes))
+
+
+def rearranged(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """`relayout` as a view of the array, where NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
     letters = [letter for group in source for letter in group]
     if _letters(from_axes) != _letters(to_axes):
@@ -50,7 +55,7 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
         raise ValueError(f"axes {from_axes!r} must have shape {declared}; got {array.shape}")
     order = [letters.index(letter) for group in target for letter in group]
     unfolded = array.reshape([sizes[letter] for letter in letters]).transpose(order)
-    return np.ascontiguousarray(unfolded.reshape(shape(to_axes, sizes)))
+    return unfolded.reshape(shape(to_axes, sizes))
 
 
 def renamed(**names: str) -> Table:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.checkpoints import container
+from rosettaformer.checkpoints import canonical, container
 
 SIZES = {
     "source_vocabulary": 37,
@@ -45,8 +45,8 @@ def assert_same_bits(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) 
 
 def write_raw(path: Path, tensors: dict[str, np.ndarray], claimed: TransformerConfig = CONFIG, **metadata: str | None) -> Path:
     """A file that claims to be canonical, whatever it holds."""
-    fields: dict[str, str | None] = {"format": "rosettaformer", "format_version": "1", "config": json.dumps(claimed.to_dict())}
-    fields |= {"ties": json.dumps(parameters.ties(claimed))} | metadata
+    fields: dict[str, str | None] = {"format": "rosettaformer", "format_version": canonical.VERSION}
+    fields |= {"config": json.dumps(claimed.to_dict()), "ties": json.dumps(parameters.ties(claimed))} | metadata
     container.write(path, tensors, {name: text for name, text in fields.items() if text is not None})
     return path
 

@@ -19,6 +19,7 @@ from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
 from rosettaformer.checkpoints.strict import DTYPES
+from rosettaformer.checkpoints.versions import PAPER
 
 
 def problems_of(path: Path) -> list[str]:
@@ -66,9 +67,37 @@ def test_other_readers_of_safetensors_agree(tmp_path: Path) -> None:
 
 def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
     arrays = random_parameters(CONFIG)
-    metadata = {"format": "rosettaformer", "format_version": "1", "config": json.dumps(CONFIG.to_dict()), "ties": "{}"}
+    metadata = {"format": "rosettaformer", "format_version": canonical.VERSION, "config": json.dumps(CONFIG.to_dict()), "ties": "{}"}
     safetensors.numpy.save_file(arrays, tmp_path / "a.safetensors", metadata)
     assert_same_bits(canonical.load(tmp_path / "a.safetensors").parameters, arrays)
+
+
+@pytest.mark.parametrize("config", [CONFIG, TIED, preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})], ids=["untied", "tied", "encoder"])
+def test_a_file_of_the_first_version_is_of_the_papers_models(tmp_path: Path, config: TransformerConfig) -> None:
+    """It lacks the fields of positions, segments and heads."""
+    arrays, fields = random_parameters(config), config.to_dict()
+    first = {name: fields[name] for name in fields if name not in PAPER}
+    assert len(first) + 10 == len(fields)
+    path = write_raw(tmp_path / "a.safetensors", arrays, config, format_version="1", config=json.dumps(first))
+    loaded = canonical.load(path)
+    assert loaded.config == config and loaded.config.positions == "sinusoidal" and not loaded.config.embedding_norm
+    assert_same_bits(loaded.parameters, arrays)
+    later = write_raw(tmp_path / "b.safetensors", arrays, config, config=json.dumps(first))
+    assert problems_of(later)[0].startswith("config: a config needs every field; missing positions")
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -> None:
+    """Tensors of every dtype, laid down as safetensors lays them down; its header has no order, ours is sorted."""
+    rng = np.random.default_rng(0)
+    arrays = {f"{len(code)}{code}": rng.integers(0, 2, (3, 5)).astype(kind) for code, kind in container.DTYPES.items()}
+    if dtype:
+        arrays = {name: array.astype(np.float64) for name, array in arrays.items() if array.dtype.kind in "fiu"}
+    container.write(tmp_path / "a", arrays | {"none": np.zeros((0, 3), dtype or np.int8)}, {"b": "é", "a": "1"}, dtype and np.dtype(dtype))
+    wanted = {name: array.astype(dtype or array.dtype) for name, array in arrays.items()} | {"none": np.zeros((0, 3), dtype or np.int8)}
+    theirs, ours = safetensors.numpy.save(wanted, {"b": "é", "a": "1"}), (tmp_path / "a").read_bytes()
+    ends = [8 + int.from_bytes(content[:8], "little") for content in (theirs, ours)]
+    assert json.loads(ours[8 : ends[1]]) == json.loads(theirs[8 : ends[0]]) and ours[ends[1] :] == theirs[ends[0] :]
 
 
 @pytest.mark.parametrize("stride", ["transposed", "sliced", "reversed", "broadcast"])
@@ -272,10 +301,10 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     for name in ("extra", "misnamed", "nan"):
         damage(name, arrays)
     arrays["target_embedding.table"] = arrays["target_embedding.table"].astype(np.float64)
-    path = write_raw(tmp_path / "a.safetensors", arrays, format_version="2", ties='{"logits.kernel": "target_embedding.table"}')
+    path = write_raw(tmp_path / "a.safetensors", arrays, format_version="3", ties='{"logits.kernel": "target_embedding.table"}')
     text = "\n".join(problems_of(path))
     for message in (
-        "format version must be '1'; got '2'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
+        "format version must be '1' or '2'; got '3'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
         "missing decoder.final_norm.offset", "unexpected decoder.more", "nearest: " + QUERY, "logits.bias must be finite",
         "target_embedding.table must be float32 like most tensors; got float64",
     ):  # fmt: skip
@@ -332,8 +361,10 @@ def test_a_tie_that_the_file_does_not_keep(tmp_path: Path) -> None:
         ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
         ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head' (nearest: heads)"),
         ({"format": "pt"}, "metadata must name the format 'rosettaformer'; got 'pt'"),
-        ({"format_version": "99"}, "the format version must be '1'; got '99'"),
-        ({"format_version": None}, "the format version must be '1'; got None"),
+        ({"format_version": "99"}, "the format version must be '1' or '2'; got '99'"),
+        ({"format_version": None}, "the format version must be '1' or '2'; got None"),
+        ({"format_version": "1", "config": json.dumps({"heads": 3})}, "config: a config needs every field; missing source_vocabulary"),
+        ({"foreign": "[1]"}, "metadata named foreign must be a JSON object"),
         ({"ties": None}, "ties contradict the config, which declares {}; got null"),
         ({"ties": "no JSON"}, "ties contradict the config, which declares {}; got null"),
     ],
@@ -386,5 +417,5 @@ def test_a_damaged_container_is_one_problem(tmp_path: Path, name: str) -> None:
 def test_a_missing_file_and_a_wrong_format() -> None:
     with pytest.raises(ValueError, match="does not exist"):
         canonical.load("no/such.safetensors")
-    with pytest.raises(ValueError, match="format must be one of canonical, torch-transformer; got 'gguf'"):
+    with pytest.raises(ValueError, match="format must be one of canonical, torch-transformer, hugging-face; got 'gguf'"):
         checkpoints.load("x", "gguf")

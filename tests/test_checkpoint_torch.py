@@ -246,7 +246,7 @@ def test_layouts_that_cannot_be_expressed() -> None:
     assert [problem.partition(";")[0] for problem in caught.value.problems] == [
         "torch.nn.Transformer needs key_value_heads=3",
         "torch.nn.Transformer needs key_size=4",
-        "torch.nn.Transformer needs attention_bias=1",
+        "torch.nn.Transformer needs attention_bias=True",
     ]
     with pytest.raises(ValueError, match=r"cannot both be named same\.weight"):
         torch_transformer.export_state_dict(CONFIG, random_parameters(CONFIG), source_embedding="same", target_embedding="same")
@@ -326,7 +326,7 @@ def test_a_bad_pickle_runs_nothing_and_is_a_clean_error(tmp_path: Path, monkeypa
         state = {key: torch.from_numpy(array) for key, array in state_of(torch_model()).items()}
         torch.save({"code": {"a": Evil()}, "list": [1, 2], "nested": {"epoch": 1, "model": state}}[content], path)
     with pytest.raises(CheckpointError) as caught:
-        torch_transformer.load(path)
+        torch_transformer.view(path)
     wanted = {
         "list": "must hold a state dict, names to tensors; got a list",
         "nested": "with tensors in model: choose them with --key model",
@@ -340,10 +340,10 @@ def test_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "a.pt").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"files need PyTorch: pip install -e '.\[torch\]'"):
-        torch_transformer.load(tmp_path / "a.pt")
+        torch_transformer.view(tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"files need PyTorch"):
         torch_transformer.save(tmp_path / "b.pt", CONFIG, random_parameters(CONFIG))
     assert os.listdir(tmp_path) == ["a.pt"]
     path = tmp_path / "a.safetensors"
     torch_transformer.save(path, CONFIG, random_parameters(CONFIG))
-    assert torch_transformer.load(path, preset="semillero", settings={"heads": 3}).config == CONFIG
+    assert torch_transformer.view(path, preset="semillero", settings={"heads": 3}).config == CONFIG

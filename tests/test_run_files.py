@@ -99,7 +99,7 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "epsilon": (lambda fields: fields["config"].update(epsilon=10**400), "epsilon must be a finite number"),
     "warmup": (lambda fields: fields["recipe"].update(warmup=10**400), "warmup must be at most"),
     "unknown": (lambda fields: fields.update(more=1), "more is unknown"),
-    "version": (lambda fields: fields.update(version=1), "version must be one of 2"),
+    "version": (lambda fields: fields.update(version=1), "version must be one of 2, 3"),
     "nothing": (lambda fields: fields.clear(), "run.json is damaged or no run's"),
 }  # fmt: skip
 

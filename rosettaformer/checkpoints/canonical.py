@@ -12,43 +12,60 @@ from reference_numpy import parameters as declaration
 
 from ..atomic import replacing
 from ..reading import parse_json
-from . import Checkpoint, CheckpointError, container, recognise, strict
-from .container import Container
+from . import Checkpoint, CheckpointError, container, recognise, strict, versions
+from .container import Container, Written
 
-__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate"]
+__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate", "view"]
 
 FORMAT = "rosettaformer"
-VERSION = "1"
+FIRST, VERSION = "1", "2"  # the first lacks the fields of `versions.PAPER`
 LOAD_OPTIONS = ()
 SAVE_OPTIONS = ("max_shard_bytes",)
 
 
-def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], *, max_shard_bytes: int | None = None) -> None:
+def save(
+    path: str | Path,
+    config: TransformerConfig,
+    parameters: Mapping[str, np.ndarray],
+    *,
+    foreign: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    written: Written = lambda count: None,
+    max_shard_bytes: int | None = None,
+) -> None:
     """Writes the canonical file, or with `max_shard_bytes` a new folder of shards with their index: whole, or not at all.
 
-    Raises ValueError listing every parameter that does not fit the config, differs in dtype or is not finite.
+    foreign, dtype, written: as of `checkpoints.save`.
+    Raises ValueError listing every parameter that does not fit the config, differs in dtype, is not finite or too large for `dtype`.
     """
     path = Path(path)
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
-    if problems := strict.problems(arrays, declaration.shapes(config)):
+    if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
     if path.is_dir() or (path.exists() and max_shard_bytes):
         raise ValueError(f"{path} is {'there: shards need a new folder' if max_shard_bytes else 'a folder'}")
-    ordered = {name: arrays[name] for name in declaration.axes(config)}
+    ordered, said = {name: arrays[name] for name in declaration.axes(config)}, metadata(config, foreign)
+    kind = dtype and strict.numpy_dtype(dtype)
     with replacing(path) as temporary:
         if max_shard_bytes is None:
-            container.write(temporary, ordered, metadata(config))
+            container.write(temporary, ordered, said, kind, written)
         else:
-            container.write_shards(temporary, ordered, metadata(config), max_shard_bytes)
+            temporary.mkdir()
+            container.write_shards(temporary, ordered, said, max_shard_bytes, kind, written)
 
 
 def load(path: str | Path) -> Checkpoint:
     """The checkpoint in a file, an index of shards or the folder of one; raises ValueError as `validate`."""
+    return view(path).in_memory()
+
+
+def view(path: str | Path) -> Checkpoint:
+    """As `load`, with parameters that are read where they are looked at."""
     return validate(container.read(Path(path)), path)
 
 
 def validate(source: Container, name: str | Path) -> Checkpoint:
-    """The checkpoint in a container.
+    """The checkpoint in a container, whose tensors its parameters are.
 
     Raises ForeignError on another program's model, and otherwise ValueError listing every problem: of the container, the metadata, the
     config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
@@ -63,7 +80,8 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
         problems += _tensor_problems(config, source.tensors) if config else strict.content_problems(source.tensors, {})
     if problems or config is None:
         raise CheckpointError(name, problems)
-    return Checkpoint(config, {name: np.array(source.tensors[name]) for name in declaration.axes(config)})
+    ordered = {name: source.tensors[name] for name in declaration.axes(config)}
+    return Checkpoint(config, ordered, _json(source.metadata, "foreign") or {})
 
 
 def is_canonical(source: Container) -> bool:
@@ -71,27 +89,30 @@ def is_canonical(source: Container) -> bool:
     return source.metadata.get("format") == FORMAT
 
 
-def metadata(config: TransformerConfig) -> dict[str, str]:
+def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None) -> dict[str, str]:
     """What the file says of itself beside its tensors."""
     return {
         "format": FORMAT,
         "format_version": VERSION,
         "config": json.dumps(config.to_dict()),
         "ties": json.dumps(declaration.ties(config)),
-    }
+    } | ({"foreign": json.dumps(foreign)} if foreign else {})
 
 
 def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[str]]:
     problems = []
     if fields.get("format") != FORMAT:
         problems.append(f"metadata must name the format {FORMAT!r}; got {fields.get('format')!r} (a foreign file? see convert)")
-    if fields.get("format_version") != VERSION:
-        problems.append(f"the format version must be {VERSION!r}; got {fields.get('format_version')!r}")
+    version = fields.get("format_version")
+    if version not in (FIRST, VERSION):
+        problems.append(f"the format version must be {FIRST!r} or {VERSION!r}; got {version!r}")
+    if "foreign" in fields and not isinstance(_json(fields, "foreign"), dict):
+        problems.append("metadata named foreign must be a JSON object")
     values, ties = _json(fields, "config"), _json(fields, "ties")
     if not isinstance(values, dict):
         return None, [*problems, "metadata must hold the config, a JSON object"]
     try:
-        config = TransformerConfig.from_dict(values)
+        config = versions.config_of(values, first=version == FIRST)
     except ValueError as error:
         return None, [*problems, f"config: {error}"]
     if ties != declaration.ties(config):

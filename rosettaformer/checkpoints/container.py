@@ -4,8 +4,10 @@ The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {te
 """
 
 import json
+import math
+import mmap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -13,21 +15,22 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
-from safetensors.numpy import save
 
 from ..reading import read_json
 from . import recognise
 
-__all__ = ["Container", "parse", "read", "write", "write_shards"]
+__all__ = ["Container", "Written", "parse", "read", "release", "write", "write_shards"]
 
 INDEX = "model.safetensors.index.json"
 NONE = "is empty, damaged or not a safetensors file"
 LONGEST_NAME = 255  # of a file
 MOST_FILES, MOST_TENSORS = 10_000, 100_000  # of an index; of a file, and of an index
+# in the order in which the safetensors package lays them down, so that every tensor is aligned
 DTYPES: dict[str, Any] = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "C64": np.complex64, "BOOL": np.bool_,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
+    "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
+    "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
+Written = Callable[[int], None]  # is told how many bytes of tensors have been written since the last time
 
 
 @dataclass
@@ -63,44 +66,83 @@ def parse(content: bytes) -> Container:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
 
 
-def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes one file; equal arguments give equal bytes."""
-    # safetensors 0.8.0 writes the memory as it lies, which is wrong for arrays that are not contiguous
-    content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, dict(metadata))
-    end = 8 + int.from_bytes(content[:8], "little")
-    # sorted, since the package writes the metadata in random order
-    text = json.dumps(json.loads(content[8:end]), ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+def write(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], dtype: Any = None, written: Written = lambda count: None
+) -> None:
+    """Writes one file, tensor by tensor, rounded to `dtype` where one is given; equal arguments give equal bytes.
+
+    Beside the tensors it takes the memory of one of them. A mapping that makes its tensors is asked twice for each.
+    """
+    _write(path, tensors, list(tensors), metadata, dtype, written)
+
+
+def _write(
+    path: Path, tensors: Mapping[str, np.ndarray], names: list[str], metadata: Mapping[str, str], dtype: Any, written: Written
+) -> None:
+    codes = {np.dtype(kind): code for code, kind in DTYPES.items()}
+    order = {code: number for number, code in enumerate(DTYPES)}
+    found = {  # a scalar is stored as one element
+        name: (codes[np.dtype(dtype or array.dtype)], array.shape or (1,)) for name, array in ((name, tensors[name]) for name in names)
+    }
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end, laid_down = 0, sorted(found, key=lambda name: (order[found[name][0]], name))
+    for name in laid_down:
+        code, shape = found[name]
+        start, end = end, end + math.prod(shape) * np.dtype(DTYPES[code]).itemsize
+        entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
     text += b" " * (-len(text) % 8)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.write(memoryview(content)[end:])
+        for name in laid_down:
+            array = tensors[name]
+            file.write(_content(array, DTYPES[found[name][0]]))
+            release(array)
+            written(array.nbytes)
 
 
-def write_shards(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_bytes: int) -> None:
-    """Writes shards of at most that many bytes of tensors, a larger tensor alone, and their index, into a new folder."""
-    folder.mkdir()
-    shards = _split(tensors, max_shard_bytes)
+def _content(array: np.ndarray, dtype: Any) -> memoryview:
+    """The bytes of an array in that dtype, in C order; little-endian, as those of every machine that the frameworks run on."""
+    with np.errstate(over="ignore"):
+        return memoryview(np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8))
+
+
+def release(array: np.ndarray) -> None:
+    """Lets go of the memory that looking at a view of a file has taken; looking at it again reads it again."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def write_shards(
+    folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_bytes: int, dtype: Any = None,
+    written: Written = lambda count: None,
+) -> None:  # fmt: skip
+    """Writes shards of at most that many bytes of tensors, a larger tensor alone, and their index, into a folder; as `write`."""
+    sizes = {name: array.size * np.dtype(dtype or array.dtype).itemsize for name, array in tensors.items()}
+    shards = _split(sizes, max_shard_bytes)
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write(folder / name, {tensor: tensors[tensor] for tensor in shard}, metadata)
+        _write(folder / name, tensors, shard, metadata, dtype, written)
         weight_map |= dict.fromkeys(shard, name)
-    total = sum(array.nbytes for array in tensors.values())
-    index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
+    index = {"metadata": {"total_size": sum(sizes.values()), **metadata}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _split(tensors: Mapping[str, np.ndarray], max_shard_bytes: int) -> list[list[str]]:
+def _split(sizes: Mapping[str, int], max_shard_bytes: int) -> list[list[str]]:
     if max_shard_bytes < 1:
         raise ValueError(f"max_shard_bytes must be at least 1; got {max_shard_bytes}")
     shards: list[list[str]] = []
     filled = max_shard_bytes
-    for name, array in tensors.items():
-        if not shards or filled + array.nbytes > max_shard_bytes:
+    for name, size in sizes.items():
+        if not shards or filled + size > max_shard_bytes:
             shards.append([])
             filled = 0
         shards[-1].append(name)
-        filled += array.nbytes
+        filled += size
     return shards
 
 

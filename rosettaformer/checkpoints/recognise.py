@@ -11,7 +11,10 @@ from typing import NamedTuple
 from ..reading import read_json
 from . import CheckpointError
 
-__all__ = ["NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "kind_of", "refuse", "refuse_folder", "refuse_tensors"]
+__all__ = [
+    "CONVERTED", "NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "kind_of", "model_type", "refuse", "refuse_folder",
+    "refuse_tensors",
+]  # fmt: skip
 
 HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
 MOST = 10_000  # names of tensors that are looked at
@@ -40,7 +43,8 @@ _ORIGINAL = "take the model that it was made from"
 _AGAIN = "download or save it again"
 _UNPACK = "unpack it, and name the file within"
 _NAME = "save the module that holds it, and its embeddings, under the name encoder or decoder"
-_PORT = "this version converts torch.nn.Transformer alone; to check that model's code, begin a port with rosettaformer new-port"
+_FOLDER = "rosettaformer convert FOLDER NEW.safetensors makes a canonical file of it and its config.json"
+_PORT = "this version converts torch.nn.Transformer, BERT and GPT-2; to check that model's code, begin a port with rosettaformer new-port"
 
 SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
 TORCH = Kind("a file of torch.save", CONVERT)
@@ -100,6 +104,7 @@ _BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
 _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
 _LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
 
+CONVERTED = ("bert", "gpt2")  # the model_type of Hugging Face's folders that are read
 # name, patterns that must all fit the name of some tensor; the first row that fits is taken
 _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
@@ -151,6 +156,9 @@ def refuse(path: Path) -> None:
 def refuse_folder(folder: Path) -> None:
     """Raises ForeignError where a folder without safetensors is known to be another program's checkpoint."""
     names = sorted(entry.name for entry in folder.iterdir())
+    if (found := model_type(folder)) in CONVERTED:
+        what = f"the folder of a Hugging Face model of type {found!r} without safetensors"
+        raise ForeignError(folder, Kind(what, "load it with transformers, and model.save_pretrained(DIR) writes them"))
     if torch := [name for name in names if re.fullmatch(_TORCH_FILE, name)]:
         count = "a file" if len(torch) == 1 else f"{len(torch)} files"
         raise ForeignError(folder, Kind(f"a folder with {count} of torch.save", f"name the file: {', '.join(torch[:5])}"))
@@ -174,7 +182,8 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
     for what, patterns in _FAMILIES:
         examples = [_fitting(pattern, names) for pattern in patterns]
         if all(examples):
-            return Kind(f"{typed or what} ({examples[-1]}, ...)", _PORT)
+            read = model_type(Path(path)) in CONVERTED if typed else what.endswith((" BERT", " GPT-2, or one of its kind"))
+            return Kind(f"{typed or what} ({examples[-1]}, ...)", _FOLDER if read else _PORT)
     return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
 
 
@@ -186,13 +195,18 @@ def refuse_tensors(names: Iterable[str], path: str | Path) -> None:
 
 def _typed(place: Path) -> str | None:
     """The architecture that Hugging Face's config.json names, in a folder or beside a file; None where there is none."""
+    found = model_type(place)
+    return f"a Hugging Face model of type {found!r}" if found else None
+
+
+def model_type(place: Path) -> str | None:
+    """The model_type in Hugging Face's config.json, in a folder or beside a file; None where there is none."""
     try:
         config = read_json((place if place.is_dir() else place.parent) / "config.json")
     except (OSError, ValueError):
         return None
     found = config.get("model_type") if isinstance(config, dict) else None
-    is_name = isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found)
-    return f"a Hugging Face model of type {found!r}" if is_name else None
+    return found if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found) else None
 
 
 def _archive(path: Path) -> Kind:

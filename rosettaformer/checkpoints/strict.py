@@ -8,18 +8,40 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-__all__ = ["DTYPES", "content_problems", "contiguous_layers", "contradictions", "problems"]
+from .container import release
+
+__all__ = ["DTYPES", "content_problems", "contiguous_layers", "contradictions", "numpy_dtype", "problems"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Everything that is wrong with the tensors of a model whose parameters have the expected names and shapes."""
-    return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected)]
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of that name, bfloat16 included."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> list[str]:
+    """Everything that is wrong with the tensors of a model whose parameters have the expected names and shapes.
+
+    dtype: what they are to be rounded to, which may be too small for them.
+    """
+    return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected), *_overflow_problems(tensors, dtype)]
+
+
+def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> Iterator[str]:
+    """Where the largest of finite values is not finite in the dtype."""
+    for name, array in tensors.items():
+        if dtype and array.size:
+            with np.errstate(over="ignore", invalid="ignore"):
+                largest = np.array([array.max(), array.min()]).astype(numpy_dtype(dtype))
+            if np.isinf(largest.astype(np.float64)).any() and np.isfinite(array).all():
+                yield f"values are too large for {dtype} in {name}"
+            release(array)
 
 
 def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -51,16 +73,20 @@ def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
         if str(array.dtype) in DTYPES and not np.isfinite(array).all():
             nans = int(np.isnan(array).sum())
             yield f"{name} must be finite; got {nans} NaN and {int((~np.isfinite(array)).sum()) - nans} infinite of {array.size} values"
+        release(array)
 
 
-_FIELDS = {"d": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width"}
+_FIELDS = {
+    "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
+    "f": "feed_forward_width", "c": "classes",
+}  # fmt: skip
 
 
 def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
     """The config that the tensors show, and a line for each field in which the given one differs."""
-    shown = _layers(config, tensors) | _switches(tensors)
-    believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or 1})
+    shown, believed = _layers(config, tensors) | _switches(tensors), config
     with contextlib.suppress(ValueError):  # where the tensors agree on no valid config, they are reported one by one
+        believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)
         believed, shown = believed.replace(**sizes), shown | sizes
     lines = [
@@ -93,7 +119,7 @@ def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dic
 
 
 def _switches(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    if not _numbers(tensors, "encoder"):
+    if not _numbers(tensors, "encoder") and not _numbers(tensors, "decoder"):
         return {}
     return {
         "attention_bias": any(name.endswith("attention.query.bias") for name in tensors),
@@ -107,7 +133,9 @@ def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict
     for name, letters in parameters.axes(config).items():
         shape = tensors[name].shape if name in tensors else ()
         if len(shape) == len(letters.split()):
+            vocabulary = "source_vocabulary" if name.startswith(("source_embedding", "masked_language_head")) else "target_vocabulary"
+            fields = _FIELDS | {"v": vocabulary}
             for letter, size in zip(letters.split(), shape, strict=True):
-                vocabulary = "source_vocabulary" if name.startswith("source_embedding") else "target_vocabulary"
-                found[_FIELDS.get(letter, vocabulary)].append(size)
+                if letter in fields:  # of a table of positions there is one for each stack
+                    found[fields[letter]].append(size)
     return {field: sizes[0] for field, sizes in found.items() if len(sizes) > 1 and len(set(sizes)) == 1}

@@ -12,9 +12,11 @@ from reference_numpy import preset as preset_of
 
 from ..atomic import replacing
 from . import Checkpoint, CheckpointError, container, pickled, strict, torch_layout
+from .container import Written
 from .torch_names import Names
+from .versions import PAPER
 
-__all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "load", "save"]
+__all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "save", "view"]
 
 SAVE_OPTIONS = tuple(field.name for field in dataclasses.fields(Names))
 LOAD_OPTIONS = ("key", "preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
@@ -22,7 +24,7 @@ _SIZES = ("source_vocabulary", "target_vocabulary", "model_width", "feed_forward
 _PER_HEAD = ("key_value_heads", "key_size", "value_size")
 
 
-def load(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
+def view(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
     """The checkpoint in a .safetensors file, shards with an index, or a file of torch.save; options as `import_state_dict`.
 
     key: the entry of a training checkpoint that holds the state dict.
@@ -34,19 +36,31 @@ def load(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpo
     return import_state_dict(source.tensors, name=str(path), **options)
 
 
-def save(path: str | Path, config: TransformerConfig, parameters: Mapping[str, np.ndarray], **names: Any) -> None:
-    """Writes the state dict as .safetensors, .pt or .pth: whole, or not at all; names as `export_state_dict`."""
+def save(
+    path: str | Path,
+    config: TransformerConfig,
+    parameters: Mapping[str, np.ndarray],
+    *,
+    foreign: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    written: Written = lambda count: None,
+    **names: Any,
+) -> None:
+    """Writes the state dict as .safetensors, .pt or .pth: whole, or not at all; names as `export_state_dict`.
+
+    A state dict has no place for `foreign`; dtype, written: as of `checkpoints.save`.
+    """
     path = Path(path)
     if path.suffix not in (".safetensors", *pickled.SUFFIXES):
         raise ValueError(f"a state dict must be written to .safetensors, {', '.join(pickled.SUFFIXES)}; got {path.name!r}")
-    state = export_state_dict(config, parameters, **names)
+    state, kind = export_state_dict(config, parameters, dtype=dtype, **names), dtype and strict.numpy_dtype(dtype)
     if path.is_dir():
         raise ValueError(f"{path} is a folder")
     with replacing(path) as temporary:
         if path.suffix in pickled.SUFFIXES:
-            pickled.write(temporary, state)
+            pickled.write(temporary, {name: array.astype(kind or array.dtype, copy=False) for name, array in state.items()})
         else:
-            container.write(temporary, state, {"format": "pt"})  # what Hugging Face's readers ask for
+            container.write(temporary, state, {"format": "pt"}, kind, written)  # what Hugging Face's readers ask for
 
 
 def import_state_dict(
@@ -94,6 +108,7 @@ def export_state_dict(
     config: TransformerConfig,
     tensors: Mapping[str, np.ndarray],
     *,
+    dtype: str | None = None,
     prefix: str | None = None,
     source_embedding: str | None = None,
     target_embedding: str | None = None,
@@ -101,13 +116,15 @@ def export_state_dict(
 ) -> dict[str, np.ndarray]:
     """The state dict of canonical parameters, the inverse of `import_state_dict`; a tied tensor stands under each of its names.
 
-    The names: as of `Names`. Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
+    The names: as of `Names`. dtype: what they are to be rounded to, which must be able to hold them.
+    Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
     """
     head_size = config.model_width / config.heads
-    needed = {"key_value_heads": config.heads, "key_size": head_size, "value_size": head_size, "attention_bias": True}
-    has = config.to_dict()
-    problems = [f"torch.nn.Transformer needs {name}={value:g}; got {has[name]}" for name, value in needed.items() if has[name] != value]
-    problems += strict.problems(tensors, parameters.shapes(config))
+    needed = PAPER | {"key_value_heads": config.heads, "key_size": f"{head_size:g}", "value_size": f"{head_size:g}", "attention_bias": True}
+    has, free = config.to_dict(), ("position_start", "classifier_dropout_rate")  # which change nothing in these models
+    wrong = {name: value for name, value in needed.items() if name not in free and str(has[name]) != str(value)}
+    problems = [f"torch.nn.Transformer needs {name}={value}; got {has[name]}" for name, value in wrong.items()]
+    problems += strict.problems(tensors, parameters.shapes(config), dtype)
     if problems:
         raise CheckpointError("the model", problems)
     return Names(prefix, source_embedding, target_embedding, logits).rename(torch_layout.to_native(tensors, config), config)
@@ -136,7 +153,7 @@ def _resolve(
     if base.get("model_width") != shown["model_width"]:
         base.pop("heads", None)
     claims = {name: value for name, value in base.items() if name not in (*_SIZES, *_PER_HEAD)} | told
-    shown, problems = _split_heads(shown, claims)
+    shown, problems = _split_heads({**PAPER, **shown}, claims)
     problems += [
         f"{name} is {claims[name]!r} by {'--set' if name in told else f'the preset {preset_name}'}, but the tensors show {value!r}"
         for name, value in shown.items()

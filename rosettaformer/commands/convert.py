@@ -6,26 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import click
-import ml_dtypes
-import numpy as np
 
 from reference_numpy import parameters
 
 from .. import checkpoints
 from ..atomic import require
-from ..checkpoints import Checkpoint
-from ..checkpoints.strict import DTYPES
+from ..checkpoints import CheckpointError, hugging_face, report
+from ..checkpoints.pickled import SUFFIXES
+from ..checkpoints.strict import DTYPES, numpy_dtype
 from ..reading import parse_settings
+from .load_report import print_report
 from .options import Choice
+from .progress import Writing
 
 __all__ = ["convert"]
+
+FORMATS = Choice(list(checkpoints.FORMATS))
 
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--from", "from_format", required=True, type=Choice(list(checkpoints.FORMATS)), help="Format of SOURCE.")
-@click.option("--to", "to_format", required=True, type=Choice(list(checkpoints.FORMATS)), help="Format of DESTINATION.")
+@click.option("--from", "from_format", type=FORMATS, help="Format of SOURCE; found by default.")
+@click.option("--to", "to_format", type=FORMATS, help="Format of DESTINATION; by default as its name ends.")
 @click.option("--dtype", type=Choice(DTYPES), help="Round every tensor to this dtype.")
 @click.option("--force", is_flag=True, help="Replace DESTINATION.")
 @click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index.")
@@ -36,37 +39,63 @@ __all__ = ["convert"]
 @click.option("--source-embedding", metavar="NAME", help="The state dict's source embedding.")
 @click.option("--target-embedding", metavar="NAME", help="The state dict's target embedding.")
 @click.option("--logits", metavar="NAME", help="The state dict's output layer.")
-@click.option("--ignore", multiple=True, metavar="NAME", help="A tensor of the state dict that is no parameter; repeatable.")
+@click.option("--ignore", multiple=True, metavar="NAME", help="A tensor that is no parameter, or an entry of config.json; repeatable.")
+@click.option("--leave-out", multiple=True, metavar="HEAD", help="A head of a Hugging Face model to do without; repeatable.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy the tokenizer's files from here; from SOURCE by default.")
 @click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks.")
+@click.option("--dry-run", is_flag=True, help="Say what becomes of every tensor, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def convert(source: Path, destination: Path, from_format: str, to_format: str, as_json: bool, **given: Any) -> None:
+def convert(source: Path, destination: Path, from_format: str | None, to_format: str | None, **given: Any) -> None:
     """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
 
+    A hugging-face folder holds config.json and safetensors of a BERT or a GPT-2; a destination that is no .safetensors is one.
     A torch-transformer is a state dict of torch.nn.Transformer with embeddings and an output layer around it, in safetensors or a file of
     torch.save: .pt, .pth, or a training checkpoint (--key).
     Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.
     Nothing is written when anything is wrong.
     """
-    dtype, force = given.pop("dtype"), given.pop("force")
+    dtype, force, dry_run, as_json = (given.pop(name) for name in ("dtype", "force", "dry_run", "as_json"))
+    from_format = from_format or checkpoints.recognised(source)
+    to_format = to_format or _format_of(destination)
+    if to_format == "hugging-face" and source.is_dir() and given["tokenizer"] is None:
+        given["tokenizer"] = source
     load_options, save_options = _options(from_format, to_format, given)
     _check_destination(destination, force)
-    checkpoint = checkpoints.load(source, from_format, **load_options)
-    if dtype:
-        checkpoint = _cast(checkpoint, dtype)
-    checkpoints.save(destination, checkpoint.config, checkpoint.parameters, to_format, **save_options)
-    summary = {
-        "file": str(destination),
-        "format": to_format,
-        "dtype": str(next(iter(checkpoint.parameters.values())).dtype),
-        "parameter_count": parameters.count(checkpoint.config),
-    }
+    if dry_run:
+        _report(source, from_format, load_options, as_json)
+        return
+    checkpoint = checkpoints.view(source, from_format, **load_options)
+    arrays, kind = checkpoint.parameters, dtype or str(next(iter(checkpoint.parameters.values())).dtype)
+    with Writing(sum(array.size for array in arrays.values()) * numpy_dtype(kind).itemsize) as writing:
+        save_options |= {"foreign": checkpoint.foreign, "dtype": dtype, "written": writing.written}
+        checkpoints.save(destination, checkpoint.config, arrays, to_format, **save_options)
+    count = parameters.count(checkpoint.config)
+    summary = {"file": str(destination), "format": to_format, "dtype": kind, "parameter_count": count}
     text = "wrote {file}: {format}, {dtype}, {parameter_count:,} parameters".format(**summary)
     click.echo(json.dumps(summary) if as_json else text)
 
 
+def _format_of(destination: Path) -> str:
+    """The format of what has no content yet."""
+    if destination.suffix in SUFFIXES:
+        return "torch-transformer"
+    return "canonical" if destination.suffix == ".safetensors" else "hugging-face"
+
+
+def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json: bool) -> None:
+    """Prints the load report. Raises CheckpointError where something is wrong, after it."""
+    if from_format != "hugging-face":
+        print_report(report.of_checkpoint(checkpoints.view(source, from_format, **options)), [], as_json)
+        return
+    found = hugging_face.examine(source, **options)
+    print_report(report.of_examination(found), found.problems, as_json)
+    if found.problems:
+        raise CheckpointError(source, found.problems)
+
+
 def _options(from_format: str, to_format: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of reading and those of writing; raises ValueError on one that would do nothing."""
-    if from_format == to_format != "canonical":
+    if from_format == to_format == "torch-transformer":
         raise ValueError(f"one of the two formats must be canonical; got --from {from_format} --to {to_format}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     if "settings" in chosen:
@@ -84,11 +113,3 @@ def _check_destination(destination: Path, force: bool) -> None:
         raise ValueError(f"{destination} exists; replace it with --force")
     if not destination.is_dir():
         require(destination)
-
-
-def _cast(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
-    with np.errstate(over="ignore"):
-        rounded = {name: array.astype(getattr(ml_dtypes, dtype, dtype)) for name, array in checkpoint.parameters.items()}
-    if lost := [name for name, array in rounded.items() if not np.isfinite(array).all()]:
-        raise ValueError(f"values are too large for {dtype} in " + ", ".join(lost))
-    return Checkpoint(checkpoint.config, rounded)

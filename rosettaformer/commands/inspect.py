@@ -13,7 +13,7 @@ from rich.table import Table
 
 from reference_numpy import parameters
 
-from ..checkpoints import Checkpoint, CheckpointError, canonical, pickled, recognise
+from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
 from .options import wide_console
 
 __all__ = ["inspect"]
@@ -31,7 +31,7 @@ LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
 def inspect(context: click.Context, file: Path, key: str | None, tensors: bool, as_json: bool) -> None:
-    """Show what the checkpoint FILE is: its family, sizes, dtypes and ties (a file, an index of shards, or their folder).
+    """Show what the checkpoint FILE is: its family, sizes, heads, dtypes and ties (a file, an index of shards, or their folder).
 
     Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems.
     """
@@ -56,6 +56,8 @@ def _describe(file: Path, key: str | None, statistics: bool) -> dict[str, Any]:
         return {"file": str(file), "format": "canonical"} | _canonical(checkpoint, statistics)
     if source.problems:
         raise CheckpointError(file, source.problems)
+    if recognise.model_type(file) in hugging_face.FAMILIES:
+        return _hugging_face(file, statistics)
     kind = recognise.describe(source.tensors, file)
     return {
         "file": str(file),
@@ -77,6 +79,21 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
     }
 
 
+def _hugging_face(file: Path, statistics: bool) -> dict[str, Any]:
+    """A folder of Hugging Face, without the heads that are not supported, which are said."""
+    family = hugging_face.FAMILIES[str(recognise.model_type(file))]
+    found = hugging_face.examine(file, leave_out=[head.name for head in family.heads if head.flag is None])
+    checkpoint = found.checkpoint()
+    left = [name for name, state in found.states.items() if state == "left out"]
+    return {
+        "file": str(file),
+        "format": "hugging-face",
+        "family": f"{family.name}, {', '.join(found.foreign['config.json'].get('architectures') or [family.base])}",
+        "heads": sorted(family.heads_of(checkpoint.config)),
+        "left_out": left,
+    } | _canonical(checkpoint, statistics)
+
+
 def _row(name: str, array: np.ndarray, statistics: bool) -> dict[str, Any]:
     """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold, and of a huge tensor."""
     row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
@@ -92,13 +109,16 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
     console = wide_console(WIDTH, markup=False, highlight=False)
     foreign, tensors = description["format"] is None, description["tensors"]
     dtypes = Counter(row["dtype"] for row in tensors)
+    family = (description["recognised"] or "unknown") if foreign else description.get("family") or _family(description["config"])
     summary = {
-        "family": (description["recognised"] or "unknown") if foreign else _family(description["config"]),
+        "family": family,
         "format": description["format"] or "not canonical",
         "dtypes": ", ".join(f"{dtype} ({count})" for dtype, count in dtypes.items()) or "none",
         "tensors": f"{len(tensors):,}",
         "parameters": f"{sum(math.prod(row['shape']) for row in tensors):,}",
     }
+    if "heads" in description:
+        summary |= {"heads": ", ".join(description["heads"]) or "none", "not read": ", ".join(description["left_out"]) or "none"}
     if not foreign:
         summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
     console.print(_pairs(description["file"], (summary | {"problems": "none"}).items()))

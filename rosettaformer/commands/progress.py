@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..conformance.report.matrix import duration
 from ..conformance.result import Result
 
-__all__ = ["Checking"]
+__all__ = ["Checking", "Writing"]
 
 EVERY = 15.0  # seconds between two lines
 EARLY = 3.0  # before so many seconds nothing is estimated
@@ -68,3 +68,30 @@ class Checking:
         rest = seconds / self._done * (self._total - self._done)
         text = f"{self._done} of {self._total} cases after {duration(seconds)}"
         return text + (f", about {duration(rest)} left" if seconds > EARLY and rest > 0 else "")
+
+
+class Writing:
+    """How the writing of a checkpoint goes. To be entered; `written` is for `checkpoints.save`."""
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        """total: bytes of tensors."""
+        self._console = console or Console(stderr=True)
+        columns = (TextColumn("writing"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("writing", total=total)
+        self._total, self._done, self._said = total, 0, time.monotonic()
+
+    def __enter__(self) -> "Writing":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def written(self, count: int) -> None:
+        """Counts bytes that have been written since the last time."""
+        self._done += count
+        self._bar.update(self._task, completed=self._done)
+        if not self._console.is_terminal and time.monotonic() - self._said > EVERY:
+            self._said = time.monotonic()
+            self._console.print(f"{self._done / 1e9:.1f} of {self._total / 1e9:.1f} GB written", highlight=False)

@@ -10,9 +10,10 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
+from ..checkpoints.strict import DTYPES, numpy_dtype
+
 __all__ = ["DTYPES", "SUITE_VERSION", "Case", "numpy_dtype"]
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 SUITE_VERSION = 4  # grows whenever cases are added; a case says since which version it stands
 
 
@@ -65,11 +66,6 @@ class Case:
             device=device,
             mode=mode,
         )
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of that name, bfloat16 included."""
-    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _cast(value: Any, dtype: str) -> Any:

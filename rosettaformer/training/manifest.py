@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
 from ..atomic import replacing
+from ..checkpoints.versions import config_of
 from ..reading import read_text
 from . import schema, settings
 from .corpus import padded_length
@@ -17,12 +18,12 @@ from .tokens import Tokens
 
 __all__ = ["Manifest", "check", "read_tokens"]
 
-FORMAT, VERSION = "rosettaformer-run", 2
+FORMAT, FIRST, VERSION = "rosettaformer-run", 2, 3  # the first lacks the config fields of `versions.PAPER`
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
 FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
 _FIELDS: schema.Table = {
-    "format": schema.choice(FORMAT), "version": schema.choice(VERSION), "tokens": schema.text(), "data": schema.text(),
+    "format": schema.choice(FORMAT), "version": schema.choice(FIRST, VERSION), "tokens": schema.text(), "data": schema.text(),
     "longest": schema.integer(1), **dict.fromkeys(("task", "fixed", "free", "config", "recipe", "limits"), schema.OBJECT),
 }  # fmt: skip
 
@@ -69,12 +70,13 @@ class Manifest:
 
     @classmethod
     def _parse(cls, fields: dict[str, Any]) -> "Manifest":
-        del fields["format"], fields["version"]
+        del fields["format"]
+        first = fields.pop("version") == FIRST
         fixed, limits = fields["fixed"], fields["limits"]
         problems = schema.problems(fixed, settings.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], settings.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")
         schema.refuse(problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])])
-        config, recipe = TransformerConfig.from_dict(fields["config"]), Recipe.from_dict(fields["recipe"])
+        config, recipe = config_of(fields["config"], first), Recipe.from_dict(fields["recipe"])
         return cls(**fields | {"limits": {int(length): limit for length, limit in limits.items()}, "config": config, "recipe": recipe})
 
 

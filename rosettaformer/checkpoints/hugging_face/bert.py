@@ -1,0 +1,97 @@
+"""BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and what has other heads on the same encoder."""
+
+from .. import tables
+from ..tables import Part, Row, Table
+from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
+
+__all__ = ["FAMILY"]
+
+_NORM: Table = (Row("weight", (Part("scale", "d"),)), Row("bias", (Part("offset", "d"),)))
+_LAYER: Table = (
+    Row("attention.self.query.weight", (Part("self_attention.query.kernel", "(h k) d"),)),
+    Row("attention.self.query.bias", (Part("self_attention.query.bias", "(h k)"),)),
+    Row("attention.self.key.weight", (Part("self_attention.key.kernel", "(g k) d"),)),
+    Row("attention.self.key.bias", (Part("self_attention.key.bias", "(g k)"),)),
+    Row("attention.self.value.weight", (Part("self_attention.value.kernel", "(g e) d"),)),
+    Row("attention.self.value.bias", (Part("self_attention.value.bias", "(g e)"),)),
+    Row("attention.output.dense.weight", (Part("self_attention.output.kernel", "d (h e)"),)),
+    Row("attention.output.dense.bias", (Part("self_attention.output.bias", "d"),)),
+    *tables.within("attention.output.LayerNorm", "self_attention_norm", _NORM),
+    Row("intermediate.dense.weight", (Part("feed_forward.hidden.kernel", "f d"),)),
+    Row("intermediate.dense.bias", (Part("feed_forward.hidden.bias", "f"),)),
+    Row("output.dense.weight", (Part("feed_forward.output.kernel", "d f"),)),
+    Row("output.dense.bias", (Part("feed_forward.output.bias", "d"),)),
+    *tables.within("output.LayerNorm", "feed_forward_norm", _NORM),
+)
+
+FAMILY = Family(
+    name="BERT",
+    model_type="bert",
+    fixed={
+        "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
+        "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
+        "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
+    },
+    unused=("share_embeddings", "target_vocabulary", "padding_id"),  # the library masks what it is told to mask, and no id
+    entries=(
+        Entry("vocab_size", 30522, ("source_vocabulary", "target_vocabulary")),
+        Entry("hidden_size", 768, ("model_width",)),
+        Entry("num_hidden_layers", 12, ("encoder_layers",)),
+        Entry("num_attention_heads", 12, ("heads", "key_value_heads")),
+        Entry("intermediate_size", 3072, ("feed_forward_width",)),
+        Entry("max_position_embeddings", 512, ("max_positions",)),
+        Entry("type_vocab_size", 2, ("segments",)),
+        Entry("hidden_act", "gelu", ("activation",), GELU),
+        Entry("layer_norm_eps", 1e-12, ("epsilon",)),
+        Entry("tie_word_embeddings", True, ("tie_logits",)),
+        Entry("hidden_dropout_prob", 0.1, ("dropout_rate",)),
+        Entry("attention_probs_dropout_prob", 0.1, ("attention_dropout_rate",)),
+        Entry("classifier_dropout", None, ("classifier_dropout_rate",), otherwise=lambda entries: entries["hidden_dropout_prob"]),
+    ),
+    only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
+    harmless=HARMLESS | {
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    },
+    aliases={},
+    prefix="bert.",
+    outside=r"(cls|classifier|qa_outputs)\..*",
+    base="BertModel",
+    classes={
+        "BertForMaskedLM": ("masked_language_head",),
+        "BertModel": ("pooler",),
+        "BertForSequenceClassification": ("pooler", "classifier"),
+        "BertForPreTraining": ("pooler", "masked_language_head", "next_sentence_head"),
+        "BertForNextSentencePrediction": ("pooler", "next_sentence_head"),
+        "BertForMultipleChoice": ("pooler", "multiple_choice_head"),
+        "BertForTokenClassification": ("token_classifier",),
+        "BertForQuestionAnswering": ("question_answering_head",),
+    },
+    heads=(
+        Head("pooler", r"pooler\..*", "pooler"),
+        Head("masked_language_head", r"cls\.predictions\..*", "masked_language_head"),
+        Head("classifier", r"classifier\..*", "classes"),
+        Head("next_sentence_head", r"cls\.seq_relationship\..*"),
+        Head("multiple_choice_head", r"classifier\..*"),
+        Head("token_classifier", r"classifier\..*"),
+        Head("question_answering_head", r"qa_outputs\..*"),
+    ),
+    table=(
+        Row("embeddings.word_embeddings.weight", (Part("source_embedding.table", "v d"),)),
+        Row("embeddings.position_embeddings.weight", (Part("source_position_embedding.table", "p d"),)),
+        Row("embeddings.token_type_embeddings.weight", (Part("source_segment_embedding.table", "a d"),)),
+        *tables.within("embeddings.LayerNorm", "source_embedding_norm", _NORM),
+        *tables.within("encoder.layer.*", "encoder.layers.*", _LAYER),
+        Row("pooler.dense.weight", (Part("pooler.kernel", "r d"),)),
+        Row("pooler.dense.bias", (Part("pooler.bias", "r"),)),
+        Row("classifier.weight", (Part("classifier.kernel", "c r"),)),
+        Row("classifier.bias", (Part("classifier.bias", "c"),)),
+        Row("cls.predictions.transform.dense.weight", (Part("masked_language_head.hidden.kernel", "r d"),)),
+        Row("cls.predictions.transform.dense.bias", (Part("masked_language_head.hidden.bias", "r"),)),
+        *tables.within("cls.predictions.transform.LayerNorm", "masked_language_head.norm", _NORM),
+        Row("cls.predictions.decoder.weight", (Part("masked_language_head.logits.kernel", "v d"),)),
+        Row("cls.predictions.decoder.bias", (Part("masked_language_head.logits.bias", "v"),)),
+    ),
+    older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    buffers=r"embeddings\.position_ids",
+    twins={"cls.predictions.bias": "cls.predictions.decoder.bias"},
+)  # fmt: skip

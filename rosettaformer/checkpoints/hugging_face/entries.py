@@ -1,0 +1,148 @@
+"""Between the entries of a config.json and a config, by the table of a family."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from reference_numpy import TransformerConfig
+from reference_numpy.suggestions import nearest
+
+from .family import Entry, Family
+
+__all__ = ["config_of", "entries_of", "labels"]
+
+_LABELS = 2  # that the library takes where nothing is said of them
+
+
+def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]) -> tuple[TransformerConfig | None, list[str]]:
+    """The config that the entries of a config.json say of a model with these heads, and every entry that is wrong or not supported."""
+    renamed = {family.aliases.get(name, name): value for name, value in entries.items()}
+    problems = [*_unsupported(family, renamed)]
+    problems += [f"{name} and {other} are the same; they must not both be given" for name, other in family.aliases.items()
+                 if name in entries and other in entries]  # fmt: skip
+    given = {entry.name: entry.default for entry in family.entries} | renamed
+    fields: dict[str, Any] = dict(family.fixed)
+    source: dict[str, str] = {}  # the entry that each field is of
+    for entry in family.entries:
+        try:
+            value = _value(entry, given)
+        except (ValueError, TypeError) as error:
+            problems.append(str(error))
+            continue
+        for name in entry.fields:
+            if name in source and fields[name] != value:
+                problems.append(f"{source[name]} and {entry.name} must be equal; got {given[source[name]]} and {given[entry.name]}")
+            fields[name], source[name] = value, source.get(name, entry.name)
+    fields |= {"pooler": "pooler" in heads, "masked_language_head": "masked_language_head" in heads, "classes": 0}
+    if "classifier" in heads:
+        fields["classes"] = len(labels(entries))
+    if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
+        fields["tie_logits"] = True  # of a model without an output layer
+    if not problems:
+        problems += _head_problems(fields, source)
+    if problems:
+        return None, problems
+    fields["key_size"] = fields["value_size"] = fields["model_width"] // fields["heads"]
+    try:
+        return TransformerConfig.from_dict(fields), []
+    except ValueError as error:
+        return None, [_in_entries(str(error), source)]
+
+
+def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
+    value = given[entry.name]
+    if value is None:
+        value = entry.otherwise(given)
+    if not entry.words:
+        return value
+    if not isinstance(value, str) or value not in entry.words:
+        raise ValueError(f"{entry.name} must be one of {', '.join(entry.words)}; got {json.dumps(value):.100}")
+    return entry.words[value]
+
+
+def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
+    known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless
+    for name, value in entries.items():
+        if name not in known:
+            more = nearest(name, sorted(known))
+            yield f"{name} is no known entry of a {family.name}{more}; where it changes nothing, leave it out by ignoring {name}"
+        elif name in family.only and not _same(value, family.only[name]):
+            wanted = family.only[name]
+            yield f"{name} must be {json.dumps(wanted)}, which alone is supported; got {json.dumps(value):.100}"
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Whether they are the same, and nothing is the same as nothing in it."""
+    return (value is wanted or value in ({}, [])) if wanted is None else type(value) is type(wanted) and value == wanted
+
+
+def _head_problems(fields: Mapping[str, Any], source: Mapping[str, str]) -> Iterator[str]:
+    width, heads = fields["model_width"], fields["heads"]
+    if type(width) is int and type(heads) is int and heads > 0 and width % heads:
+        yield f"{source['heads']} must divide {source['model_width']}; got {heads} and {width}"
+    elif type(width) is not int or type(heads) is not int or heads < 1:
+        yield f"{source['model_width']} and {source['heads']} must be integers of at least 1; got {width!r:.50} and {heads!r:.50}"
+
+
+def _in_entries(text: str, source: Mapping[str, str]) -> str:
+    """A message about fields, about the entries that they are of."""
+    parts = (re.sub(r"^\w+|\w+(?==)", lambda found: source.get(found[0], found[0]), part) for part in text.split("; "))
+    return "; ".join(parts)
+
+
+def labels(entries: Mapping[str, Any]) -> dict[int, str]:
+    """The labels of the classes, as the library counts them: `id2label`, or `num_labels` of them without names, or two."""
+    said = entries.get("id2label")
+    if isinstance(said, dict) and said and all(str(number).isdigit() for number in said):
+        return {int(number): str(label) for number, label in said.items()}
+    count = entries.get("num_labels")
+    return {number: f"LABEL_{number}" for number in range(count if type(count) is int and count > 0 else _LABELS)}
+
+
+def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The config.json of a config, and what a model of the family cannot be.
+
+    said: what an earlier config.json says, which stays as it is, but for what contradicts the config.
+    """
+    own, problems = family.heads_of(config), list[str]()
+    classes = family.classes_of(config)
+    named = said.get("architectures")
+    for chosen in sorted(classes, key=lambda name: [name] != named):
+        heads = own | {head.name for head in family.heads if head.flag == "" and head.name in family.classes[chosen]}
+        result = {**said, "architectures": [chosen], "model_type": family.model_type}
+        if _differences(family, config, result, heads):
+            result = {name: value for name, value in result.items() if name not in family.aliases} | _written(family, config, said)
+        if not said:  # otherwise the library would take ids of the published vocabulary
+            result |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id}
+        found = _differences(family, config, result, heads)
+        if not found:
+            return result, []
+        problems = problems or found
+    return {}, problems or [f"no class of a {family.name} has these heads together: {', '.join(sorted(own))}"]
+
+
+def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Every entry that the config decides."""
+    values = config.to_dict()
+    result = {}
+    for entry in family.entries:
+        value = values[entry.fields[0]]
+        result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
+    if config.classes and (config.classes != len(labels(said)) or "num_labels" in said):
+        result |= {"id2label": {str(number): f"LABEL_{number}" for number in range(config.classes)}}
+        result |= {"label2id": {label: int(number) for number, label in result["id2label"].items()}}
+    return result
+
+
+def _differences(family: Family, config: TransformerConfig, entries: Mapping[str, Any], heads: Collection[str]) -> list[str]:
+    """In what the entries are not those of the config."""
+    found, problems = config_of(family, entries, heads)
+    if found is None:
+        return problems
+    read = found.to_dict()
+    return [
+        f"a {family.name} of Hugging Face has {name}={read[name]!r}; got {value!r}"
+        for name, value in config.to_dict().items()
+        if name not in family.unused and value != read[name]
+    ]

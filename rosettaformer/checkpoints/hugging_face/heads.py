@@ -1,0 +1,76 @@
+"""Which heads a folder's model has: those of its class, those that its tensors show, and none that is left out."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from reference_numpy.suggestions import nearest
+
+from .family import Family, Head
+
+__all__ = ["Heads", "advice", "belonging", "select"]
+
+
+class Heads:
+    """chosen: the heads that the model is read with. left: those that are left out. alien: those that no config has; their tensors, and
+    those that are left out, are no parameters. problems: all that is wrong.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: set[str] = set()
+        self.left: list[Head] = []
+        self.alien: list[Head] = []
+        self.problems: list[str] = []
+
+
+def advice(head: str) -> str:
+    return f"leave it out with --leave-out {head} (leave_out in Python)"
+
+
+def belonging(heads: Iterable[Head], names: Iterable[str]) -> list[str]:
+    """The native names that are of these heads."""
+    patterns = [head.tensors for head in heads]
+    return [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
+
+
+def select(family: Family, entries: Mapping[str, Any], natives: Collection[str], leave_out: Sequence[str]) -> Heads:
+    """The heads of a model with these entries of config.json and these tensors, by their native names."""
+    result, known = Heads(), {head.name: head for head in family.heads}
+    result.problems += [f"{name} is no head of a {family.name}{nearest(name, known)}" for name in leave_out if name not in known]
+    named, problem = _named(family, entries)
+    result.problems += problem
+    result.left = [known[name] for name in leave_out if name in known]
+    result.chosen = {*(named or ())} - {*leave_out}
+    rest = [name for name in natives if name not in {*belonging(result.left, natives)}]
+    for head in _others(family, result.chosen, rest):
+        if head.flag is not None and (named is None or sum(other.tensors == head.tensors for other in family.heads) == 1):
+            result.chosen.add(head.name)  # no class is needed to know it
+        else:
+            result.alien.append(head)
+            what = f"is of a {head.name}, which {'is not supported' if head.flag is None else 'the class of `architectures` has not'}"
+            result.problems.append(f"{belonging([head], rest)[0]} {what}: {advice(head.name)}")
+    for head in family.heads:
+        if head.flag is None and head.name in result.chosen:
+            result.alien.append(head)
+            result.problems.append(f"a {head.name}, as {json.dumps(entries.get('architectures'))} has, is not supported: {advice(head.name)}")
+    return result
+
+
+def _others(family: Family, chosen: Collection[str], natives: Sequence[str]) -> Iterator[Head]:
+    """The heads that the tensors show beside the chosen ones; of those whose tensors have the same names the first."""
+    seen = {head.tensors for head in family.heads if head.name in chosen}
+    for head in family.heads:
+        if head.tensors not in seen and belonging([head], natives):
+            seen.add(head.tensors)
+            yield head
+
+
+def _named(family: Family, entries: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, list[str]]:
+    """The heads of the class that `architectures` names, None where it names none; and what is wrong with it."""
+    said = entries.get("architectures")
+    if said in (None, []):
+        return None, []
+    if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str) and said[0] in family.classes:
+        return family.classes[said[0]], []
+    return None, [f"architectures must name one class of {', '.join(family.classes)}; got {json.dumps(said):.200}"]

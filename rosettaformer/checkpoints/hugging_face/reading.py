@@ -1,0 +1,168 @@
+"""A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.suggestions import nearest
+
+from ...reading import read_json
+from .. import Checkpoint, CheckpointError, container, strict, tables
+from ..tables import Native
+from . import entries
+from .family import Family
+from .heads import Heads, advice, belonging, select
+
+__all__ = ["CONFIG", "GENERATION", "Examination", "examine"]
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+ROWS = 1024  # of a table that are compared at once
+
+
+@dataclass
+class Examination:
+    """What a folder holds. natives: the tensors that the config has, by their stored names. states: of every tensor, stored or missing, by
+    its stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer.
+    """
+
+    path: Path
+    family: Family
+    foreign: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    config: TransformerConfig | None = None
+    natives: dict[str, Native] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, whose parameters are views of the files. Raises CheckpointError listing every problem."""
+        if self.problems or self.config is None:
+            raise CheckpointError(self.path, self.problems)
+        found: dict[str, np.ndarray] = {}
+        for key, native in self.natives.items():
+            if self.states[key] == "matched":
+                found |= tables.split(native, self.tensors[key])
+        return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
+
+
+def examine(path: Path, families: Mapping[str, Family], ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Examination:
+    """What a folder holds, or that of a file within it. families: those that are supported, by model_type.
+
+    ignore: tensors, and entries of config.json, that are taken for absent. leave_out: heads without which the model is read.
+    Raises ValueError where there is no config.json of one of the families, or no safetensors; every other problem is in what is returned.
+    """
+    folder = path if path.is_dir() else path.parent
+    said = _object(folder / CONFIG)
+    kind = said.get("model_type")
+    if kind not in families:
+        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
+    foreign = {CONFIG: said} | ({GENERATION: _object(folder / GENERATION)} if (folder / GENERATION).is_file() else {})
+    source = container.read(path)
+    found = Examination(path, families[kind], foreign, dict(source.tensors), problems=list(source.problems))
+    given = [*source.tensors, *said]
+    found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
+    said = {name: value for name, value in said.items() if name not in ignore}
+    keys = _keys(found, ignore)
+    heads = select(found.family, said, keys, leave_out)
+    for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
+        found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
+    found.config, problems = entries.config_of(found.family, said, heads.chosen)
+    found.problems += [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
+    if found.config:
+        _match(found, found.config, keys, heads)
+    known = {key: native.shape for key, native in found.natives.items()}
+    found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
+    return found
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a JSON object")
+    return value
+
+
+def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
+    """The stored name of every tensor, by its native one; buffers and what is ignored are not among them."""
+    keys: dict[str, str] = {}
+    for key in found.tensors:
+        native = found.family.native(key)
+        if key in ignore:
+            found.states[key] = "left out"
+        elif re.fullmatch(found.family.buffers, native):
+            found.states[key] = "buffer"
+        elif native in keys:
+            found.states[key] = "unexpected"
+            found.problems.append(f"{key} and {keys[native]} are the same tensor of a {found.family.name}: --ignore one of them")
+        else:
+            keys[native] = key
+    return keys
+
+
+def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> None:
+    """Which tensor of the config is which of the folder, and all that does not fit: names, shapes, ties."""
+    family, ties = found.family, _ties(found.family, config)
+    keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
+    expected = {native.name: native for native in tables.natives(family.table, config)}
+    for twin, name in family.twins.items():
+        if name not in keys and twin in keys:
+            keys[name] = keys.pop(twin)
+        elif name in expected and twin in keys:
+            _compare(found, keys.pop(twin), keys[name], tied=config.tie_logits)
+    for name, stored in ties.items():
+        if name in keys:
+            if stored in keys:
+                _compare(found, keys[name], keys[stored], tied=True)
+            keys.pop(name)
+        expected.pop(name)
+    lost = _lost_heads(found, heads, [name for name in expected if name not in keys])
+    found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
+    shapes = {key: native.shape for key, native in found.natives.items()}
+    found.problems += parameters.mismatches({key: found.tensors[key] for key in keys.values()}, shapes)
+    found.states |= {key: "unexpected" for key in keys.values() if key not in shapes}
+    for key, shape in shapes.items():
+        found.states[key] = _state(found.tensors.get(key), shape)
+
+
+def _state(array: np.ndarray | None, shape: tuple[int, ...]) -> str:
+    if array is None:
+        return "missing"
+    if array.shape != shape:
+        return "shape"
+    return "matched" if str(array.dtype) in strict.DTYPES else "dtype"
+
+
+def _ties(family: Family, config: TransformerConfig) -> dict[str, str]:
+    """The native tensors that the config declares to be another one."""
+    names = {row.parts[0].name: row.name for row in family.table}
+    return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}
+
+
+def _lost_heads(found: Examination, heads: Heads, missing: Sequence[str]) -> list[str]:
+    """The tensors of heads that are missing whole, each of which is one problem."""
+    lost: list[str] = []
+    for head in found.family.heads:
+        own = belonging([head], [row.name for row in found.family.table])
+        if head.flag and head.name in heads.chosen and own and {*own} <= {*missing}:
+            found.problems.append(f"lacks the {head.name} of its class, with the tensors {', '.join(own)}: {advice(head.name)}")
+            lost += own
+    return lost
+
+
+def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
+    """Notes a tensor that is stored beside the one that it is tied to; a problem where it is another."""
+    found.states[key] = "tied"
+    first, second = found.tensors[key], found.tensors[stored]
+    if tied and (first.shape != second.shape or first.dtype != second.dtype or not _same_bits(first, second)):
+        found.problems.append(f"{key} must equal {stored}, to which the config ties it (tie_word_embeddings); they differ")
+
+
+def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    return all(
+        first[start : start + ROWS].tobytes() == second[start : start + ROWS].tobytes() for start in range(0, len(first), ROWS)
+    )

@@ -1,0 +1,108 @@
+"""A new folder of Hugging Face: config.json, safetensors, and what the folder that the model came from says beside them."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy import parameters as declaration
+
+from ...atomic import replacing
+from .. import CheckpointError, container, strict, tables
+from ..container import Written
+from . import entries
+from .family import Family
+from .reading import CONFIG, GENERATION
+
+__all__ = ["COMPANIONS", "companions", "save"]
+
+# the files of a tokenizer
+COMPANIONS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "chat_template.jinja",
+)  # fmt: skip
+
+
+def save(
+    path: Path,
+    families: Mapping[str, Family],
+    config: TransformerConfig,
+    parameters: Mapping[str, np.ndarray],
+    foreign: Mapping[str, Any],
+    dtype: str | None,
+    written: Written,
+    max_shard_bytes: int | None,
+    tokenizer: Path | None,
+) -> None:
+    """Writes the folder, whole or not at all; arguments as of `hugging_face.save`."""
+    family, said = _family(families, config, foreign.get(CONFIG, {}))
+    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    if problems := strict.problems(arrays, declaration.shapes(config), dtype):
+        raise CheckpointError(path, problems)
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} is there: a model of Hugging Face needs a new folder")
+    kind = dtype or str(next(iter(arrays.values())).dtype)
+    said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": kind}
+    natives = _natives(family, config, arrays, prefixed=said["architectures"] != [family.base])
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        if max_shard_bytes is None:
+            container.write(temporary / "model.safetensors", natives, {"format": "pt"}, strict.numpy_dtype(kind), written)
+        else:
+            container.write_shards(temporary, natives, {"format": "pt"}, max_shard_bytes, strict.numpy_dtype(kind), written)
+        for name, value in {**foreign, CONFIG: said}.items():
+            if name in (CONFIG, GENERATION):
+                (temporary / name).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file in companions(tokenizer):
+            shutil.copyfile(file, temporary / file.name)
+
+
+def companions(folder: Path | None) -> list[Path]:
+    """The files of a tokenizer in a folder."""
+    return [folder / name for name in COMPANIONS if (folder / name).is_file()] if folder and folder.is_dir() else []
+
+
+def _family(
+    families: Mapping[str, Family], config: TransformerConfig, said: Mapping[str, Any]
+) -> tuple[Family, dict[str, Any]]:
+    """The family that has the config, and its config.json: that of what an earlier one says, otherwise the first that can."""
+    refused: list[tuple[Family, list[str]]] = []
+    for kind, family in sorted(families.items(), key=lambda item: item[0] != said.get("model_type")):
+        result, problems = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
+        if not problems:
+            return family, result
+        refused.append((family, problems))
+    family, problems = min(refused, key=lambda item: len(item[1]))
+    raise CheckpointError("the model", problems)
+
+
+class _Made(Mapping[str, np.ndarray]):
+    """Tensors that are made where they are looked at, and not kept."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
+    """The tensors as the library stores them: tied ones once; a twin in the place of the other where the logits are tied, else beside it."""
+    makers: dict[str, Callable[[], np.ndarray]] = {}
+    for native in tables.natives(family.table, config):
+        if all(part.name in arrays for part, _, _ in native.parts):
+            make = lambda native=native: tables.merged(native, arrays)  # noqa: E731
+            twins = [twin for twin, name in family.twins.items() if name == native.name]
+            for name in twins if twins and config.tie_logits else [native.name, *twins]:
+                makers[family.stored(name, prefixed)] = make
+    return _Made(makers)

@@ -1,0 +1,76 @@
+"""What becomes of every tensor of a checkpoint: a load report, in which the layers that are alike are one line."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from . import Checkpoint
+from .hugging_face import Examination
+
+__all__ = ["Line", "counts", "fold", "of_checkpoint", "of_examination"]
+
+STATES = ("matched", "tied", "missing", "unexpected", "shape", "dtype", "left out", "buffer")
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+class Line(NamedTuple):
+    """A tensor, or that of several layers. name: with the numbers of the layers, `h.{0..11}.ln_1.weight`; state: one of STATES; shape and
+    dtype: as stored, or of one that is missing as wanted; canonical: the parameters that it is; count: of how many layers.
+    """
+
+    name: str
+    state: str
+    shape: tuple[int, ...]
+    dtype: str
+    canonical: tuple[str, ...] = ()
+    count: int = 1
+
+
+def of_checkpoint(checkpoint: Checkpoint) -> list[Line]:
+    """The report of a checkpoint whose tensors are its parameters."""
+    return [*fold(Line(name, "matched", array.shape, str(array.dtype), (name,)) for name, array in checkpoint.parameters.items())]
+
+
+def of_examination(found: Examination) -> list[Line]:
+    """The report of a folder, those first that have no problem."""
+    return sorted(fold(_lines(found)), key=lambda line: STATES.index(line.state))
+
+
+def counts(lines: Iterable[Line]) -> dict[str, int]:
+    """How many tensors are in each state."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        found[line.state] += line.count
+    return {state: found[state] for state in STATES}
+
+
+def fold(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, with those one line that differ in the number of the layer alone."""
+    groups: dict[Line, list[str]] = {}
+    for line in lines:
+        number = _LAYER.search(line.name)
+        alike = line._replace(name=_starred(line.name), canonical=tuple(map(_starred, line.canonical)))
+        groups.setdefault(alike, []).append(number[0] if number else "")
+    for line, numbers in groups.items():
+        text = _numbers(sorted({int(number) for number in numbers if number}))
+        canonical = tuple(name.replace("*", text) for name in line.canonical)
+        yield line._replace(name=line.name.replace("*", text), canonical=canonical, count=len(numbers))
+
+
+def _lines(found: Examination) -> Iterator[Line]:
+    for name, state in found.states.items():
+        array, native = found.tensors.get(name), found.natives.get(name)
+        shape = array.shape if array is not None else native.shape if native else ()
+        canonical = tuple(part.name for part, _, _ in native.parts) if native else ()
+        yield Line(name, state, shape, "" if array is None else str(array.dtype), canonical)
+
+
+def _starred(name: str) -> str:
+    return _LAYER.sub("*", name, count=1)
+
+
+def _numbers(numbers: list[int]) -> str:
+    if len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        return f"{{{numbers[0]}..{numbers[-1]}}}"
+    return str(numbers[0]) if len(numbers) == 1 else "{" + ",".join(map(str, numbers)) + "}"

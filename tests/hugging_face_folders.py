@@ -1,0 +1,150 @@
+"""Random BERT and GPT-2 models of the library transformers: saved, loaded, and run there and here."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from backends import answerer
+
+from rosettaformer.checkpoints import Checkpoint
+from rosettaformer.conformance.case import Case
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu")
+BERT_CLASSES = ("BertForMaskedLM", "BertForSequenceClassification", "BertModel")
+GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
+# the component whose output is the first of what the class gives
+COMPONENTS = {"BertForMaskedLM": "masked_language_logits", "BertForSequenceClassification": "classify", "GPT2LMHeadModel": "transformer"}
+B, T = 4, 7
+
+
+class Drawn(NamedTuple):
+    """A random model: its class, what its config is given, and what save_pretrained is."""
+
+    kind: str
+    settings: dict[str, Any]
+    dtype: str
+    options: dict[str, Any]
+
+
+def drawn(family: str, seed: int) -> Drawn:
+    """Odd widths and numbers of heads, every class, activation and dtype, tied or not, one shard or several."""
+    rng = np.random.default_rng([seed, len(family)])
+    heads, size = int(rng.integers(1, 6)), int(rng.integers(1, 6))
+    vocabulary, positions = int(rng.integers(20, 60)), int(rng.integers(T, 20))
+    activation, tied, layers = ACTIVATIONS[seed % len(ACTIVATIONS)], bool(seed % 3), 1 + seed % 3
+    rates = [float(rate) for rate in rng.uniform(0, 0.5, 3)]
+    width = heads * size
+    if family == "bert":
+        kind = BERT_CLASSES[seed % 3]
+        settings = {
+            "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "intermediate_size": int(rng.integers(1, 30)), "hidden_act": activation, "max_position_embeddings": positions,
+            "type_vocab_size": 1 + seed % 4, "layer_norm_eps": float(rng.choice([1e-12, 1e-5, 1e-3])), "tie_word_embeddings": tied,
+            "hidden_dropout_prob": rates[0], "attention_probs_dropout_prob": rates[1],
+            "classifier_dropout": rates[2] if seed % 2 else None, "num_labels": 1 + seed % 5, "pad_token_id": seed % 2 or None,
+        }  # fmt: skip
+    else:
+        kind = GPT2_CLASSES[seed % 4 == 3]
+        settings = {
+            "vocab_size": vocabulary, "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions,
+            "n_inner": int(rng.integers(1, 30)) if seed % 2 else None, "activation_function": activation,
+            "layer_norm_epsilon": float(rng.choice([1e-5, 1e-3])), "tie_word_embeddings": tied, "resid_pdrop": rates[0],
+            "embd_pdrop": rates[0], "attn_pdrop": rates[1], "bos_token_id": 1, "eos_token_id": 2,
+        }  # fmt: skip
+    dtype = ("float64", "float32", "bfloat16", "float16")[seed % 4]
+    return Drawn(kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+
+
+def made(model: Drawn) -> Any:
+    """The library's model, every parameter random and visible."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    config = (transformers.BertConfig if model.kind.startswith("Bert") else transformers.GPT2Config)(**model.settings)
+    torch.manual_seed(0)
+    result = getattr(transformers, model.kind)(config)
+    for parameter in result.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return result.to(getattr(torch, model.dtype)).eval()
+
+
+def saved(model: Drawn, folder: Path) -> Path:
+    made(model).save_pretrained(folder, **model.options)
+    return folder
+
+
+def loaded(folder: Path, kind: str) -> Any:
+    """The library's model of a folder, in float64, with maps of attention; what it lacks or does not know is an error."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    result, said = getattr(transformers, kind).from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(said.values()), said
+    return result.eval()
+
+
+def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarray]:
+    """Random ids, with rows of several lengths that are padded on that side: none, left or right."""
+    rng = np.random.default_rng(len(side))
+    lengths = np.full(B, T) if side == "none" else np.array([T, 5, 3, 1])
+    mask = np.arange(T) < lengths[:, None]
+    given = {"ids": rng.integers(0, vocabulary, (B, T)), "mask": mask[:, ::-1] if side == "left" else mask}
+    return given | ({"segments": rng.integers(0, segments, (B, T))} if segments else {})
+
+
+def theirs(model: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the library computes: output (of a head), hidden states and maps of attention, layers first."""
+    import torch
+
+    inputs = {"input_ids": given["ids"], "attention_mask": given["mask"].astype(np.int64)}
+    if "segments" in given:
+        inputs["token_type_ids"] = given["segments"]
+    else:
+        inputs["position_ids"] = np.maximum(np.cumsum(given["mask"], 1) - 1, 0)
+    with torch.inference_mode():
+        found = model(**{name: torch.from_numpy(value.copy()) for name, value in inputs.items()}, output_hidden_states=True, output_attentions=True)
+    result = {"hidden": torch.stack(found.hidden_states).numpy(), "attention": torch.stack(found.attentions).numpy()}
+    return result | ({"output": found.logits.numpy()} if "logits" in found else {})
+
+
+def ours(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy") -> dict[str, np.ndarray]:
+    """The same of a checkpoint here, in float64."""
+    values = {name: array.astype(np.float64) for name, array in checkpoint.parameters.items()}
+    side, stack, letter = ("source", "encoder", "s") if checkpoint.config.encoder_layers else ("target", "decoder", "t")
+    inputs: dict[str, Any] = {side: tokens["ids"], f"{side}_mask_b{letter}": tokens["mask"]}
+    if "segments" in tokens:
+        inputs["segment_bs"] = tokens["segments"]
+    answer: Callable[[Case], dict[str, Any]] = answerer(backend)
+
+    def run(component: str) -> dict[str, Any]:
+        given = inputs | ({"source": None} if component == "transformer" else {})
+        return answer(Case("folder", component, checkpoint.config, given, values, dtype="float64"))
+
+    found = run("states")
+    result = {"hidden": found[f"{stack}.hidden_lbtd"], "attention": found[f"{stack}.self_attention_lbhts"]}
+    return result | ({"output": run(COMPONENTS[kind])["output"]} if kind in COMPONENTS else {})
+
+
+def assert_close(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], mask: np.ndarray, bound: float = 1e-10) -> None:
+    """Equal, but for what stands at tokens of padding. bound: relative to the largest."""
+    assert got.keys() == wanted.keys()
+    for name, array in wanted.items():
+        real = {"hidden": lambda x: x[:, mask], "attention": lambda x: x.swapaxes(2, 3)[:, mask], "output": _real(array, mask)}[name]
+        left, right = real(got[name]), real(array)
+        assert left.shape == right.shape
+        np.testing.assert_allclose(left, right, rtol=0, atol=bound * np.abs(right).max(), err_msg=name)
+
+
+def _real(array: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return (lambda x: x[mask]) if array.ndim == 3 else lambda x: x
+
+
+def edit(folder: Path, **entries: Any) -> Path:
+    """Changes entries of config.json; one that is to be `...` is removed."""
+    path = folder / "config.json"
+    said = json.loads(path.read_text()) | entries
+    path.write_text(json.dumps({name: value for name, value in said.items() if value is not ...}))
+    return folder

