@@ -51,6 +51,11 @@ class Task:
         return self.kind in ("greedy", "beam")
 
     @property
+    def published(self) -> bool:
+        """Whether the peers are models of this name, and not layers or models of the paper's kind."""
+        return self.model != "paper_base"
+
+    @property
     def title(self) -> str:
         config = config_of(self)
         read = f"{self.length} {'source' if config.encoder_layers else 'prompt'} tokens"
@@ -62,7 +67,9 @@ class Task:
             "beam": f"Beam search, {self.beams} beams, {read}, {self.new_tokens} new ones",
         }[self.kind]
         layers = "+".join(str(count) for count in (config.encoder_layers, config.decoder_layers) if count)
-        sizes = f"d {config.model_width}, {config.heads} heads, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
+        sizes = (
+            f"d {config.model_width}, {config.heads} heads, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
+        )
         return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}" + (", a fifth padded" if self.padded else "")
 
     def precisions_on(self, device: str) -> tuple[str, ...]:
@@ -117,8 +124,8 @@ def tiny(task: Task) -> Task:
 
 
 def config_of(task: Task) -> TransformerConfig:
-    """The sizes, with the choices of the model that the task's peers can express: of the paper's `torch.nn.Transformer`, or where it decodes
-    Marian."""
+    """The sizes, with the choices of the model that the task's peers can express: of the paper's those of `torch.nn.Transformer`, or where
+    it decodes of Marian."""
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
     config = preset(task.model, **MODELS[task.model][1])
     config = config.replace(

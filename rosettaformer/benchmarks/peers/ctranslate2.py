@@ -28,7 +28,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
     """Its searches, and BERT's hidden states."""
     if not problem.task.decodes:
         return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
-    if not problem.config.encoder_layers:
+    if problem.task.published:
         return [Row("ctranslate2", "CTranslate2 GPT-2", peer=True, start=lambda: _generate(problem, device), read=_read_sequences)]
     return [Row("ctranslate2", "CTranslate2 Marian", peer=True, start=lambda: _translate(problem, device), read=_read_hypotheses)]
 

@@ -49,7 +49,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         return compiled(model.encode if method == "encode" else model)
 
     def stock() -> nnx.Module:
-        if not problem.config.decoder_layers:
+        if problem.task.published:
             return flax_single.build(problem)
         model = flax_stock.build(problem, dtype)
         model.eval()
@@ -77,13 +77,14 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
 
         searcher = Searcher(_ours(problem), dtype=jnp.bfloat16 if precision == "bfloat16" else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        return lambda *tokens: search(strategy=problem.strategy, **dict(zip(reversed(problem.question), tokens, strict=False)))
+        given = functools.partial(search, strategy=problem.strategy)
+        return given if problem.config.encoder_layers else lambda prompt: given(source=None, prefix=prompt)
 
     row = functools.partial(_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
         seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
-        for name, build in seq2seq if problem.config.encoder_layers else [("flax.nnx", flax_single.greedy)]:
+        for name, build in [("flax.nnx", flax_single.greedy)] if problem.task.published else seq2seq:
             result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
     return result
 

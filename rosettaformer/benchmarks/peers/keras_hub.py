@@ -45,12 +45,10 @@ NAMES = {
 
 def rows(problem: Problem) -> list[Row]:
     """BART is another architecture than the paper's (learned positions, a norm after the embedding): timed, not compared."""
-    if not problem.task.decodes:
-        name, start = "BERT", _encode
-    elif problem.config.encoder_layers:
-        name, start = "BART", _search
+    if problem.task.published:
+        name, start = ("GPT-2", _continue) if problem.task.decodes else ("BERT", _encode)
     else:
-        name, start = "GPT-2", _continue
+        name, start = "BART", _search
     about: dict[str, Any] = {"peer": True, "compiles": True, "comparable": name != "BART"}
     return [
         Row("tf", f"keras_hub {name} {how}", start=functools.partial(start, problem, jit), **about)
