@@ -46,8 +46,8 @@ class Layer(nnx.Module):
 
     def read(self, x: Array) -> Array:
         """A whole prompt, whose keys and values it puts into the cache: in its cached mode Flax's layer takes one token at a time."""
-        attention, y = self.self_attention, self.self_attention_norm(x)
-        length = x.shape[1]
+        attention: Any = self.self_attention
+        y, length = self.self_attention_norm(x), x.shape[1]
         attention.cached_key[...] = attention.cached_key[...].at[:, :length].set(attention.key(y))
         attention.cached_value[...] = attention.cached_value[...].at[:, :length].set(attention.value(y))
         attention.cache_index[...] = jnp.asarray(length, attention.cache_index[...].dtype)
@@ -57,13 +57,19 @@ class Layer(nnx.Module):
         return self.feed_forward.out(nnx.gelu(self.feed_forward.hidden(x), approximate=self.approximate))
 
 
+class Stack(nnx.Module):
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List(Layer(config, rngs) for _ in range(max(config.encoder_layers, config.decoder_layers)))
+        self.final_norm: Any = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, rngs=rngs) if config.final_norm else None
+
+
 class Bert(nnx.Module):
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
         embed = functools.partial(nnx.Embed, features=config.model_width, rngs=rngs)
         self.source_embedding = embed(config.source_vocabulary)
         self.source_position_embedding, self.source_segment_embedding = embed(config.max_positions), embed(config.segments)
         self.source_embedding_norm = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, rngs=rngs)
-        self.encoder = nnx.Dict(layers=nnx.List(Layer(config, rngs) for _ in range(config.encoder_layers)))
+        self.encoder = Stack(config, rngs)
 
     def encode(self, source: Array) -> Array:
         position = self.source_position_embedding(jnp.arange(source.shape[1]))
@@ -78,8 +84,7 @@ class Gpt2(nnx.Module):
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
         embed = functools.partial(nnx.Embed, features=config.model_width, rngs=rngs)
         self.target_embedding, self.target_position_embedding = embed(config.target_vocabulary), embed(config.max_positions)
-        layers = nnx.List(Layer(config, rngs) for _ in range(config.decoder_layers))
-        self.decoder = nnx.Dict(layers=layers, final_norm=nnx.LayerNorm(config.model_width, epsilon=config.epsilon, rngs=rngs))
+        self.decoder = Stack(config, rngs)
 
     def start(self, batch: int, length: int) -> None:
         """Empties the caches."""
@@ -108,13 +113,13 @@ def build(problem: Problem) -> Any:
     """With the problem's weights."""
     model = (Gpt2 if problem.task.decodes else Bert)(problem.config, nnx.Rngs(0))
     weights.load(model, problem.tensors, problem.config, table=TABLE)
-    model.eval()
     return model
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
     """One program: the prompt at once, then a loop of steps with Flax's cache."""
     model, length = build(problem), problem.task.length
+    model.eval()
     model.start(problem.task.batch, length + problem.task.new_tokens - 1)
     graph, *states = nnx.split(model, nnx.Param, nnx.Cache, ...)
     parameters, caches, *rest = states

@@ -18,7 +18,7 @@ from reference_numpy.positional_encoding import positional_encoding
 
 from ..problem import Problem
 from ..rows import Step
-from ..workloads import PADDING
+from ..workloads import PADDING, START
 
 __all__ = ["Stock", "answer", "build", "greedy", "split_by_hand", "split_training", "walked_training"]
 
@@ -229,7 +229,7 @@ def answer(
         token_b = chosen(logits_bv, count)
         return token_b, found_bn.at[:, count].set(token_b), caches
 
-    token_b = jnp.full(batch, strategy.start_id) if first_bv is None else chosen(first_bv, 0)
+    token_b = jnp.full(batch, START) if first_bv is None else chosen(first_bv, 0)
     found_bn = jnp.zeros((batch, strategy.max_new_tokens), int).at[:, 0].set(token_b)
     start = int(first_bv is not None)
     return {"token_bn": jax.lax.fori_loop(start, strategy.max_new_tokens, body, (token_b, found_bn, caches))[1]}

@@ -70,6 +70,6 @@ def _generate(problem: Problem, device: str, compiles: bool) -> Call:
     options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no token ends an answer
     if compiles:
         how = CompileConfig(mode="default")
-        how._compile_all_devices = True  # otherwise it compiles for GPUs alone
+        how._compile_all_devices = True  # type: ignore[assignment]  # otherwise it compiles for GPUs alone
         options |= {"cache_implementation": "static", "compile_config": how}
     return waiting(lambda: {"token_bn": model.generate(prompt, **options)[:, prompt.shape[1] :]}, device)

@@ -48,10 +48,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         model = _ours(problem, precision)
         return compiled(model.encode if method == "encode" else model)
 
-    def stock() -> nnx.Module:
-        if problem.task.published:
-            return flax_single.build(problem)
-        model = flax_stock.build(problem, dtype)
+    def stock() -> Any:
+        model = flax_single.build(problem) if problem.task.published else flax_stock.build(problem, dtype)
         model.eval()
         return model
 
