@@ -65,7 +65,7 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
     """The processes that have rows of the task: NumPy's searches are written to be read."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
-    return PROCESSES[framework] if task.decodes and task.peers else PROCESSES[framework][:1]
+    return PROCESSES[framework] if task.peers and (task.decodes or task.published) else PROCESSES[framework][:1]
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:

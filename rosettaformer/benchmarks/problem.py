@@ -23,7 +23,8 @@ QUIET = 0.3  # of what a layer of the decoder adds
 class Problem:
     """A config, float32 parameters by canonical name, token ids padded at the right, and how it is trained or answered.
 
-    target is the decoder's input of a forward pass; `sequence` is the target of a training step.
+    source is what is read: of a decoder alone, the prompts. target is the decoder's input of a forward pass; `sequence` is the target of a
+    training step.
     """
 
     task: Task
@@ -39,6 +40,16 @@ class Problem:
         return (self.source,) if self.task.kind == "encoder" else (self.source, self.target)
 
     @property
+    def question(self) -> dict[str, np.ndarray | None]:
+        """What a search is given, by name: the source, or of a decoder alone the prompts."""
+        return {"source": self.source} if self.config.encoder_layers else {"source": None, "prefix": self.source}
+
+    @property
+    def begin(self) -> np.ndarray:
+        """What every answer follows, `b p`: the start token, or the prompt."""
+        return np.full((len(self.source), 1), START) if self.config.encoder_layers else self.source
+
+    @property
     def sequence(self) -> np.ndarray:
         """One token longer than target: the decoder is given all but the last of it, and the labels are all but the first."""
         return np.concatenate([np.ones((len(self.target), 1), self.target.dtype), self.target], axis=1)
@@ -52,10 +63,9 @@ class Problem:
     @property
     def strategy(self) -> Strategy:
         """Answers of exactly new_tokens tokens: the end token is not among those before the last."""
-        count = self.task.new_tokens
-        return Strategy(
-            start_id=START, end_id=END, max_new_tokens=count, min_new_tokens=count - 1, beam_size=self.task.beams, n_best=self.task.beams
-        )
+        count, beams = self.task.new_tokens, self.task.beams
+        start_id = START if self.config.encoder_layers else None
+        return Strategy(start_id=start_id, end_id=END, max_new_tokens=count, min_new_tokens=count - 1, beam_size=beams, n_best=beams)
 
 
 def make(task: Task, seed: int = 0) -> Problem:
@@ -79,9 +89,14 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
     The last norm turns half of the features about, so that no token is its own likeliest successor; and what the layers add is little, so
     that the successor depends on the token.
     """
-    tensors["logits.bias"][[PADDING, START]] = NEVER
-    scale = tensors[f"decoder.layers.{config.decoder_layers - 1}.feed_forward_norm.scale"]
+    last = "final_norm" if config.final_norm else f"layers.{config.decoder_layers - 1}.feed_forward_norm"
+    scale, offset = (tensors[f"decoder.{last}.{name}"] for name in ("scale", "offset"))
     scale *= rng.choice([-1, 1], scale.shape)
+    if config.output_bias:
+        tensors["logits.bias"][[PADDING, START]] = NEVER
+    else:  # a feature that is 1 stands for the bias, and no answer ends
+        scale[0], offset[0] = 0, 1
+        tensors["target_embedding.table"][END, 0] = NEVER
     for name, tensor in tensors.items():
         if name.startswith("decoder.") and name.endswith("output.kernel"):
             tensor *= QUIET
@@ -107,11 +122,11 @@ def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     own = [(1, tokens, d, query + key + value), *heads, out]
     other = [(1, tokens, d, query), (1, tokens, d, key + value), *heads, out]
     hidden = [(1, tokens, d, f), (1, tokens, f, d)]
-    layers = config.encoder_layers * [*own, *hidden] + config.decoder_layers * [*own, *other, *hidden]
-    found = [*layers, (1, tokens, d, config.target_vocabulary)]  # how many at once, rows, inner, columns
+    layers = config.encoder_layers * [*own, *hidden] + config.decoder_layers * [*own, *other * config.cross_attention, *hidden]
+    logits = [(1, tokens, d, config.target_vocabulary)] * (config.decoder_layers > 0)
     return [
         ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
-        for count, rows, inner, columns in found
+        for count, rows, inner, columns in layers + logits  # how many at once, rows, inner, columns
     ]
 
 

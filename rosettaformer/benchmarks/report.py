@@ -140,7 +140,7 @@ def _sections(report: Report) -> Iterable[Section]:
         lines = [
             ([label(result), *(cells[name][index] for name in columns)], result.status == "timed") for index, result in enumerate(results)
         ]
-        yield task.title, ["row", *columns], lines, _note(task), _remarks(results)
+        yield task.title, ["row", *columns], lines, _note(task, results), _remarks(results)
     for series, points in report.series:
         for unit, of in (("ms", _milliseconds(series)), ("MiB", lambda _, result: result.memory_mib)):
             columns, lines = _scaling(points, of)
@@ -164,11 +164,11 @@ def _scaling(
     return ["row", *(str(value) for value, _ in points)], lines
 
 
-def _note(task: Task) -> str:
+def _note(task: Task, results: Sequence[Result]) -> str:
     """What the numbers of a table mean."""
     ratio = "Ratio: of medians, to the framework's best peer in the same precision; to the best: to the best peer of all. "
     other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
-    return f"{ratio * task.peers}{other * (task.decodes and task.peers)}Rounds are interleaved. {_checked(task)}"
+    return f"{ratio * task.peers}{other * any(not result.comparable for result in results)}Rounds are interleaved. {_checked(task)}"
 
 
 def _checked(task: Task) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 
@@ -9,7 +10,16 @@ __all__ = ["PADDING", "SCALING", "WORKLOADS", "Series", "Task", "config_of", "ti
 
 PADDING, START, END = 0, 1, 2  # token ids
 # size -> model width, heads, layers of each stack, hidden width, vocabulary
-SIZES = {"base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101)}
+SIZES = {
+    "base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101),
+    "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257),
+}  # fmt: skip
+# preset -> how its model is called in titles, and what is another than in the preset
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "paper_base": ("", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
+    "bert_base": ("BERT, ", {"pooler": False, "masked_language_head": False}),
+    "gpt2_small": ("GPT-2, ", {}),
+}
 PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 
 
@@ -17,7 +27,8 @@ PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 class Task:
     """One table. kind: forward, training, encoder (its forward pass alone), greedy or beam.
 
-    length: tokens of the source, and of the target of a forward pass; new_tokens: exactly so many of every answer.
+    length: tokens of the source, and of the target of a forward pass; of a decoder alone, tokens of the prompt. new_tokens: exactly so many
+    of every answer.
     """
 
     name: str  # the workload's, and what else tells it from that workload's other task
@@ -26,6 +37,7 @@ class Task:
     length: int
     new_tokens: int = 0
     beams: int = 1
+    model: str = "paper_base"  # the preset whose choices the model has
     size: str = "base"
     padded: bool = True  # a fifth of the source, or of both, is padding
     precisions: tuple[str, ...] = ()  # where it is not the device that tells them
@@ -39,17 +51,26 @@ class Task:
         return self.kind in ("greedy", "beam")
 
     @property
+    def published(self) -> bool:
+        """Whether the peers are models of this name, and not layers or models of the paper's kind."""
+        return self.model != "paper_base"
+
+    @property
     def title(self) -> str:
+        config = config_of(self)
+        read = f"{self.length} {'source' if config.encoder_layers else 'prompt'} tokens"
         what = {
             "forward": f"Forward pass, {self.length}/{self.length} tokens",
             "training": f"Training step, {self.length}/{self.length} tokens",
             "encoder": f"Encoder, {self.length} tokens",
-            "greedy": f"Greedy search, {self.length} source tokens, {self.new_tokens} new ones",
-            "beam": f"Beam search, {self.beams} beams, {self.length} source tokens, {self.new_tokens} new ones",
+            "greedy": f"Greedy search, {read}, {self.new_tokens} new ones",
+            "beam": f"Beam search, {self.beams} beams, {read}, {self.new_tokens} new ones",
         }[self.kind]
-        width, heads, layers, hidden, vocabulary = SIZES[self.size]
-        sizes = f"d {width}, {heads} heads, {layers}+{layers} layers, f {hidden}, v {vocabulary}"
-        return f"{self.name}: {what}, batch {self.batch}, {sizes}" + (", a fifth padded" if self.padded else "")
+        layers = "+".join(str(count) for count in (config.encoder_layers, config.decoder_layers) if count)
+        sizes = (
+            f"d {config.model_width}, {config.heads} heads, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
+        )
+        return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}" + (", a fifth padded" if self.padded else "")
 
     def precisions_on(self, device: str) -> tuple[str, ...]:
         """tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
@@ -81,6 +102,8 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
         Task("W7 forward", "forward", 16, 64, precisions=BOTH, peers=False),
         Task("W7 greedy", "greedy", 8, 64, 64, precisions=BOTH, peers=False),
     ),
+    "W8": (Task("W8", "encoder", 16, 128, model="bert_base", size="bert_base", ceiling=True),),
+    "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padded=False),),
 }
 _ENCODER, _FORWARD, _GREEDY = (
     Task("S1", "encoder", 1, 64, padded=False, memory="beside"),
@@ -101,11 +124,14 @@ def tiny(task: Task) -> Task:
 
 
 def config_of(task: Task) -> TransformerConfig:
-    """The sizes, with the choices that the task's peers can express: `torch.nn.Transformer`, or where it decodes Marian."""
+    """The sizes, with the choices of the model that the task's peers can express: of the paper's those of `torch.nn.Transformer`, or where
+    it decodes of Marian."""
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
-    config = preset(
-        "paper_base", source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=heads,
-        key_size=width // heads, value_size=width // heads, feed_forward_width=hidden, encoder_layers=layers, decoder_layers=layers,
-        attention_bias=True, output_bias=True, epsilon=1e-5, padding_id=PADDING,
+    config = preset(task.model, **MODELS[task.model][1])
+    config = config.replace(
+        source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=heads,
+        key_size=width // heads, value_size=width // heads, feed_forward_width=hidden,
+        encoder_layers=layers if config.encoder_layers else 0, decoder_layers=layers if config.decoder_layers else 0,
     )  # fmt: skip
-    return config if task.decodes else config.replace(share_embeddings=False, tie_logits=False, final_norm=True)
+    stock = config.cross_attention and not task.decodes
+    return config.replace(share_embeddings=False, tie_logits=False, final_norm=True) if stock else config

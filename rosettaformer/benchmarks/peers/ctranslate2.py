@@ -1,7 +1,8 @@
-"""CTranslate2: Marian with our weights, converted by CTranslate2's own converter, in float32."""
+"""CTranslate2: Marian, BERT and GPT-2 with our weights, converted by CTranslate2's own converters, in float32."""
 
 import math
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from ..problem import Problem
 from ..rows import Call, Row
 from ..workloads import END, PADDING, START
-from . import huggingface
+from . import huggingface, huggingface_single
 
 __all__ = ["describe", "rows"]
+
+Tokens = list[list[str]]
 
 
 def describe(device: str) -> str:
@@ -22,19 +25,18 @@ def describe(device: str) -> str:
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Its searches."""
-    return [Row("ctranslate2", "CTranslate2 Marian", peer=True, start=lambda: _start(problem, device), read=_read)]
+    """Its searches, and BERT's hidden states."""
+    if not problem.task.decodes:
+        return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
+    if problem.task.published:
+        return [Row("ctranslate2", "CTranslate2 GPT-2", peer=True, start=lambda: _generate(problem, device), read=_read_sequences)]
+    return [Row("ctranslate2", "CTranslate2 Marian", peer=True, start=lambda: _translate(problem, device), read=_read_hypotheses)]
 
 
-def _start(problem: Problem, device: str) -> Call:
-    """On a CPU each thread has its share of the rows: all of them at one row after another take longer."""
+def _translate(problem: Problem, device: str) -> Call:
     import ctranslate2
 
-    workers = torch.get_num_threads() if device == "cpu" else 1
-
-    with tempfile.TemporaryDirectory() as folder:
-        _convert(problem, folder)
-        translator = ctranslate2.Translator(folder, device=device, compute_type="float32", inter_threads=workers, intra_threads=1)
+    translator, workers = _loaded(ctranslate2.Translator, _marian, problem, device)
     strategy = problem.strategy
     source = [[str(token) for token in row[row != PADDING]] for row in problem.source]
     options: dict[str, Any] = {
@@ -44,7 +46,49 @@ def _start(problem: Problem, device: str) -> Call:
     return lambda: translator.translate_batch(source, **options)
 
 
-def _convert(problem: Problem, folder: str) -> None:
+def _generate(problem: Problem, device: str) -> Call:
+    import ctranslate2
+
+    generator, workers = _loaded(ctranslate2.Generator, _gpt2, problem, device)
+    prompt, count = [[str(token) for token in row] for row in problem.source], problem.task.new_tokens
+    options: dict[str, Any] = {
+        "min_length": count, "max_length": count, "include_prompt_in_result": False, "max_batch_size": math.ceil(len(prompt) / workers),
+    }  # fmt: skip
+    return lambda: generator.generate_batch(prompt, **options)
+
+
+def _encode(problem: Problem, device: str) -> Call:
+    import ctranslate2
+
+    encoder, workers = _loaded(ctranslate2.Encoder, _bert, problem, device)
+    source = [row[row != PADDING].tolist() for row in problem.source]
+    shares = [source[index::workers] for index in range(workers)]
+    threads = ThreadPoolExecutor(workers)
+
+    def call() -> np.ndarray:
+        found = np.zeros((*problem.source.shape, problem.config.model_width), np.float32)
+        for index, output in enumerate(threads.map(encoder.forward_batch, shares)):
+            state_bsd = np.array(output.last_hidden_state)
+            found[index::workers, : state_bsd.shape[1]] = state_bsd
+        return found
+
+    return call
+
+
+def _loaded(kind: Any, convert: Any, problem: Problem, device: str) -> tuple[Any, int]:
+    """The converted model, and how many shares the rows have: on a CPU each thread has its own, since all of them at one row after another
+    take longer."""
+    workers = torch.get_num_threads() if device == "cpu" else 1
+    with tempfile.TemporaryDirectory() as folder:
+        with torch.no_grad():
+            spec = convert(problem)
+        spec.validate()
+        spec.optimize()
+        spec.save(folder)
+        return kind(folder, device=device, compute_type="float32", inter_threads=workers, intra_threads=1), workers
+
+
+def _marian(problem: Problem) -> Any:
     """By the converter's loader of BART, of which Marian's is one that starts with a zero embedding, as ours does not."""
     from ctranslate2.converters.transformers import BartLoader
 
@@ -53,17 +97,36 @@ def _convert(problem: Problem, folder: str) -> None:
             model.config.normalize_before = model.config.normalize_embedding = False
             return super().get_model_spec(model)
 
+    return Loader()(huggingface.marian(problem), _tokenizer(problem))
+
+
+def _bert(problem: Problem) -> Any:
+    """With a pooler and a word for its positions, which the loader wants: transformers 5 has no other ones."""
+    from ctranslate2.converters.transformers import BertLoader
+
+    model = huggingface_single.bert(problem, pooler=True)
+    model.config.position_embedding_type = "absolute"
+    return BertLoader()(model, _tokenizer(problem))
+
+
+def _gpt2(problem: Problem) -> Any:
+    from ctranslate2.converters.transformers import GPT2Loader
+
+    return GPT2Loader()(huggingface_single.gpt2(problem), _tokenizer(problem))
+
+
+def _tokenizer(problem: Problem) -> Any:
+    """The tokens are their ids."""
     names = [str(token) for token in range(problem.config.target_vocabulary)]
-    tokenizer = SimpleNamespace(
+    return SimpleNamespace(
         get_vocab=lambda: {name: token for token, name in enumerate(names)}, convert_ids_to_tokens=lambda token: names[token],
         bos_token=names[START], eos_token=names[END], unk_token=names[PADDING],
     )  # fmt: skip
-    with torch.no_grad():
-        spec = Loader()(huggingface.marian(problem), tokenizer)
-    spec.validate()
-    spec.optimize()
-    spec.save(folder)
 
 
-def _read(found: Any) -> dict[str, np.ndarray]:
+def _read_hypotheses(found: Any) -> dict[str, np.ndarray]:
     return {"token_bn": np.array([[int(name) for name in result.hypotheses[0]] for result in found])}
+
+
+def _read_sequences(found: Any) -> dict[str, np.ndarray]:
+    return {"token_bn": np.array([result.sequences_ids[0] for result in found])}

@@ -18,7 +18,7 @@ from reference_numpy.positional_encoding import positional_encoding
 
 from ..problem import Problem
 from ..rows import Step
-from ..workloads import PADDING
+from ..workloads import PADDING, START
 
 __all__ = ["Stock", "answer", "build", "greedy", "split_by_hand", "split_training", "walked_training"]
 
@@ -210,16 +210,26 @@ def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
     return functools.partial(search, parameters, caches)
 
 
-def answer(problem: Problem, step: Callable[[Array, Array, Any], tuple[Array, Any]], caches: Any) -> dict[str, Array]:
-    """The tokens of a greedy search. step: of a token, the number of those before it and the caches, the logits after it and the caches."""
+def answer(
+    problem: Problem, step: Callable[[Array, Array, Any], tuple[Array, Any]], caches: Any, first_bv: Array | None = None
+) -> dict[str, Array]:
+    """The tokens of a greedy search. step: of a token, the number of those before it and the caches, the logits after it and the caches.
+
+    first_bv: the logits of the first token, where a prompt is read already; the number of those before a token is then that of answers.
+    """
     strategy, batch = problem.strategy, problem.task.batch
+
+    def chosen(logits_bv: Array, count: Any) -> Array:
+        barred = jnp.where(count < strategy.min_new_tokens, -jnp.inf, 0.0)
+        return jnp.argmax(logits_bv.at[:, strategy.end_id].add(barred), axis=-1)
 
     def body(count: Array, carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
         token_b, found_bn, caches = carry
         logits_bv, caches = step(token_b, count, caches)
-        barred = jnp.where(count < strategy.min_new_tokens, -jnp.inf, 0.0)
-        token_b = jnp.argmax(logits_bv.at[:, strategy.end_id].add(barred), axis=-1)
+        token_b = chosen(logits_bv, count)
         return token_b, found_bn.at[:, count].set(token_b), caches
 
-    start = jnp.full(batch, strategy.start_id), jnp.zeros((batch, strategy.max_new_tokens), int), caches
-    return {"token_bn": jax.lax.fori_loop(0, strategy.max_new_tokens, body, start)[1]}
+    token_b = jnp.full(batch, START) if first_bv is None else chosen(first_bv, 0)
+    found_bn = jnp.zeros((batch, strategy.max_new_tokens), int).at[:, 0].set(token_b)
+    start = int(first_bv is not None)
+    return {"token_bn": jax.lax.fori_loop(start, strategy.max_new_tokens, body, (token_b, found_bn, caches))[1]}

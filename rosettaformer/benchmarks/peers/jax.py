@@ -18,7 +18,7 @@ from impl_jax.transformer import Transformer
 
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
-from . import flax_linen, flax_stock
+from . import flax_linen, flax_single, flax_stock
 
 __all__ = ["describe", "rows"]
 
@@ -48,8 +48,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         model = _ours(problem, precision)
         return compiled(model.encode if method == "encode" else model)
 
-    def stock() -> flax_stock.Stock:
-        model = flax_stock.build(problem, dtype)
+    def stock() -> Any:
+        model = flax_single.build(problem) if problem.task.published else flax_stock.build(problem, dtype)
         model.eval()
         return model
 
@@ -75,12 +75,14 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
 
         searcher = Searcher(_ours(problem), dtype=jnp.bfloat16 if precision == "bfloat16" else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        return lambda source: search(source, problem.strategy)
+        given = functools.partial(search, strategy=problem.strategy)
+        return given if problem.config.encoder_layers else lambda prompt: given(source=None, prefix=prompt)
 
     row = functools.partial(_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
-        for name, build in (("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)):
+        seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
+        for name, build in [("flax.nnx", flax_single.greedy)] if problem.task.published else seq2seq:
             result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
     return result
 

@@ -1,38 +1,93 @@
-"""BART of KerasHub, of the same sizes: its generation with its cache and samplers, as one graph compiled by XLA or not."""
+"""BART, BERT and GPT-2 of KerasHub: searches with its cache and samplers, and BERT's hidden states, as one graph compiled by XLA or not."""
 
 import functools
 from typing import Any
 
 import numpy as np
 
-from ..problem import Problem
+from impl_tf import weights
+from reference_numpy import layout
+
+from ..problem import Problem, renamed
 from ..rows import Call, Row
 from ..workloads import PADDING, START
 
 __all__ = ["rows"]
 
+HEADS = {"query": "h k", "key": "g k", "value": "g e"}
+# the variables of its layers, by the ends of our names
+TABLE: layout.Table = (
+    *(("table", "embeddings", f"{rows} d") for rows in "vpa"),
+    *((f"{name}.kernel", f"{name}_dense.kernel", f"d {heads}") for name, heads in HEADS.items()),
+    *((f"{name}.bias", f"{name}_dense.bias", heads) for name, heads in HEADS.items()),
+    *((f"output.{kind}", f"output_dense.{kind}", axes) for kind, axes in (("kernel", "h e d"), ("kernel", "f d"), ("bias", "d"))),
+    *((f"hidden.{kind}", f"intermediate_dense.{kind}", axes) for kind, axes in (("kernel", "d f"), ("bias", "f"))),
+    ("scale", "gamma", "d"),
+    ("offset", "beta", "d"),
+)
+# parts of our names in that layout -> those of its attributes
+NAMES = {
+    "source_embedding_norm": "embeddings_layer_norm",
+    "source_embedding": "token_embedding",
+    "target_embedding": "token_embedding",
+    "source_segment_embedding": "segment_embedding",
+    "source_position_embedding.": "position_embedding.position_",
+    "target_position_embedding.": "position_embedding.position_",
+    "decoder.final_norm": "layer_norm",
+    "encoder.layers": "transformer_layers",
+    "decoder.layers": "transformer_layers",
+    "self_attention_norm": "_self_attention_layer_norm",
+    "self_attention.": "_self_attention_layer._",
+    "feed_forward_norm": "_feedforward_layer_norm",
+    "feed_forward.": "_feedforward_",
+}
+
 
 def rows(problem: Problem) -> list[Row]:
-    """Another architecture than ours (learned positions, a norm after the embedding): timed, not compared."""
+    """BART is another architecture than the paper's (learned positions, a norm after the embedding): timed, not compared."""
+    if problem.task.published:
+        name, start = ("GPT-2", _continue) if problem.task.decodes else ("BERT", _encode)
+    else:
+        name, start = "BART", _search
+    about: dict[str, Any] = {"peer": True, "compiles": True, "comparable": name != "BART"}
     return [
-        Row("tf", f"keras_hub BART {how}", peer=True, compiles=True, comparable=False, start=functools.partial(_start, problem, jit))
+        Row("tf", f"keras_hub {name} {how}", start=functools.partial(start, problem, jit), **about)
         for how, jit in (("compiled", True), ("compiled, no XLA", False))
     ]
 
 
-def _start(problem: Problem, jit_compile: bool) -> Call:
-    from impl_tf.framework import keras  # chooses the backend before KerasHub does
+def _encode(problem: Problem, jit_compile: bool) -> Call:
+    """Without its pooler. It has the approximate GELU, which is exchanged for BERT's own."""
+    keras, keras_hub = _packages()
+    import tensorflow as tf
 
-    del keras
-    import keras_hub
+    backbone = keras_hub.models.BertBackbone(**_sizes(problem), num_segments=problem.config.segments)
+    for layer in backbone.transformer_layers:
+        layer._feedforward_intermediate_dense.activation = functools.partial(keras.activations.gelu, approximate=False)
+    model = keras.Model(backbone.input, backbone.output["sequence_output"])
+    _fill(backbone, problem)
+    source = problem.source.astype("int32")
+    inputs = {"token_ids": source, "segment_ids": np.zeros_like(source), "padding_mask": (source != PADDING).astype("int32")}
+    given = {name: tf.constant(array) for name, array in inputs.items()}
+    run = tf.function(lambda inputs: model(inputs, training=False), jit_compile=jit_compile, autograph=False)
+    return lambda: run(given)
 
-    config, task = problem.config, problem.task
-    backbone = keras_hub.models.BartBackbone(
-        vocabulary_size=config.target_vocabulary, num_layers=config.encoder_layers, num_heads=config.heads,
-        hidden_dim=config.model_width, intermediate_dim=config.feed_forward_width,
-        max_sequence_length=max(task.length, task.new_tokens + 1),
-    )  # fmt: skip
-    model = keras_hub.models.BartSeq2SeqLM(backbone, preprocessor=None)
+
+def _continue(problem: Problem, jit_compile: bool) -> Call:
+    _, keras_hub = _packages()
+    model = keras_hub.models.GPT2CausalLM(keras_hub.models.GPT2Backbone(**_sizes(problem)), preprocessor=None)
+    _fill(model.backbone, problem)
+    model.compile(sampler=keras_hub.samplers.GreedySampler(), jit_compile=jit_compile)
+    prompt, count = problem.source.shape[1], problem.task.new_tokens
+    target = np.pad(problem.source.astype("int32"), [(0, 0), (0, count)])
+    inputs = {"token_ids": target, "padding_mask": np.arange(prompt + count) < np.full((len(target), 1), prompt)}
+    return lambda: {"token_bn": model.generate(inputs, stop_token_ids=None)["token_ids"][:, prompt:]}
+
+
+def _search(problem: Problem, jit_compile: bool) -> Call:
+    _, keras_hub = _packages()
+    task, sizes = problem.task, _sizes(problem) | {"max_sequence_length": max(problem.task.length, problem.task.new_tokens + 1)}
+    model = keras_hub.models.BartSeq2SeqLM(keras_hub.models.BartBackbone(**sizes), preprocessor=None)
     greedy = keras_hub.samplers.GreedySampler()
     sampler = greedy if task.kind == "greedy" else keras_hub.samplers.BeamSampler(num_beams=task.beams)
     model.compile(sampler=sampler, jit_compile=jit_compile)
@@ -51,3 +106,26 @@ def _inputs(problem: Problem) -> dict[str, Any]:
         "decoder_token_ids": target,
         "decoder_padding_mask": np.arange(length) < np.ones((batch, 1)),
     }
+
+
+def _packages() -> tuple[Any, Any]:
+    from impl_tf.framework import keras  # chooses the backend before KerasHub does
+
+    import keras_hub  # isort: skip
+
+    return keras, keras_hub
+
+
+def _sizes(problem: Problem) -> dict[str, Any]:
+    config = problem.config
+    return {
+        "vocabulary_size": config.source_vocabulary, "num_layers": max(config.encoder_layers, config.decoder_layers),
+        "num_heads": config.heads, "hidden_dim": config.model_width, "intermediate_dim": config.feed_forward_width,
+        "max_sequence_length": config.max_positions,
+    }  # fmt: skip
+
+
+def _fill(backbone: Any, problem: Problem) -> None:
+    """Puts our weights into its variables, all but those of a pooler."""
+    for name, tensor in renamed(layout.to_native(problem.tensors, TABLE, problem.config), NAMES).items():
+        weights.at(backbone, name).assign(tensor)

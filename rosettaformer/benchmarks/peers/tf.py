@@ -50,7 +50,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
         return _training_rows(problem)
     for precision in task.precisions_on(device):
         result += _searches(problem, precision) if task.decodes else _passes(problem, precision)
-    if task.decodes and task.peers:
+    if task.peers and (task.decodes or task.published):
         result += keras_hub.rows(problem)
     if task.ceiling:
         result.append(Row("tf", "tf.matmul's products alone", ceiling=True, start=functools.partial(_products, problem)))
@@ -74,7 +74,7 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
         ("impl_tf compiled", ours, True),
         ("impl_tf compiled, no XLA", ours, False),
     ]
-    if problem.task.peers:
+    if problem.task.peers and not problem.task.published:
         ways += [("keras.layers compiled", stock, True), ("keras.layers compiled, no XLA", stock, False)]
     return [
         Row("tf", name, precision, peer=build is stock, compiles=jit is not None, start=functools.partial(start, build, jit))
@@ -90,7 +90,8 @@ def _searches(problem: Problem, precision: str) -> list[Row]:
 
         searcher = Searcher(_ours(problem), dtype="bfloat16" if precision == "bfloat16" else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        return _on_cpu(functools.partial(search, tf_stock.ids(problem.source), problem.strategy))
+        given = {name: token if token is None else tf_stock.ids(token) for name, token in problem.question.items()}
+        return _on_cpu(functools.partial(search, strategy=problem.strategy, **given))
 
     return [Row("tf", "impl_tf compiled", precision, compiles=True, start=start)]
 

@@ -17,7 +17,7 @@ from impl_torch.transformer import Transformer
 
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
-from . import huggingface, torch_stock, xtransformers
+from . import huggingface, huggingface_single, torch_stock, xtransformers
 
 __all__ = ["describe", "rows"]
 
@@ -39,7 +39,9 @@ def rows(problem: Problem, device: str) -> list[Row]:
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device):
         result += make(problem, device, precision)
-    if task.others or (task.decodes and task.peers):
+    if task.published:
+        result += huggingface_single.rows(problem, device)
+    elif task.others or (task.decodes and task.peers):
         result += huggingface.rows(problem, device) + xtransformers.rows(problem, device)
     return result
 
@@ -59,7 +61,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     result = []
     for name, build, compiler in (("impl_torch", _ours, compiled), ("torch.nn.Transformer", torch_stock.build, torch.compile)):
         peer = build is not _ours
-        if problem.task.peers or not peer:
+        if not peer or (problem.task.peers and not problem.task.published):
             result.append(row(f"{name} eager", functools.partial(start, build, lambda function: function), peer=peer))
             result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
     if problem.task.ceiling:
@@ -76,8 +78,8 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
         dtype = torch.bfloat16 if precision == "bfloat16" else None
         searcher = Searcher(_ours(problem).to(device).eval(), dtype=dtype, compiled=compiles)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        call = functools.partial(search, weights.from_numpy(problem.source, device), problem.strategy)
-        return torch_stock.waiting(call, device, precision)
+        given = {name: token if token is None else weights.from_numpy(token, device) for name, token in problem.question.items()}
+        return torch_stock.waiting(functools.partial(search, strategy=problem.strategy, **given), device, precision)
 
     return [
         Row("torch", f"impl_torch {how}", precision, compiles=compiles, start=functools.partial(start, compiles), read=torch_stock.read)
