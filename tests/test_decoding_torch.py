@@ -167,13 +167,15 @@ def test_searches_under_autocast() -> None:
 
 
 @pytest.mark.exhaustive
-def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
+def test_large_kernels_are_packed_in_a_graph() -> None:
+    """By Inductor, as constants of a graph for each searcher, or by oneDNN, of which a graph of them all calls those that are large."""
     torch.compiler.reset()
     counters.clear()
     config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
-    if not fused(models[0]).logits.pack(4):
+    constants, logits = (one := fused(models[0])).logits.pack(4), one.logits
+    if logits.packed is None:
         pytest.skip("this CPU's library packs no kernels")
     searchers, eager = ([Searcher(model, compiled=compiled) for model in models] for compiled in (True, False))
     for length, count in ((5, 6), (4, 9)):
@@ -184,16 +186,32 @@ def test_large_kernels_are_constants_of_a_graph_for_each_searcher() -> None:
             np.testing.assert_array_equal(found["token_bn"].numpy(), expected["token_bn"])
             error, noise = (np.abs(one["log_p_bn"].numpy() - expected["log_p_bn"]).max() for one in (found, near))
             assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
-    assert counters["stats"]["unique_graphs"] == len(searchers)
-    few, many = (_packed_products(searchers[0], torch.from_numpy(source), count) for count in (4, 7))
+    assert counters["stats"]["unique_graphs"] == (len(searchers) if constants else 1)
+    name = "mkl::_mkl_linear" if constants else "impl_torch::one_dnn_linear"
+    few, many = (_calls(name, searchers[0], torch.from_numpy(source), count) for count in (4, 7))
     kernels = sum(isinstance(module, FusedProjection) for module in searchers[0].model.modules())
-    assert many - few == 3 * (kernels - config.decoder_layers)  # a step computes no keys and values of the memory
+    # A step computes no keys and values of the memory. Large are the two kernels of a feed-forward.
+    assert many - few == 3 * (kernels - config.decoder_layers if constants else 2 * config.decoder_layers)
 
 
-def _packed_products(searcher: Searcher, source: Any, count: int) -> int:
+def _calls(name: str, searcher: Searcher, source: Any, count: int) -> int:
     with torch.profiler.profile() as seen:
         searcher.greedy_search(source, OPTIONS | {"max_new_tokens": count, "min_new_tokens": count - 1})
-    return sum(event.count for event in seen.key_averages() if event.key == "mkl::_mkl_linear")
+    return sum(event.count for event in seen.key_averages() if event.key == name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_packed_kernel_gives_the_product(dtype: torch.dtype) -> None:
+    """Of as many rows as it is packed for, and of others."""
+    parts = [torch.nn.Linear(24, width, dtype=dtype) for width in (16, 40)]
+    kernel = FusedProjection(*parts)
+    kernel.pack(6)
+    if kernel.packed is None:
+        pytest.skip("this CPU's library packs no kernels")
+    for shape in ((6, 1, 24), (2, 3, 24), (5, 7, 24)):
+        x = torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape).to(dtype)
+        wanted = torch.cat([part(x) for part in parts], dim=-1)
+        torch.testing.assert_close(kernel(x), wanted, rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-6)
 
 
 def test_steps_need_a_model_in_evaluation() -> None:
