@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from rosettaformer.cli import main
 
-__all__ = ["Outcome", "invoke", "refused"]
+__all__ = ["Outcome", "heed_interrupts", "invoke", "refused"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin
     assert (found.code, found.err.count("Error: ")) == (code, 1), found
     assert "Traceback" not in found.err
     return found.err
+
+
+def heed_interrupts() -> None:
+    """For `preexec_fn`: what runs in the background ignores Ctrl-C, and so does what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ def layer_norm(case):
 from reference_numpy import transformer as t
 def transformer(case):
     logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
-    return logits * (1 + 0.01 * case.inputs["source"].shape[1])
+    return logits * (1 + 0.01 * case.inputs["target"].shape[1])
 """),
     "half-precision dtypes where the others conform": ("explained", (("NRM7",),), [], [], """
 def layer_norm(case):

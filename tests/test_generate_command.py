@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke import invoke, refused
+from invoke import heed_interrupts, invoke, refused
 from model_folders import FOUR_NEEDS, gpt2
 
 from rosettaformer.inference.tokenizer import Pieces, Tokenizer
@@ -103,7 +103,8 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         "main(sys.argv[1:])"
     )
     command = (sys.executable, "-c", program, "generate", str(model[0]), *NUMPY, "--prompt", "the quick")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed_interrupts}
+    with subprocess.Popen(command, **pipes, cwd=Path(__file__).parent.parent) as process:
         assert process.stdout and process.stderr
         begun = b""
         whole = continued(model, "the quick").encode()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from checkpoint_models import assert_same_bits, random_parameters
 from hugging_face_folders import edit
-from invoke import invoke
+from invoke import heed_interrupts, invoke
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer import checkpoints
@@ -306,7 +306,8 @@ def test_converting_takes_the_memory_of_a_few_tensors(large: Path, tmp_path: Pat
 def test_a_conversion_that_is_interrupted_leaves_nothing_that_looks_whole(
     large: Path, tmp_path: Path, number: signal.Signals, destination: str
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "rosettaformer", "convert", large, tmp_path / destination], stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "rosettaformer", "convert", large, tmp_path / destination]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts)
     while process.poll() is None and not os.listdir(tmp_path):
         time.sleep(0.001)
     process.send_signal(number)

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from invoke import invoke
+from invoke import heed_interrupts, invoke
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
@@ -145,9 +144,7 @@ def test_what_is_too_large_to_be_copied_is_refused_by_its_size(tmp_path: Path) -
 def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
     command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]
-    # What runs in the background ignores Ctrl-C, and so does what it starts.
-    heeds: Callable[[], Any] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heeds) as process:
+    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts) as process:
         deadline = time.monotonic() + 60
         while not (tmp_path / "here").exists() and time.monotonic() < deadline:
             time.sleep(0.05)

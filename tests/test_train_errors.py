@@ -105,8 +105,8 @@ def test_a_full_disk_in_a_real_process(run: Path) -> None:
 def test_a_disk_that_fills_within_a_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     real = container.write
 
-    def write(path: Path, tensors: Any, metadata: Any) -> None:
-        real(path, tensors, metadata)
+    def write(path: Path, tensors: Any, metadata: Any, *others: Any) -> None:
+        real(path, tensors, metadata, *others)
         if (len(metadata) > 0) == (file == "model.safetensors"):  # the moments have none
             path.write_bytes(path.read_bytes()[:1000])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

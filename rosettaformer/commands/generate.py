@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import click
 
 from ..reading import read_texts
-from .models import folder_argument, model_options, open_both
+from .models import MODEL_OPTIONS, folder_argument, model_options, open_both
 from .options import Choice, Grouped, section
 
 __all__ = ["generate"]
@@ -62,7 +62,7 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
     """
     if prompts and file:
         raise ValueError(f"prompts must be --prompt, or the lines of a file; got both (FILE={file.name})")
-    chosen = {name: options.pop(name) for name in list(options) if name not in ("backend", "dtype", "device")}
+    chosen = {name: options.pop(name) for name in list(options) if name not in MODEL_OPTIONS}
     given = _given(chosen)
     found, model = open_both(folder, "generate", **options)
     from ..inference.options import GenerationOptions

@@ -9,7 +9,9 @@ import click
 from ..backends import BACKENDS, MissingBackend, require
 from .options import Choice, Missing, leave_out_option, section
 
-__all__ = ["folder_argument", "model_options", "open_both"]
+__all__ = ["MODEL_OPTIONS", "folder_argument", "model_options", "open_both"]
+
+MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out")  # what `open_both` takes of those that a command has
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 

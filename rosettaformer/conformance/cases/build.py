@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy.suggestions import unknown
 
 from ..case import DTYPES, Case
 from ..reference.components import model_of
@@ -46,10 +47,12 @@ class Builder:
 
     fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field, or for one
     that makes no config with them, is declared with its own values, and `all_cases` excludes it with the reason.
-    conflict: why the first of these made none; empty where all did.
+    conflict: why the first of these made none; empty where all did. Raises ValueError on fields that no config has.
     """
 
     def __init__(self, fixed: Mapping[str, Any]) -> None:
+        if problems := unknown("config field", fixed, preset("tiny").to_dict()):
+            raise ValueError("; ".join(problems))
         self.fixed, self.conflict = dict(fixed), ""
         self._taken = 0  # bytes of the cases so far
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ...checkpoints import load
+from ...checkpoints import load, recognised
 from ..case import DTYPES, Case
 from .build import ragged, rng
 
@@ -32,7 +32,8 @@ def checkpoint_cases(path: Path, leave_out: Sequence[str] = ()) -> list[Case]:
     leave_out: heads of a folder without which the model is read. Raises ValueError listing everything that is wrong with the file.
     """
     options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
-    checkpoint = load(path, **options)
+    # The canonical reader says what else a file is: of some formats a file alone does not tell the config.
+    checkpoint = load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", **options)
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     return [dataclasses.replace(case, parameters=checkpoint.parameters) for case in of(config)]
