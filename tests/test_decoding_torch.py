@@ -211,7 +211,7 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
     gradients = []
     for one in (model, snapshot):
         soft = torch.nn.functional.one_hot(source, VOCABULARY).float().requires_grad_()
-        one.encode(soft).square().sum().backward()
+        one.encode(soft)[..., 0].sum().backward()  # of a norm, whose square sum hardly changes
         gradients.append(soft.grad)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
