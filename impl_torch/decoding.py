@@ -30,6 +30,7 @@ class Searcher:
     """
 
     def __init__(self, model: Transformer, dtype: torch.dtype | None = None, compiled: bool = False) -> None:
+        model.config.need_decoder()
         self.model = fused(model, dtype)
         self.step = compiled_step(search.next_token) if compiled else search.next_token
 

@@ -200,18 +200,20 @@ def _calls(name: str, searcher: Searcher, source: Any, count: int) -> int:
     return sum(event.count for event in seen.key_averages() if event.key == name)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_packed_kernel_gives_the_product(dtype: torch.dtype) -> None:
-    """Of as many rows as it is packed for, and of others."""
-    parts = [torch.nn.Linear(24, width, dtype=dtype) for width in (16, 40)]
-    kernel = FusedProjection(*parts)
-    kernel.pack(6)
-    if kernel.packed is None:
-        pytest.skip("this CPU's library packs no kernels")
-    for shape in ((6, 1, 24), (2, 3, 24), (5, 7, 24)):
-        x = torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape).to(dtype)
-        wanted = torch.cat([part(x) for part in parts], dim=-1)
-        torch.testing.assert_close(kernel(x), wanted, rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-6)
+def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
+    config = ENCODER
+    arrays = parameters.initialise(config, 3, np.float32)
+    model = model_of(config, arrays, np.float32)
+    snapshot = fused(model)
+    assert isinstance(snapshot.encoder.layers[0].self_attention.query, FusedProjection)
+    source = torch.from_numpy(source_of(config, 4))
+    torch.testing.assert_close(snapshot.encode(source), model.encode(source), rtol=1e-5, atol=1e-5)
+    gradients = []
+    for one in (model, snapshot):
+        soft = torch.nn.functional.one_hot(source, VOCABULARY).float().requires_grad_()
+        one.encode(soft)[..., 0].sum().backward()  # of a norm, whose square sum hardly changes
+        gradients.append(soft.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 def test_steps_need_a_model_in_evaluation() -> None:
@@ -237,6 +239,10 @@ def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
 ALONE = preset(
     "gpt2_small", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
     value_size=4, feed_forward_width=8, decoder_layers=1, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
+)  # fmt: skip
+ENCODER = preset(
+    "bert_base", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
+    value_size=4, feed_forward_width=8, encoder_layers=2, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
 )  # fmt: skip
 PROMPTS: dict[str, Any] = {
     "prefix": np.array([[7, 7, 5, 6], [3, 4, 5, 6], [7, 7, 7, 9]]),

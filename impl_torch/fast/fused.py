@@ -1,9 +1,11 @@
-"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel.
+"""A model as searches run it, and as an encoder alone is run fastest: a copy of its weights, in decoding with the projections of one input
+in one kernel.
 
 What stands in for a projection, such as an adapter, is called as it is.
 """
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "is_changed", "pack"]
 
+PROJECTIONS: dict[type, tuple[str, ...]] = {MultiHeadAttention: ("query", "key", "value", "output"), FeedForward: ("hidden", "output")}
 CONSTANTS_FROM = 8 << 20  # bytes of kernels whose reading is most of a step's time
 
 
@@ -48,20 +51,24 @@ class FusedAttention(MultiHeadAttention):
 
 @torch.no_grad()
 def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
-    """A copy of the model in evaluation, for steps and searches; raises ValueError where there is no decoder.
+    """A copy of the model in evaluation, for `encode`, steps and searches.
 
     dtype: every weight is rounded to it; by default it is the model's.
     """
-    model.config.need_decoder()
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
+    for layer in result.encoder.layers if model.config.encoder_layers else ():
+        for part in (layer.self_attention, layer.feed_forward):
+            for name in PROJECTIONS.get(type(part), ()):
+                _fuse(part, name)
+    if not model.config.decoder_layers:
+        return result
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
             attention = getattr(layer, name, None)
             if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention"))
-        if type(layer.feed_forward) is FeedForward:
-            for name in ("hidden", "output"):
-                _fuse(layer.feed_forward, name)
+        for name in PROJECTIONS.get(type(layer.feed_forward), ()):
+            _fuse(layer.feed_forward, name)
     _fuse(result, "logits")
     return result
 
@@ -94,7 +101,8 @@ def pack(model: Transformer, rows: int) -> bool:
 
     Returns whether a graph is to have them as constants and lay them out itself: where reading them is most of a step's time.
     """
-    modules = [module for name, module in model.named_modules() if not name.endswith("cross_attention.key_value")]
+    unread = re.compile(r"encoder\.|.*cross_attention\.key_value")  # by a step
+    modules = [module for name, module in model.named_modules() if not unread.match(name)]
     kernels = [module for module in modules if isinstance(module, FusedProjection)]
     packed = [kernel.pack(rows) for kernel in kernels]
     return rows >= 4 and any(packed) and sum(kernel.weight.nbytes for kernel in kernels) >= CONSTANTS_FROM

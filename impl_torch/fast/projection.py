@@ -44,12 +44,12 @@ class FusedProjection(nn.Module):
     def forward(self, x_btd: Tensor) -> Tensor:
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
-        if self.packed is None or x_btd.dtype != self.weight.dtype:  # not the same under autocast
-            return F.linear(x_btd, self.weight, self.bias)
-        if self._library == "onednn" and self.weight.dtype == torch.float32 and (self._called or not compiling):
+        # It has no gradients; and under autocast the dtypes differ.
+        fixed = x_btd.dtype == self.weight.dtype and not (x_btd.requires_grad and torch.is_grad_enabled())
+        if fixed and self._library == "onednn" and self.weight.dtype == torch.float32 and (self._called or not compiling):
             linear = one_dnn_linear if compiling else _one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
-        if compiling or packed is None:
+        if compiling or packed is None or not fixed:
             return F.linear(x_btd, self.weight, self.bias)
         if self._library == "onednn":
             return _one_dnn_linear(x_btd, packed, self.bias)

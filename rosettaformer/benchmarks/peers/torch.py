@@ -12,6 +12,7 @@ import torch
 
 from impl_torch import weights
 from impl_torch.fast.compiled import compiled
+from impl_torch.fast.fused import fused
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
@@ -64,6 +65,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         if not peer or (problem.task.peers and not problem.task.published):
             result.append(row(f"{name} eager", functools.partial(start, build, lambda function: function), peer=peer))
             result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
+    if problem.task.kind == "encoder":
+        snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
+        result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
     if problem.task.ceiling:
         result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
