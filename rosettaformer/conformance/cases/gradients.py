@@ -22,7 +22,7 @@ CATCHES = {
     """,
     "EMB4": """
         transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens transformer_vjp/gpt2_padding_id
-        training_loss_vjp/left_padding training_loss_vjp/gpt2_padding_id
+        training_loss_vjp/left_padding
     """,
     "EMB5": """
         transformer_vjp/paper_base transformer_vjp/keras_lab transformer_vjp/sapiens transformer_vjp/keep_sapiens
