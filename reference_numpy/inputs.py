@@ -72,6 +72,8 @@ def _summed(
     parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, position_bt: np.ndarray, segment_bt: np.ndarray | None
 ) -> np.ndarray:
     """`embedding(token) + position + segment`."""
+    if segment_bt is not None and not config.segments:
+        checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
     x_btd = embedding.embedding(parameters[table(config, side)], token, config.scale_embedding)
     if config.positions == "learned":
         table_pd = parameters[f"{side}_position_embedding"]

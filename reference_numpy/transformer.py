@@ -221,8 +221,6 @@ def _encoder_inputs(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The embedded source and the mask of its tokens."""
     config.need_encoder()
-    if segment_bs is not None and not config.segments:
-        checks.check_segments(0, segment_bs.shape, str(segment_bs.dtype), source.shape)
     return _embed(parameters, config, "source", source, source_mask_bs, keep, segment_bs)
 
 

@@ -207,6 +207,10 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         lambda: transformer.encode(BERT_MODEL, BERT.replace(segments=0), IDS, segment_bs=IDS),
         "the model has no segments (segments=0); got segments of shape (2, 3)",
     ),
+    (
+        lambda: states.states(BERT_MODEL, BERT.replace(segments=0), IDS, segment_bs=IDS),
+        "the model has no segments (segments=0); got segments of shape (2, 3)",
+    ),
     (lambda: transformer.decode(BERT_MODEL, BERT, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
     (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
     (lambda: encoder_only.pool(BERT_MODEL, BERT.replace(pooler=False, classes=0), IDS), "the model has no such head; got pooler=False"),

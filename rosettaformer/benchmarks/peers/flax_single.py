@@ -45,7 +45,7 @@ class Layer(nnx.Module):
         return self.feed_forward_norm(x + self._fed(x))
 
     def read(self, x: Array) -> Array:
-        """A whole prompt, whose keys and values it puts into the cache: in its cached mode Flax's layer takes one token at a time."""
+        """A whole prompt, whose keys and values it writes into the cache: in its cached mode Flax's layer takes one token at a time."""
         attention: Any = self.self_attention
         y, length = self.self_attention_norm(x), x.shape[1]
         attention.cached_key[...] = attention.cached_key[...].at[:, :length].set(attention.key(y))
