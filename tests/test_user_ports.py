@@ -32,7 +32,7 @@ CONFORMING = {
         },
     ),
     "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 11)}),
-    "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (18, 0)}),
+    "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
 SLOW = ("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention")

@@ -51,7 +51,7 @@ class DecoderLayer(keras.layers.Layer):
         super().__init__(dtype=dtype)
         self.layer = keras_hub.layers.TransformerDecoder(**options(config, dtype))
 
-    def call(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
+    def call(self, x_btd, memory_bsd=None, self_mask_bhts=None, cross_mask_bhts=None):
         return self.layer(x_btd, memory_bsd, decoder_padding_mask=padding(self_mask_bhts), encoder_padding_mask=padding(cross_mask_bhts))
 
 

@@ -57,6 +57,12 @@ def layer_options(config):
     }
 
 
+def decoder_layer_options(config):
+    if not config.cross_attention:
+        raise NotCovered("torch's decoder layers always attend to a memory")
+    return layer_options(config)
+
+
 class LayerNorm(nn.LayerNorm):
     def forward(self, x_btd):
         return super().forward(x_btd)
@@ -117,7 +123,11 @@ class Model(nn.Transformer):
     """nn.Transformer between embeddings with sinusoidal positions and a linear head."""
 
     def __init__(self, config):
-        super().__init__(num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers, **layer_options(config))
+        if config.positions != "sinusoidal":
+            raise NotCovered("the model has sinusoidal positions")
+        super().__init__(
+            num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers, **decoder_layer_options(config)
+        )
         self.source_table = nn.Embedding(config.source_vocabulary, config.model_width)
         self.target_table = nn.Embedding(config.target_vocabulary, config.model_width)
         self.head = nn.Linear(config.model_width, config.target_vocabulary, bias=config.output_bias)
@@ -154,7 +164,7 @@ components = {
     "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon),
     "multi_head_attention": lambda config, dtype: MultiheadAttention(config.model_width, config.heads, batch_first=True),
     "encoder_layer": lambda config, dtype: EncoderLayer(**layer_options(config)),
-    "decoder_layer": lambda config, dtype: DecoderLayer(**layer_options(config)),
+    "decoder_layer": lambda config, dtype: DecoderLayer(**decoder_layer_options(config)),
     "encoder": lambda config, dtype: Encoder(
         nn.TransformerEncoderLayer(**layer_options(config)),
         config.encoder_layers,
@@ -162,7 +172,7 @@ components = {
         enable_nested_tensor=False,
     ),
     "decoder": lambda config, dtype: Decoder(
-        nn.TransformerDecoderLayer(**layer_options(config)), config.decoder_layers, nn.LayerNorm(config.model_width, config.epsilon)
+        nn.TransformerDecoderLayer(**decoder_layer_options(config)), config.decoder_layers, nn.LayerNorm(config.model_width, config.epsilon)
     ),
     "transformer": lambda config, dtype: Model(config),
 }
