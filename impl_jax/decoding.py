@@ -61,7 +61,7 @@ class Searcher:
     ) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then `draw` (SAMPLE)."""
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
-        shape = batch_of(self._model.config, strategy, source, prefix), strategy.max_new_tokens
+        shape = batch_of(self._model.config, strategy, source, prefix, source_mask_bs), strategy.max_new_tokens
         checks.check_uniform(uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0))
         return self._one_by_one(strategy, source, prefix, source_mask_bs, prefix_mask_bp, uniform_bn if strategy.temperature else None)
 

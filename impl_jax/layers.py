@@ -77,7 +77,7 @@ class DecoderLayer(EncoderLayer):
         cross_mask_bhts: jax.Array | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape)
+        checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
             checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}

@@ -30,7 +30,8 @@ def states(
     is one more of them than layers. Arguments and errors as the call; each stack that the config has needs its tokens.
     """
     config = model.config
-    checks.check_tokens_given(config.encoder_layers, config.decoder_layers, source is not None, target is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:

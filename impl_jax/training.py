@@ -116,7 +116,7 @@ class Trainer:
         self.steps, self._searcher = steps, None
 
     def _check(self, source: Any, target: Any) -> None:
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
         if self.config.classes:

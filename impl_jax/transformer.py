@@ -75,7 +75,7 @@ class Transformer(EncoderOnly):
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         self.config.need_decoder()
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
         if source is None:
             return self.decode(target, target_mask_bt=target_mask_bt, keep=keep)
         checks.check_same_batch(source=source.shape, target=target.shape)
@@ -109,6 +109,8 @@ class Transformer(EncoderOnly):
         self, side: str, token: jax.Array, mask_bt: jax.Array | None = None, segment_bt: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """What the first layer of a side, "source" or "target", is given before dropout, and the mask of the tokens."""
+        if segment_bt is not None and not self.config.segments:
+            checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         return inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1]), mask_bt
 
@@ -121,8 +123,6 @@ class Transformer(EncoderOnly):
     ) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config."""
         self.config.need_encoder()
-        if segment_bs is not None and not self.config.segments:
-            checks.check_segments(0, segment_bs.shape, str(segment_bs.dtype), source.shape)
         keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bs = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"))
@@ -141,7 +141,9 @@ class Transformer(EncoderOnly):
         memory_bsd: None of a decoder alone.
         """
         self.config.need_decoder()
-        checks.check_memory(self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        checks.check_memory(
+            self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
+        )
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})

@@ -36,7 +36,7 @@ def start_cache(
     config = model.config
     config.need_decoder()
     memory_bsd = None if memory_bsd is None else tf.convert_to_tensor(memory_bsd)
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
     checks.check_batch(batch, None if memory_bsd is None else memory_bsd.shape[0])
     if source_mask_bs is not None and memory_bsd is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)

@@ -86,7 +86,7 @@ class DecoderLayer(_Layer):
         keep: Keep | None = None,
     ) -> tf.Tensor:
         config, keep = self.config, keep or {}
-        checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
             checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
 

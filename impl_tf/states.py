@@ -28,7 +28,8 @@ def states(
     query. The last of a stack's vectors are those after its final norm, where the config has one; there is one more of them than layers.
     """
     config = model.config
-    checks.check_tokens_given(config.encoder_layers, config.decoder_layers, source is not None, target is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     result: dict[str, Any] = {}
     memory_bsd = source_mask_bhts = None
     if source is not None:

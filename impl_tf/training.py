@@ -141,7 +141,7 @@ class Trainer:
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on ids and labels out of range, which a graph cannot see."""
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
         self.model.check_ids(source, target)

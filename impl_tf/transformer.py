@@ -99,7 +99,7 @@ class Transformer(EncoderOnly, keras.Model):
         """
         self.config.need_decoder()
         memory_shape = None if memory_bsd is None else memory_bsd.shape
-        checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape)
+        checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape, source_mask_bs)
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         keep = (keep or {}).get("decoder", {})
@@ -127,7 +127,7 @@ class Transformer(EncoderOnly, keras.Model):
     ) -> tf.Tensor:
         self.config.need_decoder()
         source, target = _both(self.config, source, target)
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
         if source is None:
             return self.decode(target, None, None, target_mask_bt, keep, training)
         checks.check_same_batch(source=source.shape, target=target.shape)

@@ -45,7 +45,7 @@ def start_cache(
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
     config, table = model.config, inputs.table(model, "target").table
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])

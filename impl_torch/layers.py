@@ -74,7 +74,7 @@ class DecoderLayer(nn.Module):
         cross_mask_bhts: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape)
+        checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
             checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
         keep = keep or {}

@@ -24,7 +24,8 @@ def states(
 ) -> dict[str, dict[str, Tensor]]:
     """`Transformer.states`. The attention weights exist, where `forward` leaves them to a kernel that never holds them."""
     config = model.config
-    checks.check_tokens_given(config.encoder_layers, config.decoder_layers, source is not None, target is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     if model.training:
         raise ValueError("states need a model in evaluation; got one in training")
     model.check_ids(source, target, segment_bs)

@@ -172,7 +172,7 @@ class Trainer:
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph has no values to look at."""
         config = self.config
-        checks.check_source_given(config.encoder_layers, source is not None)
+        checks.check_source_given(config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
             checks.check_tokens("token", source.shape, str(source.dtype), config.source_vocabulary, *_bounds(source))

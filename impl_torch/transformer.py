@@ -92,7 +92,9 @@ class Transformer(EncoderOnly):
         memory_bsd: None of a decoder alone.
         """
         self.config.need_decoder()
-        checks.check_memory(self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape)
+        checks.check_memory(
+            self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
+        )
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         self.check_ids(target=target)
@@ -131,7 +133,7 @@ class Transformer(EncoderOnly):
     ) -> Tensor:
         """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None. checked: as of `encode`."""
         self.config.need_decoder()
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
         if not checked:
             self.check_ids(source, target, segment_bs)
         if source is None:

@@ -27,7 +27,7 @@ def start_cache(
     Raises ValueError on shapes that do not fit, and where there is no decoder.
     """
     config.need_decoder()
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])

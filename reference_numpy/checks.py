@@ -35,9 +35,9 @@ __all__ = [
     "check_source_given",
     "check_splits",
     "check_target",
+    "check_target_given",
     "check_token_mask",
     "check_tokens",
-    "check_tokens_given",
     "check_uniform",
 ]
 
@@ -72,19 +72,22 @@ def check_length(length: int | None, most: int) -> None:
         raise ValueError(f"the table of positions serves {most} tokens; got {length}")
 
 
-def check_source_given(encoder_layers: int, given: bool) -> None:
-    """A source is what an encoder reads; a decoder alone has none."""
-    if given and not encoder_layers:
-        raise ValueError("a decoder alone (encoder_layers=0) takes no source; got one")
-    if encoder_layers and not given:
+def check_source_given(encoder_layers: int, source: object, **of_source: object) -> None:
+    """A source is what an encoder reads; a decoder alone has none. of_source: its mask and segments, by name; None is nothing."""
+    for name, value in {"source": source, **of_source}.items():
+        if value is not None and not encoder_layers:
+            raise ValueError(f"a decoder alone (encoder_layers=0) takes no {name}; got one")
+    if encoder_layers and source is None:
         raise ValueError("an encoder needs a source; got None")
 
 
-def check_tokens_given(encoder_layers: int, decoder_layers: int, source: bool, target: bool) -> None:
-    """Each stack of a model, and no other, is given its tokens."""
-    check_source_given(encoder_layers, source)
-    if target != bool(decoder_layers):
-        raise ValueError("a decoder needs a target; got None" if decoder_layers else "an encoder alone takes no target; got one")
+def check_target_given(decoder_layers: int, target: object, **of_target: object) -> None:
+    """A target is what a decoder reads; an encoder alone has none. of_target: its mask, by name; None is nothing."""
+    for name, value in {"target": target, **of_target}.items():
+        if value is not None and not decoder_layers:
+            raise ValueError(f"an encoder alone takes no {name}; got one")
+    if decoder_layers and target is None:
+        raise ValueError("a decoder needs a target; got None")
 
 
 def check_batch(batch: int | None, rows: int | None) -> None:
@@ -95,8 +98,8 @@ def check_batch(batch: int | None, rows: int | None) -> None:
         raise ValueError(f"the memory and the batch must have as many rows; got {rows} and {batch}")
 
 
-def check_memory(cross_attention: bool, width: int, memory: Shape | None) -> None:
-    """A memory is `b s d` where the decoder attends to an encoder; a decoder alone has none."""
+def check_memory(cross_attention: bool, width: int, memory: Shape | None, mask: object = None) -> None:
+    """A memory is `b s d` where the decoder attends to an encoder; a decoder alone has none, and no mask of one."""
     if memory is None:
         if cross_attention:
             raise ValueError("a decoder that attends to an encoder needs its memory, b s d; got None")
@@ -104,6 +107,8 @@ def check_memory(cross_attention: bool, width: int, memory: Shape | None) -> Non
         raise ValueError(f"a decoder alone (encoder_layers=0) takes no memory; got shape {_show(memory)}")
     else:
         check_features("memory", memory, width)
+    if mask is not None and not cross_attention:
+        raise ValueError("a decoder alone (encoder_layers=0) takes no mask of a source; got one")
 
 
 def check_segments(segments: int, shape: Shape, dtype: str, source: Shape, lowest: int | None = None, highest: int | None = None) -> None:

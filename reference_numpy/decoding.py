@@ -107,7 +107,7 @@ class _Model:
     ) -> None:  # fmt: skip
         self.parameters, self.config, self.strategy = parameters, config, strategy
         config.need_decoder()
-        checks.check_source_given(config.encoder_layers, source is not None)
+        checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
         if source is not None:
             checks.check_source(source.shape, str(source.dtype))
         prefix, mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)

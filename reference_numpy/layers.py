@@ -84,7 +84,7 @@ def decoder_layer(
     cross_attention, cross_attention_norm. keep: those of `encoder_layer`, cross_attention_dropout, cross_attention.weights_dropout.
     Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
     if memory_bsd is not None:
         checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
     keep = keep or {}

@@ -29,7 +29,8 @@ def states(
     Arguments and errors as `transformer.transformer`; each stack that the config has needs its tokens.
     Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
-    checks.check_tokens_given(config.encoder_layers, config.decoder_layers, source is not None, target is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     result, memory_bsd, cross_mask_bhts = {}, None, None
     if source is not None:
         x_bsd, self_mask_bhts = _inputs(parameters, config, "source", source, source_mask_bs, segment_bs)

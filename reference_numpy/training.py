@@ -91,7 +91,7 @@ class Trainer:
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on what has not the axes of a batch."""
-        checks.check_source_given(self.config.encoder_layers, source is not None)
+        checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
             checks.check_tokens("token", source.shape, str(source.dtype), self.config.source_vocabulary)

@@ -122,7 +122,7 @@ def transformer(
     source: None of a decoder alone, `decode(target)`. Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
     """
     config.need_decoder()
-    checks.check_source_given(config.encoder_layers, source is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
     if source is None:
         return decode(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep)
     checks.check_same_batch(source=source.shape, target=target.shape)
@@ -230,7 +230,7 @@ def _decoder_inputs(
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
     """The embedded target and the mask of its tokens, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
     config.need_decoder()
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape)
+    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
     if memory_bsd is not None:
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
     keep = (keep or {}).get("decoder", {})

@@ -11,8 +11,13 @@ from backends import FOUR, PORTS, Backend, answerer
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.reference.components import model_of
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
+SIZES = {"source_vocabulary": 11, "target_vocabulary": 11, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4,
+         "value_size": 4, "feed_forward_width": 12, "max_positions": 4}  # fmt: skip
+BERT = preset("bert_base", **SIZES, encoder_layers=1, padding_id=None, classes=3)
+GPT2 = preset("gpt2_small", **SIZES, decoder_layers=1)
 IDS = np.array([[1, 2, 3], [4, 5, 0]])
 X = np.random.default_rng(0).standard_normal((2, 3, 8))
 Q = np.random.default_rng(1).standard_normal((2, 3, 4, 5))
@@ -29,7 +34,7 @@ def answer(request: pytest.FixtureRequest) -> Answer:
 def _case(component: str, config: TransformerConfig = CONFIG, **inputs: Any) -> Case:
     rng = np.random.default_rng(2)
     try:
-        shapes = parameters.shapes(config, component)
+        shapes = parameters.shapes(config, model_of(component))
     except ValueError:
         shapes = {}
     return Case("bad", component, config, inputs, {name: rng.standard_normal(shape) for name, shape in shapes.items()}).at(
@@ -91,6 +96,58 @@ BAD = {
     "no_decoder": (
         _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
         "decoding needs at least one decoder layer; got decoder_layers=0",
+    ),
+    "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
+    "source_of_a_decoder_alone": (
+        _case("transformer", GPT2, source=IDS, target=IDS),
+        "a decoder alone (encoder_layers=0) takes no source; got one",
+    ),
+    "source_missing": (_case("transformer", source=None, target=IDS), "an encoder needs a source; got None"),
+    "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "an encoder alone takes no target; got one"),
+    "target_missing": (_case("states", source=IDS), "a decoder needs a target; got None"),
+    "segments_of_a_decoder_alone": (
+        _case("transformer", GPT2, source=None, target=IDS, segment_bs=IDS * 0),
+        "a decoder alone (encoder_layers=0) takes no segment_bs; got one",
+    ),
+    "source_mask_of_a_decoder_alone": (
+        _case("transformer", GPT2, source=None, target=IDS, source_mask_bs=ALL),
+        "a decoder alone (encoder_layers=0) takes no source_mask_bs; got one",
+    ),
+    "states_of_a_decoder_alone_with_segments": (
+        _case("states", GPT2, target=IDS, segment_bs=IDS * 0),
+        "a decoder alone (encoder_layers=0) takes no segment_bs; got one",
+    ),
+    "states_of_a_decoder_alone_with_a_source_mask": (
+        _case("states", GPT2, target=IDS, source_mask_bs=ALL),
+        "a decoder alone (encoder_layers=0) takes no source_mask_bs; got one",
+    ),
+    "states_of_an_encoder_alone_with_a_target_mask": (
+        _case("states", BERT, source=IDS, target_mask_bt=ALL),
+        "an encoder alone takes no target_mask_bt; got one",
+    ),
+    "memory_of_a_decoder_alone": (
+        _case("decoder", GPT2, x_btd=X, memory_bsd=X),
+        "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 8)",
+    ),
+    "memory_mask_of_a_decoder_alone": (
+        _case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL[:, None, None]),
+        "a decoder alone (encoder_layers=0) takes no mask of a source; got one",
+    ),
+    "segments_of_a_model_without": (
+        _case("transformer", source=IDS, target=IDS, segment_bs=IDS * 0),
+        "the model has no segments (segments=0); got segments of shape (2, 3)",
+    ),
+    "states_with_segments_of_a_model_without": (
+        _case("states", BERT.replace(segments=0), source=IDS, segment_bs=IDS * 0),
+        "the model has no segments (segments=0); got segments of shape (2, 3)",
+    ),
+    "segment_too_large": (_case("pool", BERT, source=IDS, segment_bs=IDS * 0 + 2), "segment must lie in 0 .. 1; got 2 .. 2"),
+    "segment_axes": (_case("pool", BERT, source=IDS, segment_bs=IDS[:, :2] * 0), "segment must have axes b s = (2, 3); got shape (2, 2)"),
+    "too_many_tokens": (_case("pool", BERT, source=np.ones((2, 5), int)), "the table of positions serves 4 tokens; got 5"),
+    "no_classes": (_case("classify", BERT.replace(classes=0), source=IDS), "the model has no such head; got classes=0"),
+    "label_too_large": (
+        _case("classification_loss", BERT, source=IDS, label_b=np.array([0, 3])),
+        "label ids must lie in 0 .. 2; got 3",
     ),
     "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep must be boolean, True = keep; got float32"),
 }  # fmt: skip

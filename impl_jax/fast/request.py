@@ -62,9 +62,9 @@ def bucket(length: int) -> int:
     return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
 
 
-def batch_of(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any) -> int:
+def batch_of(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any) -> int:
     """The number of rows. Raises ValueError where a source or a prefix that is needed is missing, and on a source of a decoder alone."""
-    checks.check_source_given(config.encoder_layers, source is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     return len(prefix if source is None else source)
 
@@ -79,7 +79,7 @@ def request(
     uniform_bn: Any = None,
 ) -> Request:
     """The arguments of a program, for ids that are checked. Raises ValueError on masks, prefixes and lengths that do not fit."""
-    batch_of(config, strategy, source, prefix)
+    batch_of(config, strategy, source, prefix, source_mask_bs)
     if source is not None:
         source, source_mask_bs = _source(config, source, source_mask_bs)
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)

@@ -81,7 +81,7 @@ def request(
     uniform_bn: np.ndarray | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
-    checks.check_source_given(config.encoder_layers, source is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     if source is not None:
         checks.check_source(source.shape, str(source.dtype))
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)

@@ -39,7 +39,7 @@ def request(
     prefix_mask_bp: Tensor | None,
 ) -> Request:
     """What is given, with the defaults of what is not; raises ValueError on ids and prefixes that do not fit."""
-    checks.check_source_given(config.encoder_layers, source is not None)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     if source is not None:
         checks.check_source(source.shape, precision.dtype_name(source.dtype))
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
