@@ -7,7 +7,7 @@ import expectations
 import pytest
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS
@@ -27,10 +27,20 @@ def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any)
 
 @pytest.mark.parametrize(
     ("port", "dtype"),
-    [pytest.param(port, dtype, marks=[] if (port, dtype) == ("torch", "float32") else exhaustive) for port in PORTS for dtype in DTYPES],
+    [
+        pytest.param(port, dtype, marks=[] if (port, dtype) == ("torch", "float32") else exhaustive)
+        for port in PORTS
+        for dtype in ("float64", "float32", "bfloat16")
+    ],
 )
 def test_every_case_conforms(port: str, dtype: str) -> None:
     conform(CASES, port, [dtype])
+
+
+@exhaustive
+@pytest.mark.parametrize("port", PORTS)
+def test_core_cases_conform_in_float16(port: str) -> None:
+    conform(CORE, port, ["float16"])
 
 
 @pytest.mark.sample
