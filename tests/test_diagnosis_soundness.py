@@ -117,7 +117,8 @@ def test_noise_and_constants_are_equalled_by_no_pair_with_a_rounding_defect(id_:
 def test_noise_and_constants_are_equalled_by_nothing_with_a_defect_of_rounding(id_: str, dtype: str) -> None:
     one = (DEFECTS | SETTINGS)[id_]
     probes = _probes(one, dtype, 1 if _dear(one) else 3)
-    for combination in [(one,), *((one, DEFECTS[other]) for other in ROUNDING if other != id_)]:
+    others = [other for other in ROUNDING if other != id_][: 1 if _dear(one) else None]
+    for combination in [(one,), *((one, DEFECTS[other]) for other in others)]:
         assert not probes or _equalled(combination, probes) == []
 
 
