@@ -14,6 +14,7 @@ from torch._dynamo.utils import counters  # noqa: E402
 
 from impl_torch import cache, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.fast import projection  # noqa: E402
 from impl_torch.fast.fused import fused, pack  # noqa: E402
 from impl_torch.fast.projection import FusedProjection  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
@@ -43,6 +44,11 @@ def model_of(config: TransformerConfig, arrays: dict[str, np.ndarray], dtype: An
     return model
 
 
+@pytest.fixture
+def small_kernels_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "PACKED_FROM", 0)
+
+
 def source_of(config: TransformerConfig, batch: int = 3, length: int = 5) -> np.ndarray:
     source = np.random.default_rng(5).integers(3, config.source_vocabulary, (batch, length))
     source[0, 2:] = PADDING
@@ -50,6 +56,7 @@ def source_of(config: TransformerConfig, batch: int = 3, length: int = 5) -> np.
     return source
 
 
+@pytest.mark.usefixtures("small_kernels_are_packed")
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("bfloat16", 0.05)])
 @pytest.mark.parametrize("rows", [3, 9])
 def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: float) -> None:
@@ -166,6 +173,7 @@ def test_searches_under_autocast() -> None:
     torch.testing.assert_close(found["log_p_bn"][:, 0], plain["log_p_bn"][:, 0], rtol=0, atol=0.1)
 
 
+@pytest.mark.usefixtures("small_kernels_are_packed")
 @pytest.mark.exhaustive
 def test_large_kernels_are_packed_in_a_graph() -> None:
     """By Inductor, as constants of a graph for each searcher, or by oneDNN, of which a graph of them all calls those that are large."""
@@ -270,12 +278,26 @@ def test_an_answer_that_outgrows_the_positions_is_an_error() -> None:
         searcher.greedy_search(None, options | {"max_new_tokens": 7, "min_new_tokens": 6}, **given)
 
 
+@pytest.mark.usefixtures("small_kernels_are_packed")
 def test_the_steps_of_a_decoder_alone_have_the_fused_and_packed_kernels() -> None:
     model = fused(model_of(ALONE, arrays_of(ALONE), np.float32))
     layer = model.decoder.layers[0]
     kernels = (layer.self_attention.query_key_value, layer.self_attention.output, layer.feed_forward.hidden, model.logits)
     assert all(type(kernel) is FusedProjection for kernel in kernels)
-    if not layer.feed_forward.output.pack(4):
+    layer.feed_forward.output.pack(4)
+    if layer.feed_forward.output.packed is None:
         pytest.skip("this CPU's library packs no kernels")
     cache.start_cache(model, None, batch=4, length=5)
     assert all(kernel.packed is not None for kernel in kernels)
+
+
+def test_a_product_too_small_for_a_call_of_one_dnn_stays_plain() -> None:
+    kernel = FusedProjection(torch.nn.Linear(64, 1024))
+    if kernel._library != "onednn":
+        pytest.skip("this CPU's float32 products are not oneDNN's")
+    for rows, packed in ((7, False), (8, True)):
+        kernel.pack(rows)
+        x = torch.ones(rows, 1, 64)
+        with torch.profiler.profile() as seen, torch.inference_mode():
+            kernel(x)
+        assert any(event.key == "mkldnn::_linear_pointwise" for event in seen.key_averages()) == packed

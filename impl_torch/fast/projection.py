@@ -10,6 +10,8 @@ from torch import Tensor, nn
 __all__ = ["FusedProjection"]
 
 CALLED_FROM = 1 << 20  # bytes of a kernel by whose faster product a graph gains more than a call from it takes
+# Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of a packed kernel, of a plain one.
+PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
 
 
 class FusedProjection(nn.Module):
@@ -25,6 +27,7 @@ class FusedProjection(nn.Module):
         self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
         self.packed: Tensor | None = None
         self._library = _library(self.weight)
+        self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
         self._packed_for, self._called = (0, 0), self.weight.nbytes >= CALLED_FROM
 
     def pack(self, rows: int) -> bool:
@@ -36,6 +39,8 @@ class FusedProjection(nn.Module):
         """
         if not self._library or not 1 < rows <= 64:
             return False
+        if self._one_dnn and rows * self.weight.numel() < PACKED_FROM:
+            return False
         if self._packed_for != (wanted := (rows, torch.get_num_threads())):
             reorder = torch.ops.mkl._mkl_reorder_linear_weight if self._library == "mkl" else torch.ops.mkldnn._reorder_linear_weight
             self.packed, self._packed_for = reorder(self.weight, rows), wanted
@@ -46,7 +51,7 @@ class FusedProjection(nn.Module):
         packed = self.packed if rows == self._packed_for[0] else None
         # It has no gradients; and under autocast the dtypes differ.
         fixed = x_btd.dtype == self.weight.dtype and not (x_btd.requires_grad and torch.is_grad_enabled())
-        if fixed and self._library == "onednn" and self.weight.dtype == torch.float32 and (self._called or not compiling):
+        if fixed and self._one_dnn and (self._called if compiling else packed is not None or rows * self.weight.numel() >= PLAIN_FROM):
             linear = one_dnn_linear if compiling else _one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
         if compiling or packed is None or not fixed:
