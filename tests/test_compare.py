@@ -188,8 +188,11 @@ EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.e
 
 @pytest.mark.parametrize("case", EVERY)
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
-    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing; no output of a forward component does."""
-    for dtype in case.dtypes:
+    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing; no output of a forward component does.
+
+    Those outside the core are evaluated in float64 and float32 alone.
+    """
+    for dtype in case.dtypes if case.core else case.dtypes[:2]:
         expected = expect(case.at(dtype))
         zeros = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()}
         result = _judged(expected, **zeros)

@@ -296,5 +296,5 @@ def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 def test_hundreds_of_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
-    """500 and some, of all kinds together."""
-    assert not _failures({name: range(round(20 * WEIGHTS.get(name, 1)))}, bases, tmp_path, command)
+    """300 and some, of all kinds together."""
+    assert not _failures({name: range(round(12 * WEIGHTS.get(name, 1)))}, bases, tmp_path, command)
