@@ -22,13 +22,23 @@ def offline() -> Iterator[Any]:
             pytest.fail(reason)
         pytest.skip(reason)
     from selenium import webdriver
+    from selenium.webdriver.remote.command import Command
+
+    class Settling(webdriver.Chrome):
+        """Chrome that goes on after an input once the page has reacted to it: hash changes and closing dialogs are told to it later."""
+
+        def execute(self, driver_command: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+            answer = super().execute(driver_command, params)
+            if driver_command in (Command.CLICK_ELEMENT, Command.SEND_KEYS_TO_ELEMENT, Command.W3C_ACTIONS):
+                self.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+            return answer
 
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1300,900"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+    driver = Settling(options=options, service=webdriver.ChromeService(chromedriver))
     driver.implicitly_wait(3)
     driver.execute_cdp_cmd("Network.enable", {})
     nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}

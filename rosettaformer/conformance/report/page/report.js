@@ -121,7 +121,7 @@ function filter() {
 }
 if (form) {
   for (const event of ["input", "change"]) form.addEventListener(event, filter);
-  form.addEventListener("reset", () => setTimeout(filter));
+  document.getElementById("all").addEventListener("click", () => { form.reset(); filter(); });
   form.addEventListener("submit", (event) => event.preventDefault());
   filter();
 }
