@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,15 @@ def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
     result = invoke("check", port, "--quick", "--component", "softmax", "--json", "-")
     core = [case.id for case in CORE if case.component == "softmax"]
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
+
+
+@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), (("--mode", "eager"), ("eager",))])
+def test_full_runs_every_mode_or_those_that_are_named(options: tuple[str, ...], modes: tuple[str, ...]) -> None:
+    pytest.importorskip("torch")
+    result = invoke("check", "torch", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
+    cases = [case.id for case in of_components(all_cases(grad=True), ["softmax"], True)]
+    assert Counter((row["case"], row["mode"]) for row in json.loads(result.out)["results"]) == Counter(itertools.product(cases, modes))
+    assert f"starting torch: {len(cases) * len(modes)} comparisons at most ..." in result.err
 
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])

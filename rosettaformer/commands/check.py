@@ -45,7 +45,7 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
 @listed("mode", "In these modes: eager, compiled. [default: the port's own]")
 @click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.")
 @click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
-@click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode.")
+@click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode or in those of --mode.")
 @click.option("--quick", is_flag=True, help="Core cases in float32 only.")
 @click.option(
     "--checkpoint",
@@ -96,9 +96,9 @@ def check(
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
     torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
-    every mode; with --quick the core cases among them in float32. Where only core cases are run, our JAX port is compiled without LLVM's
-    optimisation of its machine code. The gradient of a component is one of its own (layer_norm_vjp), run with --grad, with --full or by
-    its name.
+    every mode, or in those of --mode; with --quick the core cases among them in float32. Where only core cases are run, our JAX port is
+    compiled without LLVM's optimisation of its machine code. The gradient of a component is one of its own (layer_norm_vjp), run with
+    --grad, with --full or by its name.
     EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
@@ -191,9 +191,9 @@ def _run(
 ) -> list[runner.Result]:  # fmt: skip
     """Runs the ports, and says how it goes."""
     dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
-    modes = ("all",) if selection["full"] else selection["modes"] or ("",)
-    count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices)
-    with Checking(ports, 2 * count if selection["full"] else count) as checking:
+    modes = selection["modes"] or (("all",) if selection["full"] else ("",))
+    count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices) * (2 if modes == ("all",) else len(modes))
+    with Checking(ports, count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")
         return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core)
