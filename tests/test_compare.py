@@ -230,6 +230,9 @@ def test_a_part_of_a_gradient_that_is_zero_is_compared_at_the_size_of_the_gradie
         assert zero.largest <= zero.bound < zero.whole
         assert not zero.incomparable
         assert _judged(expected, **answer | {name: np.zeros_like(answer[name])}).status == "pass"
+        for share, status in ((0.9, "pass"), (1.1, "differs")):
+            off = (zero.reference + share * zero.bound).astype(zero.dtype)
+            assert _judged(expected, **answer | {name: off}).status == status
         assert _judged(expected, **answer | {name: np.full_like(answer[name], zero.whole)}).status == "differs"
 
 

@@ -53,8 +53,8 @@ class Expectation:
 
     @property
     def bound_rmse(self) -> float:
-        """The largest root mean square error that passes; of one number it is the error itself."""
-        if self.reference.size == 1:
+        """The largest root mean square error that passes; of one number, and of a part that is zero, the error alone counts."""
+        if self.reference.size == 1 or self.whole:
             return self.bound
         return RMSE_FACTOR.get(self.dtype.itemsize, 0) * self.noise_rmse + self.unit
 
@@ -124,7 +124,8 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
     """A gradient's expectations, in which the parts that are zero are as large as the whole gradient, of which their terms are.
 
     A part is zero where float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is, since
-    softmax does not change with it.
+    softmax does not change with it. What is left of its terms are the roundings of a few sums, the same in all of its elements, so that,
+    as of one number, only the largest error counts.
     """
     doubtful = [name for name, expectation in found.items() if np.isfinite(expectation.bound) and expectation.incomparable]
     if not doubtful:
