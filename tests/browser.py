@@ -25,7 +25,7 @@ def offline() -> Iterator[Any]:
     from selenium.webdriver.remote.command import Command
 
     class Settling(webdriver.Chrome):
-        """Chrome that goes on after an input once the page has reacted to it: hash changes and closing dialogs are told to it later."""
+        """Chrome whose inputs return once the page has reacted: some events, hashchange and close among them, come after the input."""
 
         def execute(self, driver_command: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
             answer = super().execute(driver_command, params)
