@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help check test test-all lint soak mutation bench clean
+.PHONY: help check test test-all lint soak mutation wild bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -35,6 +35,9 @@ soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
 	$(BIN)/python tests/mutation.py docs/mutation.md
+
+wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md
+	$(BIN)/python tests/wild.py docs/wild.md
 
 bench: $(INSTALLED)  ## ours beside every peer, interleaved: passes, training steps, searches
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

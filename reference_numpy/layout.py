@@ -14,9 +14,10 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig, preset
 
-__all__ = ["CANONICAL", "Table", "from_native", "native", "rearranged", "relayout", "renamed", "shape", "to_native"]
+__all__ = ["CANONICAL", "Row", "Table", "fitting", "from_native", "native", "rearranged", "relayout", "renamed", "shape", "to_native"]
 
-Table = tuple[tuple[str, str, str], ...]
+Row = tuple[str, str, str]
+Table = tuple[Row, ...]
 _PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
 # the table of modules whose names and axes are the canonical ones, with every bias that a config may have
 CANONICAL: Table = tuple(
@@ -38,7 +39,8 @@ CANONICAL: Table = tuple(
 
 
 def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that size.
+    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that size;
+    a 1 may stand on one side alone.
 
     `relayout(kernel, "d h k", "(h k) d", sizes)` is the weight of a linear layer that stores outputs before inputs; exchanging the
     two strings goes back. Raises ValueError unless the shape is exactly the one that `from_axes` and `sizes` declare.
@@ -49,13 +51,13 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
 def rearranged(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
     """`relayout` as a view of the array, where NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
-    letters = [letter for group in source for letter in group]
+    letters = [letter for group in source for letter in group if letter != "1"]
     if _letters(from_axes) != _letters(to_axes):
         raise ValueError(f"both layouts must have the same axes; got {from_axes!r} and {to_axes!r}")
     declared = shape(from_axes, sizes)
     if array.shape != declared:
         raise ValueError(f"axes {from_axes!r} must have shape {declared}; got {array.shape}")
-    order = [letters.index(letter) for group in target for letter in group]
+    order = [letters.index(letter) for group in target for letter in group if letter != "1"]
     unfolded = array.reshape([_size(letter, sizes) for letter in letters]).transpose(order)
     return unfolded.reshape(shape(to_axes, sizes))
 
@@ -71,11 +73,16 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
     The longest row that ends the name and has the same axes decides: `output.kernel` is another row with `h e d` (attention) than with
     `f d` (feed-forward). Raises ValueError where no row fits.
     """
-    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2])) == _letters(axes)]
-    if not rows:
+    row = fitting(name, axes, table)
+    if row is None:
         raise ValueError(f"no row of the weight table fits {name} with axes {axes!r}")
-    end, native_end, native_axes = max(rows, key=lambda row: len(row[0]))
-    return name.removesuffix(end) + native_end, native_axes
+    return name.removesuffix(row[0]) + row[1], row[2]
+
+
+def fitting(name: str, axes: str, table: Table) -> Row | None:
+    """The longest row that ends the name and has the same axes."""
+    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2])) == _letters(axes)]
+    return max(rows, key=lambda row: len(row[0]), default=None)
 
 
 def to_native(
@@ -139,4 +146,4 @@ def _groups(layout: str) -> list[list[str]]:
 
 
 def _letters(layout: str) -> list[str]:
-    return sorted(letter for group in _groups(layout) for letter in group)
+    return sorted(letter for group in _groups(layout) for letter in group if letter != "1")

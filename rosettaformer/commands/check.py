@@ -153,7 +153,7 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
             failing.setdefault(result.port, {})[result.component] = None
     for port, components in failing.items():
         click.echo(f"diagnosing {port}: {', '.join(components)} ...", err=True)
-    return {port: diagnose.run(port, tuple(components), entries, limit=limit) for port, components in failing.items()}
+    return {port: diagnose.run(port, tuple(components), entries, answer_limit=limit) for port, components in failing.items()}
 
 
 def _cases(

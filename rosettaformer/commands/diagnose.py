@@ -23,7 +23,7 @@ from .options import Missing, listed
 
 __all__ = ["diagnose", "run"]
 
-COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan"}
+COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan", "described": "yellow"}
 
 
 @click.command()
@@ -36,16 +36,20 @@ COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan
 )
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
 @click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
-@click.option("--limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer.")
+@click.option(
+    "--limit", type=click.FloatRange(min=0.1), help="Seconds for the whole diagnosis; then the best so far is printed. [default: none]"
+)
+@click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, **options: Any
 ) -> None:
-    """Say what is wrong with PORT: the defects and settings whose reference equals its outputs.
+    """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
-    For every component that fails, the catalogue of defects and the settings that ports choose otherwise are searched, alone and in pairs,
-    for those that give the port's output on all of the component's cases. `rosettaformer explain ID` shows a defect's page.
-    Exit 0 where everything that the port covers conforms, otherwise 1.
+    For every component that fails, the catalogue of defects, settings that ports choose otherwise, other wirings and other constants are
+    searched, everywhere and at one place, alone and in pairs. Those that give the port's output on all of the component's cases are named;
+    where none does, the output is described. `rosettaformer explain ID` shows a defect's page. Exit 0 where everything that the port covers
+    conforms, otherwise 1.
     """
     if (port is None) == (command is None):
         raise ValueError("one port is required: its name, its file, or --command")
@@ -61,7 +65,7 @@ def diagnose(
         files.write_json(json_file, [dataclasses.asdict(finding) for finding in found.findings])
     if str(json_file) != "-":
         _show(found)
-    sys.exit(1 if found.findings else 0)
+    sys.exit(1 if found.findings or found.stopped else 0)
 
 
 def run(port: str, components: Sequence[str], entries: Sequence[deviations.Deviation], **options: Any) -> diagnosis.Diagnosis:
@@ -74,7 +78,14 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         def advance(what: str, share: float) -> None:
             progress.update(task, description=f"{port}: {what}", completed=share)
 
-        return diagnosis.diagnose(port, components, declared=declared, progress=advance, **options)
+        return diagnosis.diagnose(
+            port, components, declared=declared, progress=advance, say=lambda sentence: _say(console, sentence), **options
+        )
+
+
+def _say(console: Console, sentence: str) -> None:
+    """Prints the first line of what is known so far."""
+    console.print(f"[dim]{escape(sentence.partition(chr(10))[0])}[/]", highlight=False, soft_wrap=True)
 
 
 def _show(found: diagnosis.Diagnosis) -> None:
@@ -87,5 +98,7 @@ def _show(found: diagnosis.Diagnosis) -> None:
     for finding in found.findings:
         colour = COLOURS.get(finding.verdict, "red")
         console.print(f"[{colour}]{finding.verdict}[/] {escape(finding.text)} [dim]\\[{finding.dtype}][/]", highlight=False, soft_wrap=True)
-    if not found.findings:
+    if found.stopped:
+        console.print(f"[yellow]stopped[/]: {escape(found.stopped)}; this is the best so far", highlight=False, soft_wrap=True)
+    elif not found.findings:
         console.print("[green]nothing to explain[/]: everything that the port covers conforms", highlight=False)

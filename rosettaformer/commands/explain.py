@@ -58,7 +58,8 @@ def _row(defect: Defect) -> dict[str, Any]:
 
 
 def _page(defect: Defect, effects: list[Effect]) -> dict[str, Any]:
-    page = {"what": defect.what, "shows": defect.shows, "fix": defect.fix, "evidence": defect.evidence, "claimed": len(effects)}
+    page: dict[str, Any] = {"what": defect.what, "variants": list(defect.variants), "shows": defect.shows, "fix": defect.fix}
+    page |= {"evidence": defect.evidence, "claimed": len(effects)}
     rows = [
         {name: None if value == math.inf else value for name, value in vars(one).items()}  # JSON has no infinity
         for one in effects[:SHOWN]
@@ -80,7 +81,9 @@ def _print_table(defects: list[Defect]) -> None:
 def _print_page(defect: Defect, effects: list[Effect]) -> None:
     console = Console(highlight=False, markup=False)
     console.print(f"{defect.id}: {defect.title}", style="bold", soft_wrap=True)
-    sections = {"Component": defect.component, "What": defect.what, "How it shows": defect.shows}
+    sections = {"Component": defect.component, "What": defect.what}
+    sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
+    sections |= {"How it shows": defect.shows}
     sections |= {f"Fix in {name}": defect.fix[framework] for framework, name in FRAMEWORKS.items()}
     sections |= {"Evidence": defect.evidence}
     if defect.unobservable:

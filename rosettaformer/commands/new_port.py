@@ -18,6 +18,7 @@ from .options import Choice, Missing
 
 __all__ = ["new_port"]
 
+FRAMEWORKS = ("torch", "tf", "jax")
 KINDS = ("torch", "keras", "flax", "numpy", "command")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PLACEHOLDER = "my_port.py"  # what the templates call themselves
@@ -26,14 +27,37 @@ LONGEST_SHEBANG = 120
 
 
 @click.command("new-port")
-@click.argument("kind", type=Choice(KINDS))
-@click.argument("name")
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+@click.option("--from", "source", metavar="FILE:CLASS", help="Propose the port of this class, or of what this function returns.")
+@click.option("--component", default="", help="What the class is, such as encoder_layer. [default: what its parameters show]")
+@click.option("--framework", type=Choice(FRAMEWORKS), help="The framework of the class. [default: the one that it shows]")
+@click.option(
+    "--with",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A constructor argument, as a Python value or config.FIELD. Repeat it for others.",
+)
 @click.option("--check/--no-check", "check", default=True, show_default=True, help="Check the new port at once.")
-def new_port(kind: str, name: str, check: bool) -> None:
+def new_port(
+    kind: str | None, name: str | None, source: str | None, component: str, framework: str | None, given: tuple[str, ...], check: bool
+) -> None:
     """Write NAME.py, a port that runs and conforms, to put your own code in; and check it.
 
     Kinds: modules of torch, keras or flax; functions in numpy; or a command, which may live in another environment or language.
+
+    new-port --from my_model.py:Model [NAME] proposes the port of your own class, as my_model_port.py without NAME: it builds the class at
+    small sizes and matches its parameters and arguments with those of the reference. What it cannot decide is marked TODO in the file. FILE
+    may be an importable module, as in torch.nn:TransformerEncoderLayer.
     """
+    if source is not None:
+        sys.exit(_propose(source, kind, name, component, framework, given, check))
+    if component or framework or given:
+        raise click.UsageError("--component, --framework and --with need --from")
+    if kind is None or name is None:
+        raise click.UsageError("a kind and a name are needed, or --from")
+    Choice(KINDS).convert(kind, None, None)
     path = Path(f"{name}.py")
     _refuse(name, path)
     _write(kind, path)
@@ -42,6 +66,36 @@ def new_port(kind: str, name: str, check: bool) -> None:
     code = _check(f"{PREFIX}./{path}" if kind == "command" else str(path)) if check else 0
     click.echo(f"\nPut your own code in {path}, then:\n  rosettaformer check {named}\n  rosettaformer diagnose {named}")
     sys.exit(code)
+
+
+def _propose(
+    source: str, name: str | None, spare: str | None, component: str, framework: str | None, given: tuple[str, ...], check: bool
+) -> int:
+    """Writes the port of a class, and checks it where nothing is left to be decided; the exit code."""
+    if spare is not None:
+        raise click.UsageError(f"--from takes one name; got {name} and {spare}")
+    where = source.partition(":")[0]
+    name = name or f"{Path(where).stem if where.endswith('.py') else where.rpartition('.')[2]}_port"
+    path = Path(f"{name}.py")
+    _refuse(name, path)
+    if wrong := [text for text in given if not text.partition("=")[2]]:
+        raise ValueError(f"--with must be NAME=VALUE; got {wrong[0]!r}")
+    from ..proposals import propose  # the judge, which the other kinds do not need
+
+    values = {one: value for one, _, value in (text.partition("=") for text in given)}
+    with Console(stderr=True).status("building and trying"):
+        proposal = propose(source, path.name, component, framework or "", values)
+    with replacing(path) as temporary:
+        temporary.write_text(proposal.text, encoding="utf-8")
+    click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
+    if proposal.left:
+        click.echo(f"left to decide, where {path} says TODO:\n" + "\n".join(f"  {one}" for one in proposal.left))
+        click.echo(f"\nThen:\n  rosettaformer check {path}")
+        return 0
+    code = _check(str(path), proposal.component) if check else 0
+    if code == 0:  # where it differs the summary says what is next
+        click.echo(f"\nNext:\n  rosettaformer check {path}")
+    return code
 
 
 def _refuse(name: str, path: Path) -> None:
@@ -66,11 +120,12 @@ def _write(kind: str, path: Path) -> None:
             temporary.chmod(0o755)
 
 
-def _check(port: str) -> int:
-    """Prints what the core cases of the components that the port covers come to; the exit code."""
+def _check(port: str, component: str = "") -> int:
+    """Prints what the core cases of the components that the port covers come to, or every case of one component; the exit code."""
     console = Console(stderr=True)
     with console.status("checking"):
-        results = runner.run([case for case in all_cases() if case.core], [port], ["float32"])
+        cases = [case for case in all_cases() if (case.component == component if component else case.core)]
+        results = runner.run(cases, [port], ["float32"])
     if any(result.status == "missing" for result in results):
         click.echo(f"not checked: the framework is missing: {results[0].message}")
         return Missing.exit_code

@@ -75,5 +75,8 @@ modes = ("eager", "compiled")
 # The dtypes that your modules support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")
 
-# Where the parts of a larger module are, for the first divergence: end of the canonical path, end of the module's own path.
-# module_paths = (("self_attention", "attention"), ("feed_forward", "mlp"))
+# Where your modules have other arguments: component -> {your argument: the case's input}. Positions that are added inside: "zeros_btd".
+# call = {"feed_forward": {"x": "x_btd"}, "positional_encoding": {"x": "zeros_btd"}}
+
+# Where a whole model is in the file, weights is {component: table}, and rows of two rename its parts: docs/ports.md of rosettaformer.
+# weights = {"encoder_layer": (("self_attention", "attn"), ("feed_forward", "mlp")), "multi_head_attention": (...), ...}

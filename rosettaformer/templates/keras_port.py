@@ -81,5 +81,8 @@ weights = (
 # The dtypes that your layers support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")
 
-# Where the parts of a larger layer are, for the first divergence: end of the canonical path, end of the layer's own path.
-# module_paths = (("self_attention", "attention"), ("feed_forward", "mlp"))
+# Where your layers have other arguments: component -> {your argument: the case's input}. Positions that are added inside: "zeros_btd".
+# call = {"feed_forward": {"x": "x_btd"}, "positional_encoding": {"x": "zeros_btd"}}
+
+# Where a whole model is in the file, weights is {component: table}, and rows of two rename its parts: docs/ports.md of rosettaformer.
+# weights = {"encoder_layer": (("self_attention", "attn"), ("feed_forward", "mlp")), "multi_head_attention": (...), ...}

@@ -14,7 +14,7 @@ from reference_numpy.suggestions import unknown
 from ..case import DTYPES, Case
 from ..reference.components import model_of
 
-__all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng"]
+__all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng", "shrinking_padding"]
 
 B, T, S = 3, 5, 7
 SIZES = {
@@ -56,15 +56,19 @@ class Builder:
         self.fixed, self.conflict = dict(fixed), ""
         self._taken = 0  # bytes of the cases so far
 
-    def config(self, dialect: str = "semillero", **changes: Any) -> TransformerConfig:
-        """A dialect at sizes that are all different, so that no two axes can be confused."""
+    def config(self, dialect: str = "semillero", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
+        """A dialect at sizes that are all different, so that no two axes can be confused.
+
+        usual: fields in which a case that is made for a port has what the port fixes.
+        """
+        usual = usual or {}
         try:
-            config = _merged(dialect, changes, self.fixed)
+            config = _merged(dialect, changes, {**usual, **self.fixed})
         except ValueError as error:
             if not self.fixed:
                 raise
             self.conflict = self.conflict or str(error)
-            return _merged(dialect, changes, {})
+            return _merged(dialect, changes, usual)
         if self.fixed:  # before anything is made of it
             self._require_room(8 * _parameter_count(config))
         return config
@@ -155,3 +159,8 @@ def left_padding(batch: int, length: int) -> np.ndarray:
     mask = np.arange(length) >= np.arange(batch)[:, None]
     mask[-1] = False
     return mask
+
+
+def shrinking_padding(batch: int, length: int) -> np.ndarray:
+    """Left padding: every row lacks one token less than the row before, the last one none. True = real."""
+    return left_padding(batch + 1, length)[-2::-1]

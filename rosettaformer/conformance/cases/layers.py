@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy.config import ACTIVATIONS
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng
+from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 
 __all__ = ["cases"]
 
@@ -25,10 +25,12 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
     """Every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
-        gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
+        gelu = "FFN1 FFN2 FFN4 PRC6" if name.startswith("gelu") else "FFN4"
         since = 4 if name == "gelu_sigmoid" else 1
         yield build.make("activation", name, build.config(activation=name), gelu, since=since, x=sweep)
-        yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 PRC1", since=since, x_btd="b t d")
+        yield build.make(
+            "feed_forward", name, build.config(activation=name), f"{gelu} FFN3 FFN5 FFN6 FFN7 PRC1", since=since, x_btd="b t d"
+        )
     yield build.make("feed_forward", "one_position", build.config(), "FFN3", x_btd="1 1 d")
     yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")
 
@@ -40,10 +42,10 @@ def _normalization_cases(build: Builder) -> Iterator[Case]:
     shrinking = generator.standard_normal((B, S, narrow.model_width)) * np.logspace(0, -3, S)[:, None]
     far = 100 + generator.standard_normal((B, T, width))
     constant = np.repeat(generator.standard_normal((B, T, 1)), width, axis=2)
-    formula = "NRM1 NRM2 NRM3 NRM5"
+    formula = "NRM1 NRM2 NRM3 NRM5 NRM20 NRM21 NRM23 PRC4"
     yield build.make("layer_norm", "small_variance", narrow, formula, x_btd=shrinking)
     yield build.make("layer_norm", "small_variance_1e_6", build.config(model_width=4, epsilon=1e-6), formula, x_btd=shrinking)
-    yield build.make("layer_norm", "plain", build.config(), "NRM3 NRM5", x_btd="b t d")
+    yield build.make("layer_norm", "plain", build.config(), "NRM3 NRM5 NRM20 NRM21 NRM23", x_btd="b t d")
     yield build.make("layer_norm", "large_mean", build.config(), "NRM4", x_btd=far)
     yield build.make("layer_norm", "constant_rows", build.config(), x_btd=constant)
     yield build.make("layer_norm", "square", build.config(), "NRM5", x_btd="b d d")
@@ -70,7 +72,7 @@ def _dropout_cases(build: Builder) -> Iterator[Case]:
     yield build.make("dropout", "broadcast", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep[:, :1])
     yield build.make("dropout", "rate_0", build.config(dropout_rate=0.0), x="b t d", keep=np.ones_like(keep))
     yield build.make("dropout", "all_dropped", build.config(dropout_rate=0.9), "DRP3", x="b t d", keep=np.zeros_like(keep))
-    yield build.make("dropout", "evaluation", build.config(dropout_rate=0.3), "DRP1", x="b t d", keep=None)
+    yield build.make("dropout", "evaluation", build.config(dropout_rate=0.3), "DRP1 DRP7", x="b t d", keep=None)
 
 
 def _layer_cases(build: Builder) -> Iterator[Case]:
@@ -86,17 +88,23 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     masks: dict[str, Any]
     for name, case_config in dialects.items():
         norms = "NRM8" if name == "pre" else "NRM8 NRM9"
+        norms += " RES3 RES5 NRM19" if name == "pre" else " RES4 STR4 STR6"
+        norms += " RES1 RES2 NRM16 NRM17 NRM18"
         yield build.make("encoder_layer", name, case_config, f"{norms} ATT1 ATT2 MHA1 MHA2 MHA4 FFN3 DRP1 PRC1", **x)
-        yield build.make("encoder_layer", f"{name}_ragged", case_config, "ATT5 ATT6 ATT7 ATT18", mask_bhts=ragged(B, T)[:, None, None], **x)
-        yield build.make("decoder_layer", name, case_config, f"{norms} MHA11 CAU1 CAU2", **x, **memory)
+        yield build.make(
+            "encoder_layer", f"{name}_ragged", case_config, "ATT5 ATT6 ATT7 ATT18 ATT27 CAU10", mask_bhts=ragged(B, T)[:, None, None], **x
+        )
+        yield build.make("decoder_layer", name, case_config, f"{norms} MHA11 CAU1 CAU2 CAU7 CAU8 STR5 ATT35", **x, **memory)
         masks = {"self_mask_bhts": ragged(B, T)[:, None, None], "cross_mask_bhts": ragged(B, S)[:, None, None]}
         yield build.make("decoder_layer", f"{name}_ragged", case_config, "ATT16 CAU4", **x, **memory, **masks)
     padded: dict[str, Any] = {"mask_bhts": left_padding(B, T)[:, None, None]}
     yield build.make("encoder_layer", "left_padding", build.config(), "ATT13 ATT18", x_btd="b t d", **padded)
+    shrinking = shrinking_padding(B, T)[:, None, None]
+    yield build.make("encoder_layer", "shrinking_padding", build.config(), "ATT18 ATT36", since=5, x_btd="b t d", mask_bhts=shrinking)
     masks = {"self_mask_bhts": left_padding(B, T)[:, None, None], "cross_mask_bhts": left_padding(B, S)[:, None, None]}
     yield build.make("decoder_layer", "left_padding", build.config(), "ATT11 ATT13 CAU4", x_btd="b t d", memory_bsd="b s d", **masks)
     square: dict[str, Any] = {"self_mask_bhts": ragged(B, S)[::-1, None, None], "cross_mask_bhts": ragged(B, S)[:, None, None]}
-    yield build.make("decoder_layer", "same_length", build.config(), "ATT16 ATT17", x_btd="b s d", memory_bsd="b s d", **square)
+    yield build.make("decoder_layer", "same_length", build.config(), "ATT16 ATT17 ATT21 ATT30", x_btd="b s d", memory_bsd="b s d", **square)
     yield build.make("encoder_layer", "ict1022", build.config("ict1022"), x_btd="b t d")
     dropped = build.config(attention_dropout_rate=0.2)
     yield build.make("encoder_layer", "attention_dropout", dropped, "DRP2", x_btd="b t d")

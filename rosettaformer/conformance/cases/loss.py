@@ -14,7 +14,7 @@ from .transformer import ONE_LAYER, tokens
 __all__ = ["cases"]
 
 V = 5  # so few tokens that the share of each shows what smoothing does with it
-SMOOTHED, PADDED, PART = "LOS1", "LOS1 LOS2", "LOS1 LOS2 LOS3"
+SMOOTHED, PADDED, PART = "LOS1 LOS8", "LOS1 LOS2 LOS7 LOS8", "LOS1 LOS2 LOS3 LOS8"
 
 
 def cases(build: Builder) -> Iterator[Case]:
@@ -32,7 +32,7 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
         given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs
         return build.make("cross_entropy", name, build.config(), catches, since=2, **given)
 
-    yield case("plain")
+    yield case("plain", "LOS6")
     yield case("smoothed", SMOOTHED, smoothing=0.1)
     yield case("smoothed_much", SMOOTHED, smoothing=0.75)
     yield case("padded", "LOS2", mask_bt=unequal)
@@ -53,10 +53,10 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
 
 
 def _training_loss_cases(build: Builder) -> Iterator[Case]:
-    model = "LOS2 LOS4"
+    model = "LOS2 LOS4 LOS5 LOS6"
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         config = build.config(dialect, **ONE_LAYER)
-        yield _model(build, dialect, config, f"LOS1 {model}", smoothing=0.1)
+        yield _model(build, dialect, config, f"LOS1 LOS7 LOS8 {model}", smoothing=0.1)
     tiny = build.config("paper_base", source_vocabulary=V, target_vocabulary=V, **ONE_LAYER)
     yield _model(build, "few_tokens", tiny, f"LOS1 {model}", smoothing=0.1)
     yield _model(build, "unsmoothed", build.config(**ONE_LAYER), model)

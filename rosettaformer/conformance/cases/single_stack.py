@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, parameters, sites
 from reference_numpy.config import ACTIVATIONS
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng
+from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]
@@ -30,19 +30,30 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 def cases(build: Builder) -> Iterator[Case]:
     """Tables of positions and segments, with the first and the last row; heads; whole models with and without padding and segments."""
     for case in (*_table_cases(build), *_head_cases(build), *_encoder_cases(build), *_decoder_cases(build), *_state_cases(build)):
-        yield dataclasses.replace(case, since=4)
+        yield dataclasses.replace(case, since=max(4, case.since))
 
 
 def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
     """BERT's choices; one layer, an epsilon that shows, and no dropout on the classes."""
-    own = {"max_positions": POSITIONS, "segments": 3, "epsilon": 1e-3, "masked_language_head": False, "padding_id": None}
-    return build.config("bert_base", **own | {"encoder_layers": 1, "decoder_layers": 0} | changes)
+    usual = {"max_positions": POSITIONS, "segments": 3, "epsilon": 1e-3, "masked_language_head": False, "padding_id": None}
+    if "classes" in changes and build.fixed.get("classes"):
+        usual["classes"] = changes.pop("classes")
+    return _alone_in(build, "bert_base", usual, {"encoder_layers": 1, "decoder_layers": 0} | changes)
 
 
 def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
     """GPT-2's choices, with one layer."""
-    own = {"max_positions": POSITIONS, "padding_id": None, "encoder_layers": 0, "decoder_layers": 1}
-    return build.config("gpt2_small", **own | changes)
+    return _alone_in(
+        build, "gpt2_small", {"max_positions": POSITIONS, "padding_id": None}, {"encoder_layers": 0, "decoder_layers": 1} | changes
+    )
+
+
+def _alone_in(build: Builder, dialect: str, usual: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
+    """The dialect with these changes. usual: fields in which a case that is made for a port of this stack alone has what the port fixes."""
+    absent = "encoder_layers" if changes["encoder_layers"] == 0 else "decoder_layers"
+    if build.fixed.get(absent) == 0:
+        return build.config(dialect, usual, **changes)
+    return build.config(dialect, **usual | changes)
 
 
 def _table_cases(build: Builder) -> Iterator[Case]:
@@ -62,7 +73,7 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     config = _encoder(build, classes=4)
     yield build.make("pooler", "plain", config, "HED1 HED3 HED4 PRC1", x_bsd="b s d")
     yield build.make("pooler", "one_token", config, "HED3 HED4", x_bsd="1 1 d")
-    yield build.make("classifier", "plain", config, "PRC1", pooled_br="b d")
+    yield build.make("classifier", "plain", config, "DRP1 PRC1", pooled_br="b d")
     dropped = _encoder(build, classes=4, classifier_dropout_rate=0.3)
     keep_br = rng("classifier keep").random((B, config.model_width)) < 0.7
     yield build.make("classifier", "keep", dropped, "DRP3 DRP4", pooled_br="b d", keep_br=keep_br)
@@ -84,6 +95,8 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, component, "no_mask", _encoder(build, **own), f"SEG1 SEG2 {heads}", None, True)
         yield _read(build, component, "no_segment", _encoder(build, **own), heads, sides["right"], False)
         yield _read(build, component, "left_padding", _encoder(build, **own), "PE16 SEG1 ATT9 ATT18", sides["left"], True)
+        shrinking = _read(build, component, "shrinking_padding", _encoder(build, **own), "ATT9 ATT18 ATT36", shrinking_padding(B, S), True)
+        yield dataclasses.replace(shrinking, since=5)
         square = _encoder(build, **SQUARE | own)
         yield _read(build, component, "square", square, "MHA3 MHA5 MHA6", sides["right"], True)
         first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
@@ -98,8 +111,8 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, component, "keep", dropped, "DRP3 DRP4 NRM14", sides["right"], True, **masks)
     untied = _encoder(build, tie_logits=False, output_bias=False, **masked)
     yield _read(build, "masked_language_logits", "untied", untied, "EMB2 HED5 HED6", sides["right"], True)
-    label_b = rng("classification labels").integers(0, 4, B)
     config = _encoder(build, **classes)
+    label_b = rng("classification labels").integers(0, config.classes, B)
     known = f"{POOLED} SEG1 SEG2 PE17 NRM13"
     yield _read(build, "classification_loss", "bert", config, known, sides["right"], True, label_b=label_b)
     yield _read(
@@ -125,7 +138,7 @@ def _read(
     given: dict[str, Any] = {"source": ids(component, config.source_vocabulary, config.padding_id, ragged(B, S))} | inputs
     if mask is not None:
         given["source_mask_bs"] = mask
-    if segments:
+    if segments and config.segments:
         given["segment_bs"] = rng(f"segments {component}").integers(0, config.segments, (B, S))
     return build.make(component, name, config, catches, **given)
 
@@ -147,6 +160,8 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
         yield _alone(build, component, "gpt2_untied", untied, "FFN1 FFN2 EMB8 EMB9", **loss)
         yield _alone(build, component, "gpt2_padding_id", _decoder(build, padding_id=2), "EMB3 EMB6", **loss)
     yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 PE11 ATT9 ATT11 ATT12 ATT13", target_mask_bt=left)
+    shrinking = _alone(build, "transformer", "gpt2_shrinking_padding", config, "PE11 PE27", target_mask_bt=shrinking_padding(B, T))
+    yield dataclasses.replace(shrinking, since=5)
     yield _alone(build, "transformer", "gpt2_right_padding", config, "CAU4", target_mask_bt=ragged(B, T))
     yield _alone(build, "transformer", "gpt2_square", _decoder(build, **SQUARE), "MHA3 MHA5 MHA6")
     yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)

@@ -31,10 +31,12 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     given["dropout_rate"] = 0.3
     masked: dict[str, Any] = {"mask_bhts": left_padding(B, S)[:, None, None]}
     for name, inputs in (("keep", {}), ("keep_masked_weights", masked | {"return_weights": True}), ("keep_causal", {"causal": True})):
-        yield build.make("scaled_dot_product_attention", name, some, CATCHES, since=2, **given, **inputs)
+        yield build.make("scaled_dot_product_attention", name, some, f"{CATCHES} DRP6", since=2, **given, **inputs)
     dropped = build.config(attention_dropout_rate=0.3)
     x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b s d"}
-    yield build.make("multi_head_attention", "keep", dropped, CATCHES, since=2, **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None])
+    yield build.make(
+        "multi_head_attention", "keep", dropped, f"{CATCHES} DRP6", since=2, **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None]
+    )
     hidden = build.config("sapiens", hidden_dropout_rate=0.4)
     keep_btf = rng("keep hidden").random((B, T, hidden.feed_forward_width)) >= 0.4
     yield build.make("feed_forward", "keep", hidden, CATCHES, since=2, x_btd="b t d", keep_btf=keep_btf)
@@ -78,7 +80,8 @@ def _model(
     build: Builder, name: str, config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, only: tuple[str, ...] = ()
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}
-    return build.make("transformer", name, config, CATCHES, since=2, **tokens(config, source_mask, target_mask), **_named(masks))
+    catches = CATCHES + " DRP6" * name.endswith("_sites")
+    return build.make("transformer", name, config, catches, since=2, **tokens(config, source_mask, target_mask), **_named(masks))
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:

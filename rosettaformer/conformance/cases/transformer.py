@@ -1,5 +1,6 @@
 """Cases of the encoder, the decoder and the whole model."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng
+from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 
 __all__ = ["ONE_LAYER", "cases", "ids", "tokens"]
 
@@ -17,10 +18,13 @@ ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 # What shows in a whole model on any input, given sizes that differ and biases; with a tied head; with padding.
 ANY_INPUT = """
     EMB1 EMB2 EMB7 PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE8 PE9 PE10 ATT1 ATT2 ATT3 ATT4 CAU1 CAU2 CAU4 MHA1 MHA2 MHA4 MHA7 MHA8 MHA9 MHA11
-    FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 NRM9 NRM10 STR1 DRP1 PRC1
+    ATT23 CAU7 CAU8 EMB11 EMB12 FFN4 FFN5 FFN6 MHA13 MHA15 MHA16 MHA17 MHA18 MHA19 NRM20 NRM21 OUT1 PE18 PE20 PRC2 PRC3 PRC4 PRC5 PRC6
+    FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 NRM9 NRM10 NRM16 NRM17 NRM18 RES1 RES2 RES4
+    STR1 STR4 STR5 STR6 STR7 STR8 STR9 STR10 STR11 CAU10 DRP1 PRC1
+    PE23 PE24 PE25 PE26 PAD3 SEQ1 SEQ2 SEQ3 NRM22 NRM23 STR12 STR13 ATT31 ATT32 ATT33 ATT35 EMB13 EMB14 FFN7 MHA20 MHA21 DRP7
 """
-UNTIED, TIED = "NRM8 NRM9", "NRM8 NRM9 EMB3 EMB6"
-PADDED = "EMB3 ATT5 ATT6 ATT7 ATT8 ATT9 ATT10 ATT15 ATT16 ATT18 CAU4"
+UNTIED, TIED = "NRM8 NRM9 PAD1", "NRM8 NRM9 EMB3 EMB6"
+PADDED = "PE19 PE22 PAD1 PAD2 ATT36 ATT22 ATT25 ATT26 ATT27 EMB3 ATT5 ATT6 ATT7 ATT8 ATT9 ATT10 ATT15 ATT16 ATT18 CAU4"
 
 
 def cases(build: Builder) -> Iterator[Case]:
@@ -30,16 +34,18 @@ def cases(build: Builder) -> Iterator[Case]:
         catches = ANY_INPUT if dialect == "semillero" else UNTIED if dialect == "guide" else TIED
         layers = {} if dialect == "semillero" else ONE_LAYER
         yield _model(build, dialect, build.config(dialect, **layers), catches)
-    yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10 DRP1")
+    yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10 NRM19 RES3 RES5 DRP1")
     grouped = build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER)
-    yield _model(build, "gelu_grouped_heads", grouped, "MHA10 FFN1 FFN2")
+    yield _model(build, "gelu_grouped_heads", grouped, "MHA10 FFN1 FFN2 EMB15")
     even = build.config(model_width=12, **ONE_LAYER)
     yield _model(build, "ragged", even, PADDED, ragged(B, S), ragged(B, T))
-    yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 CAU4", left_padding(B, S), left_padding(B, T))
-    yield _model(build, "same_length", even, "ATT16 ATT17", ragged(B, S), ragged(B, S)[::-1])
+    yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 ATT25 ATT29 CAU4", left_padding(B, S), left_padding(B, T))
+    shrinking = _model(build, "shrinking_padding", even, "PE11 PE27 ATT9 ATT36", shrinking_padding(B, S), shrinking_padding(B, T))
+    yield dataclasses.replace(shrinking, since=5)
+    yield _model(build, "same_length", even, "ATT16 ATT17 ATT21 ATT30", ragged(B, S), ragged(B, S)[::-1])
     square = build.config(model_width=12, key_size=4, value_size=4, **ONE_LAYER)
-    yield _model(build, "square", square, "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6", ragged(B, S), ragged(B, T))
-    yield _model(build, "equal_vocabularies", build.config(target_vocabulary=29, **ONE_LAYER))
+    yield _model(build, "square", square, "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA13 MHA14 ATT24 ATT34", ragged(B, S), ragged(B, T))
+    yield _model(build, "equal_vocabularies", build.config(target_vocabulary=29, **ONE_LAYER), "EMB10 EMB11 SEQ2")
     masks: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
     yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), "ATT16 ATT18 PE11", **masks)
     mixed = build.config("keras_lab", **ONE_LAYER)
@@ -81,8 +87,16 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         ("pre_norm", build.config(norm_placement="pre")),
         ("pre_norm_no_final_norm", build.config("guide", norm_placement="pre")),
     ):
+        norms = " NRM22" if case_config.final_norm else ""
         x: dict[str, Any] = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
-        yield build.make("encoder", name, case_config, "NRM8 NRM10 ATT18 STR1", **x)
+        yield build.make("encoder", name, case_config, f"NRM8 NRM10 ATT18 CAU10 STR1 STR7 STR8 STR9 STR11 STR12{norms}", **x)
         x = {"x_btd": "b t d", "memory_bsd": "b s d", "self_mask_bhts": left_padding(B, T)[:, None, None]}
-        yield build.make("decoder", name, case_config, "NRM8 NRM10 MHA11 STR1", **x, cross_mask_bhts=ragged(B, S)[:, None, None])
+        yield build.make(
+            "decoder",
+            name,
+            case_config,
+            f"NRM8 NRM10 MHA11 STR1 STR7 STR8 STR11 STR12{norms}",
+            **x,
+            cross_mask_bhts=ragged(B, S)[:, None, None],
+        )
     yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")

@@ -1,13 +1,11 @@
 """The catalogue of defects: real porting mistakes, each a few lines that alter one component of the reference."""
 
 import contextlib
-import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from unittest import mock
 
-from ..reference.components import module_of
+from ..reference.paths import Paths
 from .defect import Defect
 
 __all__ = ["Defect", "all_defects", "injected"]
@@ -26,13 +24,11 @@ def all_defects() -> dict[str, Defect]:
 
 @contextlib.contextmanager
 def injected(*defects: Defect) -> Iterator[None]:
-    """The reference with these defects in it. Of several at one place each alters what those before it left there."""
+    """The reference with these defects in it. Of several in one function each alters what those before it left there."""
+    paths = Paths()
     with contextlib.ExitStack() as stack:
         for defect in defects:
-            for place, altered in defect.replaces.items():
-                name, _, function = place.rpartition(".")
-                module = module_of(name)
-                original = getattr(module, function)
-                with_its_signature = functools.update_wrapper(functools.partial(altered, original), original)
-                stack.enter_context(mock.patch.object(module, function, with_its_signature))
+            stack.enter_context(defect.altering(paths))
+        if any(defect.followed for defect in defects):
+            stack.enter_context(paths.followed())
         yield

@@ -15,16 +15,7 @@ from .softmax import inverted
 __all__ = ["DEFECTS"]
 
 Array = np.ndarray
-
-
-def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
-    """The attention whose query is multiplied by a function of h, k and e."""
-
-    def times(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
-        number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
-        return {"query_bthk": query_bthk * query_bthk.dtype.type(number)}
-
-    return on_call(times)
+ATTENTION = "attention.scaled_dot_product_attention"
 
 
 def _tiled_mask(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
@@ -35,9 +26,43 @@ def _tiled_mask(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, A
     return {"mask_bhts": full.swapaxes(0, 1).reshape(full.shape)}
 
 
+def _of_first_row(mask_bhts: Any) -> Any:
+    return None if mask_bhts is None else np.broadcast_to(mask_bhts[:1], mask_bhts.shape)
+
+
+def _first_head_alone(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
+    if mask_bhts is None or mask_bhts.shape[1] != 1:
+        return {}
+    return {"mask_bhts": mask_bhts | (np.arange(query_bthk.shape[2]) > 0)[:, None, None]}
+
+
 def _tiled_heads(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
     repeats = query_bthk.shape[2] // key_bsgk.shape[2]
     return {"key_bsgk": np.tile(key_bsgk, (1, 1, repeats, 1)), "value_bsge": np.tile(value_bsge, (1, 1, repeats, 1))}
+
+
+def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
+    """Heads of one argument tiled, of the other repeated."""
+
+    def change(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
+        repeats = query_bthk.shape[2] // key_bsgk.shape[2]
+        repeated = {"key_bsgk": np.repeat(key_bsgk, repeats, axis=2), "value_bsge": np.repeat(value_bsge, repeats, axis=2)}
+        return repeated | {argument: _tiled_heads(query_bthk, key_bsgk, value_bsge)[argument]}
+
+    return change
+
+
+def _regrouped(tiled: bool) -> Callable:
+    """The attention whose heads are merged group by group, after a split in which the group of query head i is `i mod g`, or is not."""
+
+    def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
+        heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
+        order = np.arange(heads).reshape(-1, groups).T.ravel() if tiled else np.arange(heads).reshape(groups, -1).T.ravel()
+        own = _tiled_heads(query_bthk, key_bsgk, value_bsge) if tiled else {"key_bsgk": key_bsgk, "value_bsge": value_bsge}
+        result = original(query_bthk, own["key_bsgk"], own["value_bsge"], *rest, **options)
+        return (result[0][:, :, order], result[1][:, order]) if isinstance(result, tuple) else result[:, :, order]
+
+    return altered
 
 
 def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
@@ -52,8 +77,9 @@ def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: 
     return {"mask_bhts": None, "bias_bhts": added, "causal": False}
 
 
-def _causal_without_mask(mask_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
-    return {"causal": causal and mask_bhts is None}
+def _causal_where_masked(masked: bool) -> Callable:
+    """The attention that is causal where a mask is given, or only where none is."""
+    return on_call(lambda mask_bhts, causal, **others: {"causal": causal and (mask_bhts is not None) == masked})
 
 
 def _always_dropped(query_bthk: Array, key_bsgk: Array, keep_bhts: Any, dropout_rate: float, **others: Any) -> dict[str, Any]:
@@ -61,39 +87,7 @@ def _always_dropped(query_bthk: Array, key_bsgk: Array, keep_bhts: Any, dropout_
     return {} if keep_bhts is not None else {"keep_bhts": drawn((batch, heads, target, key_bsgk.shape[1]), dropout_rate)}
 
 
-_SCALE: dict[str, Any] = {
-    "torch": "logits = query @ key.transpose(-2, -1) * query.size(-1) ** -0.5  # F.scaled_dot_product_attention does it",
-    "tf": "logits = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5  # keras: from key_dim",
-    "jax": 'logits = jnp.einsum("bthk,bshk->bhts", query, key) * query.shape[-1] ** -0.5  # jax.nn.dot_product_attention does it',
-}
 DEFECTS = (
-    Defect(
-        id="ATT1",
-        title="scaled by sqrt(d) of the model",
-        what="`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
-        shows="The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
-        **_SCALE,
-        evidence="train-llm-from-scratch#3",
-        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: h**-0.5)},
-    ),
-    Defect(
-        id="ATT2",
-        title="scaled by sqrt(e) of the value head",
-        what="`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
-        shows="Nothing where k = e. A value head of another size than the key head shows it.",
-        **_SCALE,
-        evidence="openai/gpt-2#49",
-        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: (k / e) ** 0.5)},
-    ),
-    Defect(
-        id="ATT3",
-        title="the scale is missing",
-        what="`softmax(q k^T)` without `/ sqrt(k)`.",
-        shows="The weights are too sharp. Any input with k >= 2 shows it.",
-        **_SCALE,
-        evidence="transformers#20828",
-        replaces={"attention.scaled_dot_product_attention": _query_times(lambda h, k, e: k**0.5)},
-    ),
     Defect(
         id="ATT7",
         title="the given mask's polarity is inverted",
@@ -103,7 +97,7 @@ DEFECTS = (
         tf="self.attention(x, x, attention_mask=mask)  # Keras: True = may attend",
         jax="nn.dot_product_attention(query, key, value, mask=mask)  # Flax and JAX: True = may attend",
         evidence="pytorch#170415, tensorflow/text#938, tensorflow#45854",
-        replaces={"attention.scaled_dot_product_attention": on_arguments(mask_bhts=inverted)},
+        replaces={ATTENTION: on_arguments(mask_bhts=inverted)},
     ),
     Defect(
         id="ATT11",
@@ -115,7 +109,7 @@ DEFECTS = (
         tf="logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
         jax="mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
         evidence="transformers#27114",
-        replaces={"attention.scaled_dot_product_attention": on_call(_masks_added)},
+        replaces={ATTENTION: on_call(_masks_added)},
     ),
     Defect(
         id="ATT15",
@@ -126,7 +120,7 @@ DEFECTS = (
         tf="mask = tf.repeat(mask, heads, axis=0)  # not tf.tile(mask, [heads, 1, 1])",
         jax="mask = jnp.repeat(mask, heads, axis=0)  # not jnp.tile(mask, (heads, 1, 1))",
         evidence="CLIP4Clip#22",
-        replaces={"attention.scaled_dot_product_attention": on_call(_tiled_mask)},
+        replaces={ATTENTION: on_call(_tiled_mask)},
     ),
     Defect(
         id="CAU4",
@@ -137,18 +131,35 @@ DEFECTS = (
         tf="self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
         jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
         evidence="keras#23038",
-        replaces={"attention.scaled_dot_product_attention": on_call(_causal_without_mask)},
+        replaces={ATTENTION: _causal_where_masked(False)},
+    ),
+    Defect(
+        id="CAU9",
+        title="the causal mask is dropped when no padding mask is given",
+        what="`causal` is ignored on the code path that takes no mask.",
+        shows="Queries see the future where there is no padding mask. A causal input without a mask shows it.",
+        torch="F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)  # with a mask: mask & causal",
+        tf="self.attention(x, x, attention_mask=mask, use_causal_mask=True)  # with and without a mask",
+        jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))  # None is allowed",
+        evidence="xformers#103",
+        replaces={ATTENTION: _causal_where_masked(True)},
     ),
     Defect(
         id="MHA10",
         title="key heads are tiled, not repeated, for grouped queries",
         what="Query head i uses key head `i mod g` instead of `i // (h/g)`.",
         shows="Nothing where g = h or g = 1. Grouped heads show it.",
+        variants={
+            "value heads, not key heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("value_bsge"))},
+            "key heads, not value heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("key_bsgk"))},
+            "query heads are split as (h/g, g) instead of (g, h/g), and merged group by group": {ATTENTION: _regrouped(True)},
+            "the outputs of grouped heads are merged as (h/g, g) instead of (g, h/g)": {ATTENTION: _regrouped(False)},
+        },
         torch="key = key.repeat_interleave(heads // groups, dim=2)  # or enable_gqa=True; not key.repeat(1, 1, heads // groups, 1)",
         tf="key = tf.repeat(key, heads // groups, axis=2)  # not tf.tile",
         jax="key = jnp.repeat(key, heads // groups, axis=2)  # not jnp.tile",
         evidence="axlearn#842, onnx#7274",
-        replaces={"attention.scaled_dot_product_attention": on_call(_tiled_heads)},
+        replaces={ATTENTION: on_call(_tiled_heads)},
     ),
     Defect(
         id="DRP2",
@@ -160,7 +171,19 @@ DEFECTS = (
         tf="weights = self.dropout(weights, training=training)",
         jax="nn.dot_product_attention(query, key, value, dropout_rate=rate, deterministic=not train)",
         evidence="pytorch#124464",
-        replaces={"attention.scaled_dot_product_attention": on_call(_always_dropped)},
+        replaces={ATTENTION: on_call(_always_dropped)},
         random=True,
+    ),
+    Defect(
+        id="ATT36",
+        title="every row has the mask of the batch's first row",
+        what="`mask[0]` broadcasts over the batch: one axis is dropped where the mask is given its axes of heads and queries.",
+        shows="Rows are masked with the padding of the first. A batch whose rows have different padding shows it.",
+        torch="mask = mask[:, None, None, :]  # b 1 1 s; not mask[0]",
+        tf="mask = mask[:, tf.newaxis, tf.newaxis, :]  # b 1 1 s; not mask[0]",
+        jax="mask = mask[:, None, None, :]  # b 1 1 s; not mask[0]",
+        variants={"the mask hides keys of the first head alone": {ATTENTION: on_call(_first_head_alone)}},
+        evidence="derived, not reported",
+        replaces={ATTENTION: on_arguments(mask_bhts=_of_first_row)},
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from reference_numpy import inputs
 
 from .defect import Defect, on_arguments, on_call
-from .multi_head_attention import without_bias
+from .kernels import without_bias
 
 __all__ = ["DEFECTS", "without_padding_row"]
 
@@ -87,6 +87,12 @@ DEFECTS = (
         torch="logits = F.linear(x, self.embedding.weight)  # x * width**-0.5 only in T5, and there only if tied",
         tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True)  # no x * width**-0.5",
         jax="logits = self.embed.attend(x)  # no x * width**-0.5",
+        variants={
+            "the head's input is multiplied by sqrt(d)": {
+                "embedding.logits": on_arguments(x_btd=lambda x: x * x.dtype.type(x.shape[-1] ** 0.5))
+            },
+            "the head's input is divided by d": {"embedding.logits": on_arguments(x_btd=lambda x: x * x.dtype.type(1 / x.shape[-1]))},
+        },
         evidence="mlx-examples#591, transformers#43681",
         replaces={"embedding.logits": on_arguments(x_btd=lambda x: x * x.dtype.type(x.shape[-1] ** -0.5))},
     ),

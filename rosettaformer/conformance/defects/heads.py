@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic, embedding, feed_forward, mask, transformer
+from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
 
 from .defect import Defect, on_arguments
 
@@ -33,6 +33,17 @@ def _without_norm(original: Callable, parameters: Any, x_bsd: Array, activation_
     return embedding.logits(parameters["logits"], feed_forward.activation(hidden_bsr, activation_name))
 
 
+def _without_activation(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+    return embedding.logits(parameters["logits"], normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon))
+
+
+def _norm_first(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+    normed_bsr = normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon)
+    return embedding.logits(parameters["logits"], feed_forward.activation(normed_bsr, activation_name))
+
+
 _POOLER: dict[str, Any] = {
     "torch": "pooled = torch.tanh(self.pooler(x[:, 0]))",
     "tf": "pooled = tf.tanh(self.pooler(x[:, 0]))",
@@ -55,11 +66,19 @@ DEFECTS = (
     ),
     Defect(
         id="HED2",
-        title="the mean of the tokens stands for the pooled first one",
+        title="the mean of the real tokens stands for the pooled first one",
         component="pool",
         what="`sum_s mask x / sum_s mask`, the pooling of many sentence embeddings, instead of `tanh(x[0] W + b)`.",
         shows="Every pooled vector is another one, and nothing of the pooler reaches it. Any tokens show it.",
         **_POOLER,
+        variants={
+            "the mean of all tokens, padding among them, is pooled by the pooler": {
+                "heads.pooler": on_arguments(x_bsd=lambda x_bsd: arithmetic.mean(x_bsd, 1))
+            },
+            "the largest of the tokens' features are pooled by the pooler": {
+                "heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd.max(axis=1, keepdims=True))
+            },
+        },
         evidence="nixiesearch#465, txtai#565",
         replaces={"encoder_only.pool": _mean_of_tokens},
     ),
@@ -69,6 +88,10 @@ DEFECTS = (
         what="`x[0] W + b` instead of `tanh(x[0] W + b)`.",
         shows="Pooled values go beyond 1. Any token shows it.",
         **_POOLER,
+        variants={
+            "the pooler has a ReLU for its tanh": {"heads._tanh": lambda original, x: np.maximum(x, x.dtype.type(0))},
+            "the pooler has a GELU for its tanh": {"heads._tanh": lambda original, x: feed_forward.activation(x, "gelu_erf")},
+        },
         evidence="google-research/bert#43, ggml#399",
         replaces={"heads._tanh": lambda original, x: x},
         component="pooler",
@@ -88,6 +111,10 @@ DEFECTS = (
         what="`x W_v + b_v` instead of `norm(gelu(x W + b)) W_v + b_v`: the head is taken for a linear layer.",
         shows="All logits differ, and what the transform has learned is not used. Any token shows it.",
         **_TRANSFORM,
+        variants={
+            "the masked-language head lacks its activation": {"heads.masked_language_head": _without_activation},
+            "the masked-language head's norm precedes its activation": {"heads.masked_language_head": _norm_first},
+        },
         evidence="transformers#12215",
         replaces={"heads.masked_language_head": _without_transform},
     ),

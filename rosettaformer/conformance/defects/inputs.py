@@ -1,4 +1,4 @@
-"""Defects of what the first layer is given: learned positions, and the norm of the sum."""
+"""Defects of what the first layer is given: tables of positions, and the norm of the sum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,19 +79,6 @@ DEFECTS = (
         **_TABLE,
         evidence="gpt-neox#722, transformers#9116",
         replaces={"positional_encoding.position_embedding": _offset_added},
-    ),
-    Defect(
-        id="PE16",
-        title="positions start at the first real token where they count from the row's beginning",
-        component="token_positions",
-        what="`position = cumsum(mask) - 1`, as `generate` numbers a prompt, in a model whose positions are `0, 1, 2, ...` whatever is "
-        "padding.",
-        shows="A row that is padded on its left gets other outputs. Left padding shows it; right padding does not.",
-        torch="position = torch.arange(token.size(1), device=token.device).expand_as(token)",
-        tf="position = tf.broadcast_to(tf.range(tf.shape(token)[1]), tf.shape(token))",
-        jax="position = jnp.broadcast_to(jnp.arange(token.shape[1]), token.shape)",
-        evidence="transformers#18478",
-        replaces={"positional_encoding.token_positions": on_arguments(start="first_token")},
     ),
     Defect(
         id="PE17",

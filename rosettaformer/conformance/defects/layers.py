@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 
-from reference_numpy import dropout, layers, normalization
+from reference_numpy import dropout, layers, mask, normalization
 
 from .defect import Defect, on_arguments, on_call
 
@@ -34,6 +34,27 @@ def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) 
     given = memory_bsd is not None and self_mask_bhts is not None
     fits = given and self_mask_bhts.shape[-1] == memory_bsd.shape[1]
     return {"cross_mask_bhts": self_mask_bhts} if fits else {}
+
+
+def _source_mask_for_target(cross_mask_bhts: Any, x_btd: np.ndarray, **others: Any) -> dict[str, Any]:
+    fits = cross_mask_bhts is not None and cross_mask_bhts.shape[-1] == x_btd.shape[1]
+    return {"self_mask_bhts": cross_mask_bhts} if fits else {}
+
+
+def _causal(x_btd: np.ndarray, mask_bhts: Any, **others: Any) -> dict[str, Any]:
+    return {"mask_bhts": mask.combine_masks(mask_bhts, mask.causal_mask(x_btd.shape[1], x_btd.shape[1]))}
+
+
+def _cross_query_from_attention(original: Callable, *args: Any, **options: Any) -> np.ndarray:
+    """The layer whose cross-attention is asked with the self-attention's output, before residual and norm."""
+    attend, outputs = layers._attend, dict[str, np.ndarray]()
+
+    def of_output(parameters: Any, config: Any, name: str, query_btd: np.ndarray, *others: Any) -> np.ndarray:
+        outputs[name] = attend(parameters, config, name, outputs["self_attention"] if name == "cross_attention" else query_btd, *others)
+        return outputs[name]
+
+    with mock.patch.object(layers, "_attend", of_output):
+        return original(*args, **options)
 
 
 def _cross_query_from_input(original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
@@ -92,8 +113,31 @@ DEFECTS = (
         torch="decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
         tf="self.cross_attention(x, memory, attention_mask=source_mask[:, None, :])  # of the memory, not of x",
         jax="mask = nn.make_attention_mask(target_mask, source_mask)  # query's, key's",
-        evidence="keras-io#1964",
+        evidence="keras-io#1964, SeekDeeper#3",
         replaces={"layers.decoder_layer": on_call(_target_mask_for_cross)},
+    ),
+    Defect(
+        id="ATT30",
+        title="the source's mask hides the target",
+        what="The decoder's self-attention is given the memory's padding mask, which fits without an error where s = t.",
+        shows="Real target tokens are hidden. Equal lengths with different padding show it.",
+        component="decoder_layer",
+        torch="decoder(target, memory, tgt_key_padding_mask=~target_mask, memory_key_padding_mask=~source_mask)",
+        tf="self.self_attention(x, x, attention_mask=target_mask[:, None, :], use_causal_mask=True)  # of x, not of the memory",
+        jax="mask = nn.combine_masks(nn.make_attention_mask(target_mask, target_mask), nn.make_causal_mask(target))",
+        evidence="Practical_NLP_in_PyTorch#1",
+        replaces={"layers.decoder_layer": on_call(_source_mask_for_target)},
+    ),
+    Defect(
+        id="CAU10",
+        title="the encoder is causal",
+        what="The look-ahead mask of the decoder is given to the encoder's self-attention, too.",
+        shows="A source token does not see those after it. Any source of two tokens shows it.",
+        torch="memory = encoder(source, src_key_padding_mask=~source_mask)  # no mask, is_causal=False",
+        tf="x = self.self_attention(x, x, attention_mask=source_mask[:, None, :])  # no use_causal_mask",
+        jax="x = self.self_attention(x, mask=nn.make_attention_mask(source_mask, source_mask))  # no causal mask",
+        evidence="transformers#42820, DR4SR#7",
+        replaces={"layers.encoder_layer": on_call(_causal)},
     ),
     Defect(
         id="ATT18",
@@ -109,12 +153,18 @@ DEFECTS = (
     Defect(
         id="MHA11",
         title="the cross-attention's query is the layer's input",
-        what="`attend(x, memory)` with x from before the self-attention, its residual and its norm.",
-        shows="The self-attention's result reaches the output by the residual alone. Any decoder input shows it.",
+        what="`attend(x, memory)` with x from before the self-attention, its residual and its norm, or from between them.",
+        shows="The self-attention's result reaches the output by the residual alone, or its residual does not reach the query. Any decoder "
+        "input shows it.",
         torch="x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
         tf="x = self.norm1(x + self.self_attention(x, x)); x = self.norm2(x + self.cross_attention(x, memory))",
         jax="x = self.norm1(x + self.self_attention(x)); x = self.norm2(x + self.cross_attention(x, memory))",
-        evidence="keras_lab, mlx#3382",
+        variants={
+            "the cross-attention's query is the self-attention's output, before residual and norm": {
+                "layers.decoder_layer": _cross_query_from_attention
+            }
+        },
+        evidence="keras_lab, mlx#3382, Practical_NLP_in_PyTorch#1",
         replaces={"layers.decoder_layer": _cross_query_from_input},
     ),
 )

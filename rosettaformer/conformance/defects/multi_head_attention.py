@@ -1,92 +1,88 @@
-"""Defects of multi-head attention: heads, projections, layouts of their kernels."""
+"""Defects of multi-head attention: how heads are split and merged, and what becomes of the result."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from .defect import Defect, on_arguments, on_result
+from reference_numpy import softmax
 
-__all__ = ["DEFECTS", "FUSED", "PROJECTIONS", "exchanged", "interleaved", "of_projection", "transposed", "without_bias"]
+from .defect import Defect, bound, on_arguments, on_call, on_result
+from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
+
+__all__ = ["DEFECTS"]
 
 Array = np.ndarray
+ATTENTION = "attention.scaled_dot_product_attention"
+PARTS = ("query", "key", "value", "key and value", "query and key")
 Tree = Mapping[str, Any]
-OUTPUT = "bthe,hed->btd"
-PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
-FUSED = ("query", "key", "value")
 
 
-def _split_without_transpose(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
-    y = original(subscripts, parameters, x)
-    if subscripts == OUTPUT:
-        return y
-    b, t, h, k = y.shape
-    return y.reshape(b, h, t, k).swapaxes(1, 2)
+def _split_without_transpose(*names: str) -> Mapping[str, Callable]:
+    """Heads that are stretches of positions, of these projections."""
+    meant = {PROJECTIONS[name] for name in names}
+
+    def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
+        y = original(subscripts, parameters, x)
+        if subscripts not in meant:
+            return y
+        b, t, h, k = y.shape
+        return y.reshape(b, h, t, k).swapaxes(1, 2)
+
+    return {"attention._projection": altered}
+
+
+def _keys_reshaped(key_bsgk: Array, **others: Any) -> dict[str, Any]:
+    """`b g s k` read as `b g k s` by its bytes."""
+    batch, source, heads, size = key_bsgk.shape
+    stored = np.ascontiguousarray(key_bsgk.swapaxes(1, 2)).reshape(batch, heads, size, source)
+    return {"key_bsgk": stored.transpose(0, 3, 1, 2)}
+
+
+def _mean_weights(original: Callable, *args: Any, **options: Any) -> Any:
+    """Every head with the mean of all heads' weights."""
+    given = bound(original, *args, **options)
+    with mock.patch.object(softmax, "softmax", functools.partial(_of_all_heads, softmax.softmax)):
+        return original(**given)
+
+
+def _of_all_heads(inner: Callable, logits_bhts: Array, mask_bhts: Any = None) -> Array:
+    weights_bhts = inner(logits_bhts, mask_bhts)
+    return np.broadcast_to(weights_bhts.mean(axis=1, keepdims=True, dtype=weights_bhts.dtype), weights_bhts.shape)
+
+
+def _merged(change: Callable[[Array], Array]) -> Mapping[str, Callable]:
+    """Another array `b t h e` of heads before the output projection."""
+
+    def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
+        return original(subscripts, parameters, change(x) if subscripts == OUTPUT else x)
+
+    return {"attention._projection": altered}
+
+
+def _first_head(x_bthe: Array) -> Array:
+    return np.where(np.arange(x_bthe.shape[2])[:, None] == 0, x_bthe, x_bthe.dtype.type(0))
+
+
+def _bias_for_every_head(parameters: Any) -> Any:
+    output = parameters["output"]
+    if "bias" not in output:
+        return parameters
+    return dict(parameters) | {"output": output | {"bias": output["bias"] * output["bias"].dtype.type(output["kernel"].shape[0])}}
+
+
+def _twice(*names: str) -> Mapping[str, Callable]:
+    """Biases of these projections that are added twice."""
+    doubled = of_projection(lambda parameters, inputs: {name: x + x if name == "bias" else x for name, x in parameters.items()}, *names)
+    return {"attention._projection": doubled}
 
 
 def _merged_without_transpose(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
     if subscripts == OUTPUT:
         x = np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape)
     return original(subscripts, parameters, x)
-
-
-def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
-    """The alteration of what these projections read, or all: a function of the parameters and of how many axes of the kernel are inputs."""
-    meant = {PROJECTIONS[name] for name in names or PROJECTIONS}
-
-    def altered(original: Callable, subscripts: str, parameters: Tree, x: Array) -> Array:
-        return original(subscripts, change(parameters, 1 + (subscripts == OUTPUT)) if subscripts in meant else parameters, x)
-
-    return altered
-
-
-def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
-    """The kernel alone."""
-    return {"kernel": parameters["kernel"]}
-
-
-def transposed(parameters: Tree, inputs: int = 1) -> Tree:
-    """A kernel stored with its outputs first and read, by its bytes, with its inputs first; a square one is transposed."""
-    kernel = parameters["kernel"]
-    stored = np.moveaxis(kernel, range(inputs), range(-inputs, 0))
-    return dict(parameters) | {"kernel": np.ascontiguousarray(stored).reshape(kernel.shape)}
-
-
-def _transposed_if_square(parameters: Tree, inputs: int) -> Tree:
-    rows, columns = (math.prod(axes) for axes in np.split(parameters["kernel"].shape, [inputs]))
-    return transposed(parameters, inputs) if rows == columns else parameters
-
-
-def interleaved(parameters: Tree, inputs: int) -> Tree:
-    """`d h k` read as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
-    first, second, third = parameters["kernel"].shape
-    if inputs == 2:
-        return dict(parameters) | {"kernel": parameters["kernel"].reshape(second, first, third).swapaxes(0, 1)}
-    return {name: value.reshape(*value.shape[:-2], third, second).swapaxes(-2, -1) for name, value in parameters.items()}
-
-
-def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
-    """The attention that reads the projections of these names in another order, where their kernels have one shape."""
-
-    def in_order(parameters: Tree) -> Tree:
-        same = len({parameters[name]["kernel"].shape for name in names}) == 1
-        return dict(parameters) | {name: parameters[other] for name, other in zip(names, order, strict=True) if same}
-
-    return on_arguments(parameters=in_order)
-
-
-def _interleaved_by_head(parameters: Tree) -> Tree:
-    """The columns query | key | value, each `h k`, read as `h (query | key | value) k`."""
-    if len({parameters[name]["kernel"].shape for name in FUSED}) > 1:
-        return parameters
-    read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
-    for leaf in parameters["query"]:
-        fused = np.stack([parameters[name][leaf] for name in FUSED], axis=-3)  # d 3 h k, or 3 h k
-        *outer, _, heads, size = fused.shape
-        for index, name in enumerate(FUSED):
-            read[name][leaf] = fused.reshape(*outer, heads, 3, size)[..., index, :]
-    return dict(parameters) | read
 
 
 def _first_of_the_batch(output: Any) -> Any:
@@ -104,21 +100,6 @@ def _concatenated_to_key_width(original: Callable, parameters: Any, *rest: Any, 
     return original(parameters, *rest, **options)
 
 
-_ORDER: dict[str, Any] = {
-    "torch": "query, key, value = F.linear(x, in_proj_weight, in_proj_bias).chunk(3, dim=-1)  # rows: all of q, all of k, all of v",
-    "tf": "query, key, value = tf.split(fused, 3, axis=-1)  # before the heads are split; Keras' own weights: query, key, value, output",
-    "jax": "query, key, value = jnp.split(fused, 3, axis=-1)  # before the heads are split",
-}
-_KERNEL: dict[str, Any] = {
-    "torch": "linear.weight.data = kernel.reshape(width, heads * size).T.contiguous()  # from d h k: first flatten, then transpose",
-    "tf": "attention.query_dense.kernel.assign(tf.reshape(tf.transpose(linear_weight), [width, heads, size]))  # Keras: d h k",
-    "jax": 'params["query"]["kernel"] = linear_weight.T.reshape(width, heads, size)  # Flax: d h k',
-}
-_BIAS: dict[str, Any] = {
-    "torch": "self.query = nn.Linear(width, heads * size, bias=True)  # the same for key, value and output",
-    "tf": "keras.layers.MultiHeadAttention(heads, size, use_bias=True)",
-    "jax": "nn.MultiHeadDotProductAttention(heads, use_bias=True)",
-}
 DEFECTS = (
     Defect(
         id="MHA1",
@@ -130,7 +111,10 @@ DEFECTS = (
         tf="query = tf.transpose(tf.reshape(query, [b, t, heads, size]), [0, 2, 1, 3])",
         jax="query = query.reshape(b, t, heads, size)  # jax.nn.dot_product_attention takes b t h k",
         evidence="FuxiCTR#30",
-        replaces={"attention._projection": _split_without_transpose},
+        variants={
+            f"the heads of {words} are split without a transpose": _split_without_transpose(*words.split(" and ")) for words in PARTS
+        },
+        replaces=_split_without_transpose(*FUSED),
     ),
     Defect(
         id="MHA2",
@@ -145,46 +129,6 @@ DEFECTS = (
         replaces={"attention._projection": _merged_without_transpose},
     ),
     Defect(
-        id="MHA3",
-        title="a fused query-key-value kernel is read head by head",
-        what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
-        shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
-        **_ORDER,
-        evidence="vllm#53114, swift-models#564, tensor_parallel#103",
-        replaces={"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
-    ),
-    Defect(
-        id="MHA4",
-        title="a kernel's head and size axes are exchanged",
-        component="multi_head_attention",
-        what="`d (h k)` is read as `d (k h)`, and the output's `(h e) d` as `(e h) d`.",
-        shows="A head gets every h-th column instead of a block of them. More than one head shows it.",
-        **_KERNEL,
-        evidence="keras#18373, transformers#10809",
-        replaces={"attention._projection": of_projection(interleaved)},
-    ),
-    Defect(
-        id="MHA5",
-        title="a square kernel is not transposed",
-        component="multi_head_attention",
-        what="torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
-        shows="No error, another projection. Kernels with h k = d show it.",
-        **_KERNEL,
-        evidence="nntile#370, AutoGPTQ#139",
-        replaces={"attention._projection": of_projection(_transposed_if_square)},
-    ),
-    Defect(
-        id="MHA6",
-        title="value and key are exchanged",
-        what="The arguments' or the weights' order is query, value, key in Keras' call and query, key, value elsewhere.",
-        shows="No error where k = e. Any input with a key kernel unlike the value kernel shows it.",
-        torch="self.attention(query, key, value)",
-        tf="self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
-        jax="self.attention(query, key, value)",
-        evidence="jsbaan/transformer-from-scratch#1",
-        replaces={"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
-    ),
-    Defect(
         id="MHA7",
         title="the output is unpacked over the batch",
         what="`a, _ = attention(x)` unpacks a tensor whose batch size is 2; its first row then broadcasts over the batch.",
@@ -194,16 +138,6 @@ DEFECTS = (
         jax="output = self.attention(x)  # one array",
         evidence="semillero",
         replaces={"attention.multi_head_attention": on_result(_first_of_the_batch)},
-    ),
-    Defect(
-        id="MHA8",
-        title="the projections' biases are missing",
-        component="multi_head_attention",
-        what="`x W` instead of `x W + b` for query, key, value and output.",
-        shows="Outputs are shifted. Biases that are not zero show it.",
-        **_BIAS,
-        evidence="keras_lab",
-        replaces={"attention._projection": of_projection(without_bias)},
     ),
     Defect(
         id="MHA9",
@@ -217,14 +151,49 @@ DEFECTS = (
         replaces={"attention.multi_head_attention": _concatenated_to_key_width},
     ),
     Defect(
-        id="MHA12",
-        title="the key projection's bias is missing",
+        id="MHA18",
+        title="the heads are merged in reverse",
         component="multi_head_attention",
-        what="`m W^K` instead of `m W^K + b^K`: every logit of a query shifts by `q b^K`, which the softmax cancels.",
-        shows="Nothing in a model whose positions are added to the input; with rotary positions it would show.",
-        **_BIAS,
+        what="The output projection is given the heads in another order, some of them, or their mean.",
+        shows="The weights are right, and the output is not. More than one head shows it.",
+        variants={
+            "every head has the mean of all heads' weights": {ATTENTION: _mean_weights},
+            "only the first head reaches the output": _merged(_first_head),
+            "every head's output is the first one's": _merged(lambda x_bthe: np.repeat(x_bthe[:, :, :1], x_bthe.shape[2], axis=2)),
+            "every head's output is the mean of all": _merged(
+                lambda x_bthe: np.repeat(x_bthe.mean(axis=2, keepdims=True, dtype=x_bthe.dtype), x_bthe.shape[2], axis=2)
+            ),
+        },
+        torch="output = self.output(output.transpose(1, 2).flatten(2))  # every head, in order",
+        tf="output = self.output(tf.reshape(tf.transpose(output, [0, 2, 1, 3]), [b, t, heads * size]))  # every head, in order",
+        jax="output = self.output(output.reshape(b, t, -1))  # every head, in order",
         evidence="derived, not reported",
-        replaces={"attention._projection": of_projection(without_bias, "key")},
-        unobservable="the softmax does not change when all logits of a query shift by the same number",
+        replaces=_merged(lambda x_bthe: x_bthe[:, :, ::-1]),
+    ),
+    Defect(
+        id="MHA20",
+        title="the keys are reshaped to b h k s, not transposed",
+        component="scaled_dot_product_attention",
+        what="`q key.reshape(b, h, k, s)` instead of `q key.transpose(-2, -1)`: the sizes agree, the entries do not.",
+        shows="Every logit mixes the keys. More than one key shows it.",
+        torch="logits = query @ key.transpose(-2, -1)  # not key.view(b, heads, size, s)",
+        tf="logits = tf.matmul(query, key, transpose_b=True)  # not tf.reshape(key, [b, heads, size, s])",
+        jax='logits = jnp.einsum("bthk,bshk->bhts", query, key)  # not key.reshape(b, heads, size, s)',
+        evidence="derived, not reported",
+        replaces={ATTENTION: on_call(_keys_reshaped)},
+    ),
+    Defect(
+        id="MHA21",
+        title="the output's bias is added once for every head",
+        component="multi_head_attention",
+        what="`sum_i (head_i W_i^O + b^O)` instead of `sum_i head_i W_i^O + b^O`; or a projection's bias is added twice.",
+        shows="Every output is shifted. Biases that are not zero show it.",
+        torch="output = self.output(heads.transpose(1, 2).flatten(2))  # one layer, with one bias, for all heads",
+        tf="output = self.output(merged)  # one layer, with one bias, for all heads",
+        jax="output = self.output(merged)  # one layer, with one bias, for all heads",
+        variants={f"the bias of the {name} projection is added twice": _twice(name) for name in ("query", "value", "output")}
+        | {"the projections' biases are added twice": _twice(*PROJECTIONS)},
+        evidence="derived, not reported",
+        replaces={"attention.multi_head_attention": on_arguments(parameters=_bias_for_every_head)},
     ),
 )

@@ -1,4 +1,4 @@
-"""Defects of layer normalisation."""
+"""Defects of layer normalisation: its axes, its mean, its parameters, its precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,28 +8,35 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from .defect import Defect, on_arguments
+from .deviation import normalised, variance
 
-__all__ = ["DEFECTS", "normalised", "variance"]
+__all__ = ["DEFECTS"]
 
 Array = np.ndarray
 
 
-def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1) -> Callable:
-    """The norm over this axis that divides by a deviation of its own: a function of the wide input and epsilon."""
+def _over(*axes: int) -> Callable:
+    """The norm over these axes together."""
 
     def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
-        wide = arithmetic.upcast_half(x_btd)
-        scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
-        normalised_btd = arithmetic.divide(wide - arithmetic.mean(wide, axis), deviation(wide, wide.dtype.type(epsilon)))
-        return (normalised_btd * scale + offset).astype(x_btd.dtype, copy=False)
+        wide, size = arithmetic.upcast_half(x_btd), np.prod([x_btd.shape[axis] for axis in axes])
+        if not size:
+            return original(parameters, x_btd, epsilon)
+        centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size)
+        deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
+        y_btd = centred / deviation * arithmetic.upcast_half(parameters["scale"]) + arithmetic.upcast_half(parameters["offset"])
+        return y_btd.astype(x_btd.dtype, copy=False)
 
     return altered
 
 
-def variance(x: Array, axis: int = -1, lost: int = 0) -> Array:
-    """`sum (x - mean)^2 / (n - lost)` over the n entries of the axis."""
-    centred = x - arithmetic.mean(x, axis)
-    return arithmetic.divide(arithmetic.sum(centred * centred, axis), x.dtype.type(x.shape[axis] - lost))
+def _with(change: Callable[[Any], dict[str, Array]]) -> dict[str, Callable]:
+    """The norm with other parameters."""
+    return {"normalization.layer_norm": on_arguments(parameters=change)}
+
+
+def _root_mean_square(x: Array, epsilon: Any) -> Array:
+    return np.sqrt(arithmetic.mean(x * x, -1) + epsilon)
 
 
 def _one_pass(x: Array) -> Array:
@@ -43,45 +50,29 @@ def _cast_before_scale(original: Callable, parameters: Any, x_btd: Array, epsilo
     return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
 
 
+def _without_offset(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+    own = {"scale": parameters["scale"], "offset": np.zeros_like(parameters["offset"])}
+    return normalised(_root_mean_square, mean=False)(original, own, x_btd, epsilon)
+
+
 _STOCK: dict[str, Any] = {
     "torch": "F.layer_norm(x, x.shape[-1:], scale, offset, eps=epsilon)",
     "tf": "keras.layers.LayerNormalization(axis=-1, epsilon=epsilon)  # the default epsilon is 1e-3",
     "jax": "nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)  # the default epsilon is 1e-6, the default variance one pass",
 }
-_VARIANCE: dict[str, Any] = {
-    "torch": "y = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)",
-    "tf": "mean, variance = tf.nn.moments(x, -1, keepdims=True); y = (x - mean) * tf.math.rsqrt(variance + epsilon)",
-    "jax": "y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + epsilon)",
-}
 DEFECTS = (
-    Defect(
-        id="NRM1",
-        title="unbiased deviation, epsilon outside the root",
-        what="`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
-        shows="Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
-        **_VARIANCE,
-        evidence="guide, annotated-transformer#119",
-        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
-    ),
     Defect(
         id="NRM2",
         title="epsilon is Keras' default of 1e-3",
-        what="`sqrt(variance + 1e-3)`, whatever the config says.",
+        what="`sqrt(variance + 1e-3)`, or `sqrt(variance)`, whatever the config says. Without epsilon a constant row is NaN or noise.",
         shows="Rows whose variance is near 1e-3 or below come out too small. Rows of small variance show it.",
         torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
         tf="keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
         jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
+        undetermined=True,
+        variants={"the norm has no epsilon": {"normalization.layer_norm": on_arguments(epsilon=0.0)}},
         evidence="candle#271",
         replaces={"normalization.layer_norm": on_arguments(epsilon=1e-3)},
-    ),
-    Defect(
-        id="NRM3",
-        title="the variance is squared instead of rooted",
-        what="`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`.",
-        shows="Rows of variance 1 agree, all others do not. Any other variance shows it.",
-        **_VARIANCE,
-        evidence="llm-foundry#372",
-        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
     ),
     Defect(
         id="NRM4",
@@ -100,6 +91,12 @@ DEFECTS = (
         what="Mean and variance are taken over the axis t instead of d.",
         shows="A token's output depends on the other tokens. More than one position shows it.",
         **_STOCK,
+        variants={
+            "normalised over the batch": {"normalization.layer_norm": _over(0)},
+            "normalised over positions and features": {"normalization.layer_norm": _over(1, 2)},
+            "normalised over batch and positions, as a batch norm": {"normalization.layer_norm": _over(0, 1)},
+            "normalised over everything": {"normalization.layer_norm": _over(0, 1, 2)},
+        },
         evidence="jadore801120#17",
         replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, 1) + epsilon), axis=1)},
     ),
@@ -128,5 +125,37 @@ DEFECTS = (
         evidence="keras-hub#642, gpt4all#1946",
         replaces={"normalization.layer_norm": on_arguments(epsilon=1e-5)},
         dtypes=("float64", "float32"),
+    ),
+    Defect(
+        id="NRM20",
+        title="the mean is not subtracted: RMS norm",
+        what="`x / sqrt(mean(x^2) + epsilon)` instead of `(x - mean) / sqrt(variance + epsilon)`.",
+        shows="Nothing where the mean is 0. Rows whose mean is not 0 show it.",
+        variants={
+            "the mean is not subtracted, and there is no offset: RMSNorm": {"normalization.layer_norm": _without_offset},
+            "the mean is subtracted in the variance alone": {
+                "normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x) + epsilon), mean=False)
+            },
+            "the mean is not subtracted in the variance": {"normalization.layer_norm": normalised(_root_mean_square)},
+        },
+        **_STOCK,
+        evidence="keras#21234, omniserve#32",
+        replaces={"normalization.layer_norm": normalised(_root_mean_square, mean=False)},
+    ),
+    Defect(
+        id="NRM21",
+        title="1 is added to the norm's scale",
+        what="`(1 + scale) (x - mean) / sqrt(variance + epsilon) + offset`: the checkpoint's scale is taken for its difference from 1, as "
+        "Gemma stores it.",
+        shows="Every output is too large by the normalised input. Any input shows it.",
+        variants={
+            "1 is subtracted from the norm's scale": _with(lambda p: {"scale": p["scale"] - 1, "offset": p["offset"]}),
+            "the norm's scale and offset are exchanged": _with(lambda p: {"scale": p["offset"], "offset": p["scale"]}),
+            "the norm's offset is added before the scale": _with(lambda p: {"scale": p["scale"], "offset": p["scale"] * p["offset"]}),
+            "the norm's offset is subtracted": _with(lambda p: {"scale": p["scale"], "offset": -p["offset"]}),
+        },
+        **_STOCK,
+        evidence="mold#1078, shainet#176, mlx-vlm#2041",
+        replaces=_with(lambda p: {"scale": p["scale"] + 1, "offset": p["offset"]}),
     ),
 )

@@ -1,4 +1,4 @@
-"""Defects of the positional encoding."""
+"""Defects of the positional encoding: its frequencies, its columns."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect, on_arguments
+from .defect import Defect
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "ENCODING"]
 
 ENCODING = "positional_encoding.positional_encoding"
 
@@ -26,10 +26,58 @@ def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray]) -> Callable:
     return altered
 
 
-def _halves(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    count = (width + 1) // 2
-    angle = position_bt[..., None] * arithmetic.power(10000.0, -np.arange(count) / max(count - 1, 1))
-    return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)[..., :width].astype(dtype)
+def _of_base(base: float) -> Callable[[np.ndarray, int], np.ndarray]:
+    return lambda column, width: arithmetic.power(base, -2.0 * (column // 2) / width)
+
+
+def _halves(exponent: Callable[[np.ndarray, int], np.ndarray], cosines_first: bool = False) -> Callable:
+    """Sines in one half and cosines in the other, with exponents that are a formula of the pairs 0 .. n-1 and of d."""
+
+    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+        angle = position_bt[..., None] * arithmetic.power(10000.0, -exponent(np.arange((width + 1) // 2), width))
+        halves = (np.cos(angle), np.sin(angle)) if cosines_first else (np.sin(angle), np.cos(angle))
+        return np.concatenate(halves, axis=-1)[..., :width].astype(dtype)
+
+    return altered
+
+
+def _timescales(pair: np.ndarray, width: int) -> np.ndarray:
+    """`i / (n - 1)`, n = d/2: the last of n timescales is 10000. Of an odd width n is rounded up."""
+    return pair / max((width + 1) // 2 - 1, 1)
+
+
+def _rounded_down(pair: np.ndarray, width: int) -> np.ndarray:
+    """The same, with n rounded down."""
+    return pair / max(width // 2 - 1, 1)
+
+
+def _unrounded(pair: np.ndarray, width: int) -> np.ndarray:
+    """The same, with n = d/2 as it is."""
+    return pair / max(width / 2 - 1, 1)
+
+
+def _interleaved(exponent: Callable[[np.ndarray, int], np.ndarray]) -> dict[str, Callable]:
+    """The paper's columns, with exponents that are a formula of the pairs and of d."""
+    return {ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -exponent(column // 2, width)))}
+
+
+def _of_paper(pair: np.ndarray, width: int) -> np.ndarray:
+    """`2i / d`."""
+    return 2.0 * pair / width
+
+
+def _cosine_first(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    encoding_btd = original(position_bt, width + width % 2, dtype)
+    return encoding_btd.reshape(*position_bt.shape, -1, 2)[..., ::-1].reshape(encoding_btd.shape)[..., :width]
+
+
+def _half_precision_angles(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    if not arithmetic.is_half(np.dtype(dtype)):
+        return original(position_bt, width, dtype)
+    column = np.arange(width)
+    frequency = arithmetic.power(10000.0, -2.0 * (column // 2) / width).astype(dtype)
+    angle = (position_bt[..., None].astype(dtype) * frequency).astype(np.float32)
+    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
 
 
 def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
@@ -43,17 +91,20 @@ _EXPONENT: dict[str, Any] = {
     "tf": "frequency = 10000.0 ** -(tf.range(0, width, 2, dtype=tf.float32) / width)  # the same for the sine and the cosine of a pair",
     "jax": "frequency = 10000.0 ** -(jnp.arange(0, width, 2) / width)  # the same for the sine and the cosine of a pair",
 }
-_POSITIONS: dict[str, Any] = {
-    "torch": "position = torch.arange(x.size(1), device=x.device)  # axis 1 of a batch-first x; x = x + encoding[position]",
-    "tf": "position = tf.range(tf.shape(x)[1]); x = x + tf.gather(encoding, position)",
-    "jax": "position = jnp.arange(x.shape[1]); x = x + encoding[position]",
-}
 DEFECTS = (
     Defect(
         id="PE1",
         title="the exponent is 2i with i already even",
         what="`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
         shows="Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
+        variants={
+            "the exponent is i/d: every pair turns too fast": {
+                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * (column // 2) / width))
+            },
+            "the exponent's sign is lost: 10000^(2i/d) is multiplied": {
+                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, 2.0 * (column // 2) / width))
+            },
+        },
         **_EXPONENT,
         evidence="guide, ict1022",
         replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width))},
@@ -63,8 +114,13 @@ DEFECTS = (
         title="every column has its own exponent 2j/d",
         what="`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
         shows="Column 0 agrees alone. Two positions show it.",
+        variants={
+            "every column has its own exponent j/d": {
+                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * column / width))
+            }
+        },
         **_EXPONENT,
-        evidence="semillero, Kyubyong/transformer#38, jadore801120#32",
+        evidence="semillero, Kyubyong/transformer#38, jadore801120#32, DeepCTR#379, PapersReimplementations#9",
         replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))},
     ),
     Defect(
@@ -79,23 +135,25 @@ DEFECTS = (
     Defect(
         id="PE4",
         title="sines and cosines in two halves, with n-1 timescales",
-        what="`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's layout.",
+        what="`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's; or one of the two.",
         shows="Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
         torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
         tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
         jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
-        evidence="tensor2tensor#1423, tensorflow/text#1122",
-        replaces={ENCODING: _halves},
-    ),
-    Defect(
-        id="PE5",
-        title="positions counted along the batch",
-        what="Row b of the batch gets the encoding of position b, at every time step: the table is sliced by axis 0 of a batch-first "
-        "input.",
-        shows="Every token of a row has the same position. A batch and a length that differ show it.",
-        **_POSITIONS,
-        evidence="semillero",
-        replaces={ENCODING: on_arguments(position_bt=lambda position_bt: np.indices(position_bt.shape)[0])},
+        evidence="tensor2tensor#1423, tensorflow/text#1122, allennlp#2993, multidim-positional-encoding#20, transformer-xl#119",
+        variants={
+            "sines and cosines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper)},
+            "cosines and sines in two halves, with n-1 timescales": {ENCODING: _halves(_timescales, cosines_first=True)},
+            "cosines and sines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper, cosines_first=True)},
+            "sines and cosines in two halves, with exponents i/d": {ENCODING: _halves(lambda pair, width: pair / width)},
+            "sines and cosines in two halves, with exponents 4i/d": {ENCODING: _halves(lambda pair, width: 4.0 * pair / width)},
+            "interleaved, with n-1 timescales": _interleaved(_timescales),
+            "interleaved, with n-1 timescales, n = d/2 rounded down": _interleaved(_rounded_down),
+            "interleaved, with n-1 timescales, n = d/2 unrounded": _interleaved(_unrounded),
+            "sines and cosines in two halves, with n-1 timescales, n = d/2 rounded down": {ENCODING: _halves(_rounded_down)},
+            "sines and cosines in two halves, with n-1 timescales, n = d/2 unrounded": {ENCODING: _halves(_unrounded)},
+        },
+        replaces={ENCODING: _halves(_timescales)},
     ),
     Defect(
         id="PE6",
@@ -114,8 +172,9 @@ DEFECTS = (
         what="`sin(p / 1000^(2i/d))`.",
         shows="Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
         **_EXPONENT,
+        variants={f"base {base:.0f} instead of 10000": {ENCODING: _frequencies(_of_base(base))} for base in (100.0, 1e5, 5e5, 1e6)},
         evidence="maxjcohen/transformer#62",
-        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(1000.0, -2.0 * (column // 2) / width))},
+        replaces={ENCODING: _frequencies(_of_base(1000.0))},
     ),
     Defect(
         id="PE8",
@@ -129,40 +188,6 @@ DEFECTS = (
         replaces={ENCODING: _even_only},
     ),
     Defect(
-        id="PE9",
-        title="positions are offset by 2",
-        what="`PE(p + 2)`: the offset `padding_id + 1` of fairseq's tables is applied where positions count from 0 (or lost where they do "
-        "not).",
-        shows="Every position carries the encoding of the one two later. Any position shows it.",
-        torch="x = x + encoding[:, : x.size(1)]  # no + padding_idx + 1",
-        tf="x = x + encoding[:, : tf.shape(x)[1]]  # no + padding_id + 1",
-        jax="x = x + encoding[:, : x.shape[1]]  # no + padding_id + 1",
-        evidence="transformers#19240, fairseq#1187",
-        replaces={ENCODING: on_arguments(position_bt=lambda position_bt: position_bt + 2)},
-    ),
-    Defect(
-        id="PE10",
-        title="the whole table is added, not sliced to the length",
-        what="The encoding has as many positions as the table has rows (50 here), not as many as the input.",
-        shows="An error about shapes or an output of another length, unless the input is as long as the table. Any other length shows it.",
-        torch="x = x + self.encoding[:, : x.size(1)]",
-        tf="x = x + self.encoding[:, : tf.shape(x)[1]]",
-        jax="x = x + encoding[:, : x.shape[1]]",
-        evidence="keras_lab",
-        replaces={ENCODING: on_arguments(position_bt=np.arange(50)[None])},
-    ),
-    Defect(
-        id="PE11",
-        title="left padding is counted as positions",
-        what="`position = t`, the index in the row, instead of the count from the first real token.",
-        shows="A row that is padded on its left gets other outputs than the same row without padding. Left padding shows it.",
-        torch="position = (torch.cumsum(mask, dim=1) - 1).clamp(min=0)  # mask: True = real token",
-        tf="position = tf.maximum(tf.cumsum(tf.cast(mask, tf.int32), axis=1) - 1, 0)",
-        jax="position = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)",
-        evidence="transformers#7552, transformers#21080, TransformerLens#1609",
-        replaces={"positional_encoding.token_positions": on_arguments(mask_bt=np.ones_like)},
-    ),
-    Defect(
         id="PE12",
         title="the table is not a buffer",
         component="positional_encoding",
@@ -174,5 +199,29 @@ DEFECTS = (
         evidence="semillero",
         replaces={},
         unobservable="the values are right; only moving or saving the module shows it",
+    ),
+    Defect(
+        id="PE20",
+        title="even columns are cosines, odd ones sines",
+        what="`PE(p, 2i) = cos(p / 10000^(2i/d))`, `PE(p, 2i+1) = sin(p / 10000^(2i/d))`: sine and cosine are exchanged.",
+        shows="Position 0 is 1 0 1 0 instead of 0 1 0 1. Any position shows it.",
+        torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
+        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
+        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
+        evidence="derived, not reported",
+        replaces={ENCODING: _cosine_first},
+    ),
+    Defect(
+        id="PE21",
+        title="the angles of the positions are computed in half precision",
+        what="Position times frequency is rounded to the half-precision dtype before the sine is taken, instead of after it.",
+        shows="Far positions have angles that are off by whole radians, in half-precision dtypes only. Many positions show it.",
+        torch="encoding = positional_encoding(position.float()).to(dtype)  # compute in float32, cast last; module.half() casts buffers",
+        tf="encoding = tf.cast(positional_encoding(tf.cast(position, tf.float32)), self.compute_dtype)",
+        jax="encoding = positional_encoding(position.astype(jnp.float32)).astype(self.dtype)",
+        evidence="vllm#54620, fairseq2#65, gpt-neox#1003",
+        replaces={ENCODING: _half_precision_angles},
+        dtypes=("bfloat16", "float16"),
+        rounding=True,
     ),
 )

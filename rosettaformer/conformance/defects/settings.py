@@ -9,50 +9,61 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import arithmetic
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.parameters import flatten, nest
 
-from ..reference.components import COMPONENTS
 from .defect import Defect, on_arguments, on_call, on_result
+from .deviation import normalised, variance
+from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss import BOTH, lost_mass
-from .multi_head_attention import FUSED, PROJECTIONS, exchanged, interleaved, of_projection, transposed, without_bias
-from .normalization import normalised, variance
+from .precision_settings import precisions
+from .setting import setting
 from .transformer import other_final_norm
 
 __all__ = ["all_settings"]
 
 Tree = Mapping[str, Any]
 
-EPSILONS = (1e-6, 1e-7, 1e-8, 1e-12)
+EPSILONS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-12)
+CURVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "SiLU": lambda x: x / (1 + np.exp(-x)),
+    "leaky ReLU of slope 0.01": lambda x: np.where(x > 0, x, x * x.dtype.type(0.01)),
+    "leaky ReLU of slope 0.2": lambda x: np.where(x > 0, x, x * x.dtype.type(0.2)),
+    "leaky ReLU of slope 0.3": lambda x: np.where(x > 0, x, x * x.dtype.type(0.3)),
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "SELU": lambda x: x.dtype.type(1.0507009873554805) * np.where(x > 0, x, x.dtype.type(1.6732632423543772) * np.expm1(np.minimum(x, 0))),
+    "ReLU6": lambda x: np.clip(x, 0, 6),
+    "squared ReLU": lambda x: np.maximum(x, 0) ** 2,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+    "hard swish": lambda x: x * np.clip(x / 6 + x.dtype.type(0.5), 0, 1),
+}
 ORDERS = ("key query value", "value key query", "key value query", "value query key")
 
 
 def all_settings() -> dict[str, Defect]:
     """The settings by id. A setting that the config already has alters nothing."""
-    groups = (_norms, _activations, _embeddings, _attention, _biases, _layouts, _losses, _clipping)
-    return {setting.id: setting for group in groups for setting in group()}
-
-
-def _setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str) -> Defect:
-    """The setting that alters these functions of the reference; the component's own where none is named."""
-    replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
-    return Defect(id=id_, title=title, component=component, what=title, torch=fix, tf=fix, jax=fix, replaces=replaces)
+    groups = (_norms, _activations, _embeddings, _attention, _biases, _layouts, _losses, _clipping, precisions)
+    return {one.id: one for group in groups for one in group()}
 
 
 def _norms() -> Iterator[Defect]:
     for value in EPSILONS:
         fix = "give the norm the config's epsilon"
-        yield _setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value))
+        yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value))
     title, altered = "epsilon is added to the deviation, not to the variance", normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon)
-    yield _setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
+    yield setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
     title, altered = "the variance is divided by d - 1", normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1) + epsilon))
-    yield _setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
+    yield setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
     for name, neutral in (("scale", 1), ("offset", 0)):
         altered = on_arguments(parameters=_filled(name, neutral))
-        yield _setting(f"norm.{name}=none", "layer_norm", f"the norm's {name} is not applied", f"load the norm's {name}", altered)
+        yield setting(f"norm.{name}=none", "layer_norm", f"the norm's {name} is not applied", f"load the norm's {name}", altered)
     for stack in ("encoder", "decoder"):
         title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield _setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm)
+        yield setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm)
 
 
 def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
@@ -61,12 +72,13 @@ def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
 
 
 def _activations() -> Iterator[Defect]:
-    def silu(original: Callable, x: Any, name: str) -> np.ndarray:
-        return x / (1 + np.exp(-x))
+    def of(curve: Callable[[np.ndarray], np.ndarray]) -> Callable:
+        return lambda original, x, name: curve(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)
 
-    named = {name: (name, on_arguments(name=name)) for name in ACTIVATIONS} | {"silu": ("SiLU", silu)}
-    for id_, (name, altered) in named.items():
-        yield _setting(f"activation={id_}", "activation", f"the activation is {name}", "use the config's activation", altered)
+    named = {name: on_arguments(name=name) for name in ACTIVATIONS} | {name: of(curve) for name, curve in CURVES.items()}
+    for name, altered in named.items():
+        id_ = f"activation={name.lower() if name == 'SiLU' else name}"
+        yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered)
 
 
 def _embeddings() -> Iterator[Defect]:
@@ -74,18 +86,18 @@ def _embeddings() -> Iterator[Defect]:
         return config.replace(share_embeddings=True) if config.source_vocabulary == config.target_vocabulary else config
 
     title, fix = "embeddings are multiplied by sqrt(d)", "build the model with the config's"
-    yield _setting("scale_embedding=True", "embedding", title, f"{fix} scale", on_arguments(scale=True))
+    yield setting("scale_embedding=True", "embedding", title, f"{fix} scale", on_arguments(scale=True))
     tied = on_arguments(config=lambda config: config.replace(tie_logits=True))
-    yield _setting("tie_logits=True", "transformer", "the logits use the target table", f"{fix} tie_logits", tied, "transformer.decode")
+    yield setting("tie_logits=True", "transformer", "the logits use the target table", f"{fix} tie_logits", tied, "transformer.decode")
     title, altered = "the target embedding is the source table", on_arguments(config=shared)
-    yield _setting("share_embeddings=True", "transformer", title, f"{fix} share_embeddings", altered, "transformer.decode")
+    yield setting("share_embeddings=True", "transformer", title, f"{fix} share_embeddings", altered, "transformer.decode")
     title, fix, places = "positions are not added", "add the position of every token", ("positional_encoding", "position_embedding")
     altered = on_result(np.zeros_like)
-    yield _setting("positions=none", "transformer", title, fix, altered, *(f"positional_encoding.{place}" for place in places))
+    yield setting("positions=none", "transformer", title, fix, altered, *(f"positional_encoding.{place}" for place in places))
     title, fix = "positions are counted from 1", "count positions from 0"
-    yield _setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
+    yield setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
     title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
-    yield _setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
+    yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
 
 
 def _attention() -> Iterator[Defect]:
@@ -94,16 +106,10 @@ def _attention() -> Iterator[Defect]:
         empty = ~(present & ~np.isneginf(logits)).any(axis=-1, keepdims=True)
         return np.where(empty, logits.dtype.type(np.nan), original(logits, mask))
 
-    def scaled_in_float32(query_bthk: np.ndarray) -> np.ndarray:
-        scale = query_bthk.shape[-1] ** -0.5
-        return query_bthk * query_bthk.dtype.type(float(np.float32(scale)) / scale)
-
     title, fix = "the target's padding is not masked", "give the decoder's self-attention the target's padding mask"
-    yield _setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
+    yield setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
     title, fix = "a query that may attend to nothing gives NaN", "replace the weights of such a row by zeros"
-    yield _setting("empty rows=NaN", "softmax", title, fix, not_a_number)
-    title, fix = "the scale is rounded to float32", "compute the scale in the dtype of the query"
-    yield _setting("scale=float32", "scaled_dot_product_attention", title, fix, on_arguments(query_bthk=scaled_in_float32))
+    yield setting("empty rows=NaN", "softmax", title, fix, not_a_number)
 
 
 def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
@@ -114,37 +120,44 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
 def _biases() -> Iterator[Defect]:
     for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
         title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
-        yield _setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", altered, "attention._projection")
+        yield setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", altered, "attention._projection")
+    fix = "declare the axes of the biases, h k, in the weight table"
+    for order, change in (("read size by size, as k h", interleaved), ("flattened size by size, and read as h k", spread)):
+        title, altered = f"the biases of query, key and value are {order}", of_projection(of_bias(change))
+        yield setting(f"projections.bias={order}", "multi_head_attention", title, fix, altered, "attention._projection")
+        for name in ("query", "value"):
+            title, altered = f"the {name} projection's bias is {order}", of_projection(of_bias(change), name)
+            yield setting(f"{name}.bias={order}", "multi_head_attention", title, fix, altered, "attention._projection")
     for name in ("hidden", "output"):
         title, altered = f"the feed-forward's {name} layer has no bias", _of_layer(name, _filled("bias", 0))
-        yield _setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"load the {name} bias", altered)
+        yield setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"load the {name} bias", altered)
     for component in ("pooler", "classifier"):
         altered = on_arguments(parameters=_filled("bias", 0))
-        yield _setting(f"{component}.bias=none", component, f"the {component} has no bias", f"load the {component}'s bias", altered)
+        yield setting(f"{component}.bias=none", component, f"the {component} has no bias", f"load the {component}'s bias", altered)
     altered = _of_layer("hidden", _filled("bias", 0))
     title, fix = "the masked-language head's hidden layer has no bias", "load the bias of the head's transform"
-    yield _setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered)
+    yield setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered)
 
 
 def _layouts() -> Iterator[Defect]:
     for name in PROJECTIONS:
         fix = f"declare the axes of the {name} kernel in the weight table"
-        for layout, change in (("transposed", transposed), ("heads interleaved", interleaved)):
+        for layout, change in (("transposed", transposed), ("heads interleaved", interleaved), ("heads spread", spread)):
             title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
-            yield _setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, "attention._projection")
+            yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, "attention._projection")
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
-        yield _setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()))
+        yield setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()))
     for name in ("hidden", "output"):
         title, fix = f"the feed-forward's {name} kernel is read transposed", "transpose the kernel in the weight table"
-        yield _setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, _of_layer(name, transposed))
+        yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, _of_layer(name, transposed))
     for component, name, altered in (
         ("pooler", "pooler", on_arguments(parameters=transposed)),
         ("classifier", "classifier", on_arguments(parameters=transposed)),
         ("masked_language_head", "masked_language_head.hidden", _of_layer("hidden", transposed)),
     ):
         title, fix = f"the kernel of {name} is read transposed", "transpose the kernel in the weight table"
-        yield _setting(f"{name}.kernel=transposed", component, title, fix, altered)
+        yield setting(f"{name}.kernel=transposed", component, title, fix, altered)
 
 
 def _losses() -> Iterator[Defect]:
@@ -152,10 +165,10 @@ def _losses() -> Iterator[Defect]:
         return {"total": max(label_bt.size, 1)}
 
     title, fix = "the smoothed label is 1 - smoothing, without its share of smoothing / V", "let the label keep smoothing / V of its own"
-    yield _setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *BOTH)
+    yield setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *BOTH)
     title, fix = "padding adds no loss and counts in the mean", "divide by the number of real labels"
-    yield _setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *BOTH)
-    yield _setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *BOTH)
+    yield setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *BOTH)
+    yield setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *BOTH)
 
 
 def _clipping() -> Iterator[Defect]:
@@ -167,6 +180,6 @@ def _clipping() -> Iterator[Defect]:
         return nest({name: original({"own": g}, limit)["own"] for name, g in flatten(gradients).items()})
 
     title, fix = "1e-6 is added to the norm", "divide by the norm itself, where it is not 0"
-    yield _setting("clip=norm + 1e-6", "clip_global_norm", title, fix, padded_norm)
+    yield setting("clip=norm + 1e-6", "clip_global_norm", title, fix, padded_norm)
     title, fix = "every tensor is clipped by its own norm", "take one norm of all tensors"
-    yield _setting("clip=each tensor", "clip_global_norm", title, fix, each_tensor)
+    yield setting("clip=each tensor", "clip_global_norm", title, fix, each_tensor)

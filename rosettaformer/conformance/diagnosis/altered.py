@@ -1,8 +1,8 @@
 """The reference with some alterations in it: what it answers, and what it lets a port answer."""
 
 import contextlib
-import functools
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,19 @@ from ..compare import compare
 from ..defects import Defect, injected
 from ..reference import components, near_ties, tolerance
 
-__all__ = ["Combination", "Outputs", "answer", "differ", "draws", "equal", "expected", "rounds", "separates", "supports"]
+__all__ = [
+    "Combination", "Outputs", "Settle", "answer", "as_it_is", "differ", "draws", "equal", "expected", "rounds", "separates", "settled",
+    "supports",
+]  # fmt: skip
 
-FAILURES = (ValueError, IndexError)  # with which some alterations end
+# with which some alterations end: what one leaves, another may not expect
+FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs, and by how much more an output changes that is rounding alone
 APART = 10  # times what passes, by which two alterations differ on a case that tells them apart
 Combination = tuple[Defect, ...]
 Outputs = Mapping[str, Any]
 Expectations = Mapping[str, tolerance.Expectation]
+Settle = Callable[[Any], dict[str, Any]]
 
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
@@ -28,15 +34,67 @@ def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None
     return None
 
 
-def expected(combination: Combination, case: Case, outputs: Outputs | None = None) -> Expectations | None:
+def as_it_is(outputs: Any) -> Any:
+    """All outputs say something."""
+    return outputs
+
+
+def settled(combination: Combination, case: Case, clean: Expectations) -> Settle:
+    """What keeps of some outputs the elements that the alterations determine, and puts the reference's own in place of the others.
+
+    Without an epsilon the norm of a constant row is 0 / 0, or the quotient of two roundings: no port's answer is for or against it. Only
+    an alteration that says so has such elements: where its float64 answer is not finite, or changes a million times as much as the
+    inputs and the parameters do, when these change in their ninth digit.
+    """
+    if not any(one.undetermined for one in combination):
+        return as_it_is
+    runs = [found for each in (case, *(_nudged(case, seed) for seed in range(3))) if (found := answer(combination, each.at("float64")))]
+    left = {name: _disagreeing([run[name] for run in runs]) for name in clean if runs}
+    if not any(elements.any() for elements in left.values()):
+        return as_it_is
+
+    def settle(outputs: Outputs) -> dict[str, Any]:
+        fits = {name for name, value in outputs.items() if name in left and np.shape(value) == left[name].shape}
+        own = {name: clean[name].reference.astype(outputs[name].dtype) for name in fits}
+        return {name: np.where(left[name], own[name], value) if name in fits else value for name, value in outputs.items()}
+
+    return settle
+
+
+def _nudged(case: Case, seed: int) -> Case:
+    """The case in float64, with other digits from the ninth on."""
+    wide, generator = case.at("float64"), np.random.default_rng(seed)
+
+    def nudge(value: Any) -> Any:
+        if not (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+            return value
+        return value * (1 + NUDGE * generator.standard_normal(value.shape))
+
+    inputs, parameters = ({name: nudge(value) for name, value in values.items()} for values in (wide.inputs, wide.parameters))
+    return dataclasses.replace(wide, inputs=inputs, parameters=parameters)
+
+
+def _disagreeing(runs: Sequence[np.ndarray]) -> np.ndarray:
+    values = np.stack([run.astype(np.float64) for run in runs])
+    finite = np.isfinite(values)
+    wide = np.where(finite, values, 0.0)
+    return ~finite.all(axis=0) | (np.ptp(wide, axis=0) > AMPLIFIED * NUDGE * np.abs(wide).max(initial=0.0))
+
+
+def expected(combination: Combination, case: Case, outputs: Outputs | None = None, settle: Settle = as_it_is) -> Expectations | None:
     """What the altered reference lets a port answer that gave these outputs; None where it fails, or draws at random: that equals nothing.
 
     An alteration may condition the reference worse than it is, so that four orders say too little of its noise: where they refuse an answer
-    that is nearer than another alteration may be (`separates`), the random orders of gradients join.
+    that is nearer than another alteration may be (`separates`), the random orders of gradients join. settle: what `settled` gives, with
+    which the outputs have been settled.
     """
     if draws(combination):
         return None
-    ask, low = functools.partial(_answer, combination), rounds(combination, case)
+    low = rounds(combination, case)
+
+    def ask(*given: Any) -> dict[str, np.ndarray]:
+        return settle(_answer(combination, *given))
+
     with contextlib.suppress(*FAILURES):
         found = tolerance.expect(case, ask, low)
         if outputs is not None and found.keys() == outputs.keys() and 1 < _excess(found, outputs) < APART:

@@ -59,9 +59,11 @@ def _properties(case: Case, all_sizes: Sequence[dict[str, int]]) -> dict[str, in
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    """The arguments that are no arrays, and the choices of the config."""
+    """The arguments that are no arrays, and the choices of the config; rates of dropout only where it is drawn."""
     arguments = {name: value for name, value in case.inputs.items() if isinstance(value, bool | int | float | str)}
-    return arguments | {name: value for name, value in dataclasses.asdict(case.config).items() if isinstance(value, bool | float | str)}
+    choices = {name: value for name, value in dataclasses.asdict(case.config).items() if isinstance(value, bool | float | str)}
+    evaluated = "keep" not in _given(case)
+    return arguments | {name: value for name, value in choices.items() if not (evaluated and name.endswith("dropout_rate"))}
 
 
 def _sizes(case: Case) -> dict[str, int]:

@@ -38,8 +38,11 @@ def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search, fou
     if not search.answers:
         return []
     raising = [one for one in defects if all(altered.answer((one,), case) is None for case in failed)]
-    combinations = [(*base, one) for base in ((), found)[: 1 + bool(found)] for one in raising if one not in base]
-    return [each for each in combinations if (search.explains(each, each) if search.failing else search.equals(each))]
+    for base in ((), found)[: 1 + bool(found)]:
+        combinations = [(*base, one) for one in raising if one not in base]
+        if same := [each for each in combinations if (search.explains(each, each) if search.failing else search.equals(each))]:
+            return same
+    return []
 
 
 def _errors(failed: Failed) -> str:

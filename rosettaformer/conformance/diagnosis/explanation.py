@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
+from .crashes import Failed
 from .search import Search
 
-__all__ = ["crashed", "explained", "fix", "follows", "imprecise", "partly", "unexplained", "unstable", "where"]
+__all__ = [
+    "ONLY_IN_FLOAT32", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
+    "imprecise", "partly", "stopped", "unexplained", "unstable", "where",
+]  # fmt: skip
 
 SHOWN = 4
 
@@ -27,8 +31,10 @@ def where(search: Search, combination: Combination) -> str:
             if len(search.answers) > 1
             else "the one case" + " that has an answer" * bool(search.failed)
         )
+    noise = any(one.undetermined for one in combination)
+    reason = "its own answer is rounding alone, or hidden by it," if noise else "it rounds more than you err"
     rest = ", ".join(silent[:SHOWN]) + (f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else "")
-    return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; it rounds more than you err on {rest}"
+    return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; {reason} on {rest}"
 
 
 def explained(found: Sequence[Combination], place: str, cases: Sequence[Case]) -> str:
@@ -43,7 +49,16 @@ def explained(found: Sequence[Combination], place: str, cases: Sequence[Case]) -
     return "\n".join([f"{text}. So does the reference with", *others] + [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN))
 
 
-def partly(base: Combination, rest: Sequence[Combination], search: Search) -> str:
+def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]:
+    """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
+    names = " or ".join(map(_named, found[:SHOWN])) + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
+    count, right = len(search.failing), len(search.answers) - len(search.failing)
+    those = f"all {count} of these cases" if count > 1 else "the one such case"
+    text = f"{search.condition}: your output equals the reference with {names}, on {those}"
+    return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
+
+
+def partly(base: Combination, rest: Sequence[Combination], search: Search, relations: Sequence[str] = ()) -> str:
     """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
     probes = search.hypotheses.probes
     explained = search.explained(base)
@@ -51,7 +66,7 @@ def partly(base: Combination, rest: Sequence[Combination], search: Search) -> st
     altered = f"the reference with {_named(base)}" if base else "the reference"
     same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
     lines = [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
-    return "\n".join([same, *([f"  unexplained remain {', '.join(others)}"] if rest == [base] else lines)])
+    return "\n".join([same, *([f"  unexplained remain {', '.join(others)}"] if rest == [base] else lines), *_indented(relations)])
 
 
 def imprecise(combination: Combination, dtype: str) -> str:
@@ -64,20 +79,59 @@ def follows(known: Combination) -> str:
     return f"follows from {' and '.join(one.id for one in known)}: your output equals the reference with that alone"
 
 
+def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
+    """On how many cases a component fails, and how the first one does."""
+    count = len(search.failing) + len(failed)
+    seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
+    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+
+
+def described(search: Search, relations: Sequence[str]) -> str:
+    """What the answers are in terms of the reference, where no alteration gives them."""
+    return "\n".join([relations[0], *_indented(relations[1:]), f"  first seen: {search.complaint()}"])
+
+
+def digits(text: str) -> str:
+    """What is said of a component that nothing explains in float64, and that conforms in float32."""
+    return f"{text}\n  float32 conforms: in float64 something is computed or stored with fewer digits"
+
+
+ONLY_IN_FLOAT32 = "  that is in float32; in float64 something is computed or stored with fewer digits besides, which hides it"
+
+
+def stopped(reason: str, search: Search, relations: Sequence[str]) -> str:
+    """What was known when the search ended early."""
+    text = f"{reason}, before the search ended"
+    if search.tried:
+        text += f"; {search.tried} alterations were tried alone, and none of them gives this output"
+    return "\n".join([text, *_indented(relations), f"  first seen: {search.complaint()}"])
+
+
+def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
+    """The component fails because of parts that nothing explains: seen on so many of the cases that fail."""
+    listed = ", ".join(parts[:SHOWN]) + f" and {len(parts) - SHOWN} more" * (len(parts) > SHOWN)
+    besides = f" and {_named(known)}" if known else ""
+    return f"follows from {listed}{besides}: your output equals the reference with your own parts there, on {count} of the cases that fail"
+
+
 def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
     """Nothing explains the answers; the nearest hypotheses, with the share of the error that they leave, and what else was seen."""
-    count = len(search.hypotheses.defects) + len(search.hypotheses.settings)
-    text = f"unexplained: none of {count} defects and settings{', alone or in pairs,' if pairs else ''} gives this output"
-    if not count:
-        text = "unexplained: the catalogue has no defect and no setting that shows here"
+    text = f"none of {search.tried} alterations{', nor two together,' if pairs else ''} gives this output"
+    if not search.tried:
+        text = "the catalogue has no defect and no setting that shows here"
     if nearest := search.nearest():
-        text += "; the nearest: " + ", ".join(f"{one.id} ({one.title}) leaves {_share(share)} of the error" for one, share in nearest)
+        text += "; the nearest: " + ", ".join(f"{one.name} leaves {_share(share)} of the error" for one, share in nearest)
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
 
-def unstable(found: Sequence[Combination]) -> str:
-    """The port answers the same input differently."""
+def _indented(sentences: Sequence[str]) -> list[str]:
+    return [f"  {sentence}" for sentence in sentences]
+
+
+def unstable(found: Sequence[Combination], part: str = "") -> str:
+    """The port answers the same input differently. part: the first of its parts that does."""
     text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
+    text += f"; the first part to differ on equal inputs is {part}" * bool(part)
     if not found:
         return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
     return f"{text}, as with {' or '.join(map(_named, found))}"
@@ -99,7 +153,7 @@ def _share(share: float) -> str:
 
 
 def _named(combination: Combination) -> str:
-    return " and ".join(f"{one.id} ({one.title})" for one in combination)
+    return " and ".join(one.name for one in combination)
 
 
 def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:

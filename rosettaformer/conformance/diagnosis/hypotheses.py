@@ -1,16 +1,19 @@
 """What could be wrong: defects and settings, and what they make of some cases."""
 
+import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..case import Case
 from ..defects import Defect
+from ..defects.place import Site, places, sites
 from ..reference import tolerance
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from . import altered
 from .altered import Combination
+from .wiring import wirings
 
 __all__ = ["Hypotheses", "candidates"]
 
@@ -27,29 +30,99 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Defect]) -> list[De
     return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 
-class Hypotheses:
-    """Defects and settings, and what the reference altered by them answers to some probes; each answer is computed once and kept.
+_FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in FORWARD.items()}
 
-    probes: cases in the dtype in which a port answered them. What alters no probe is left out. What draws at random equals no answer and is
-    in `random` alone.
+
+class Hypotheses:
+    """What could be wrong, and what the reference altered by it answers to some probes; each is computed when it is asked, and kept.
+
+    probes: cases in the dtype in which a port answered them. Of the defects and settings that are given, what alters no probe is left out.
+    What draws at random equals no answer and is in `random` alone.
     """
 
     def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
         self.probes = list(probes)
+        self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = [tolerance.expect(case) for case in self.probes]
         self.answer = functools.cache(self._answer)
-        altering = [defect for defect in defects if self._alters(defect)]
-        self.defects = [defect for defect in altering if not defect.random]
-        self.random = [defect for defect in altering if defect.random]
-        self.settings = [setting for setting in settings if self._alters(setting)]
+        self.alters = functools.cache(self._altering)
+        self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
+        self._functions = {function for one in (*self._defects, *self._settings) for function in one.replaces} | set(_FUNCTIONS.values())
+
+    @functools.cached_property
+    def defects(self) -> list[Defect]:
+        """The defects, and their variants, that alter a probe, each time in the same way."""
+        return [defect for defect in self._defects if not defect.random and self._alters(defect)]
+
+    @functools.cached_property
+    def random(self) -> list[Defect]:
+        """The defects that draw at random in a probe."""
+        return [defect for defect in self._defects if defect.random and self._alters(defect)]
+
+    @functools.cached_property
+    def settings(self) -> list[Defect]:
+        """The settings that alter a probe."""
+        return [setting for setting in self._settings if self._alters(setting)]
+
+    def tiers(self, located: bool = True) -> Iterator[Sequence[Defect]]:
+        """All that could be wrong, most likely first: defects, settings, another wiring, and each at one place alone."""
+        yield self.defects
+        yield self.settings
+        yield list(self.wirings)
+        if located:
+            yield self.located
+
+    @functools.cached_property
+    def wirings(self) -> Mapping[Defect, list[list[Site]]]:
+        """How the parts of the model could be wired otherwise, and at which sites, probe by probe."""
+        return wirings(self._doubles) if self._forward else {}
+
+    @functools.cached_property
+    def located(self) -> list[Defect]:
+        """Defects, settings and wirings at one place of the model alone."""
+        return self.at_places((*self.defects, *self.settings, *self.wirings))
+
+    def at_places(self, alterations: Iterable[Defect]) -> list[Defect]:
+        """Each of these at every place that is not all of the model."""
+        found: list[Defect] = []
+        for one in alterations if self._forward else ():
+            found += [dataclasses.replace(one, place=place) for place in places(self.wirings.get(one) or self.sites_of(one))]
+        return found
+
+    def sites_of(self, one: Defect) -> list[list[Site]]:
+        """The sites of the functions that an alteration replaces, probe by probe."""
+        if further := set(one.replaces) - self._functions:
+            self._functions |= further
+            self._sites = [run | sites(case, further) for case, run in zip(self._doubles, self._sites, strict=True)]
+        return [[site for function in one.replaces for site in run.get(function, ())] for run in self._sites]
+
+    @functools.cached_property
+    def _sites(self) -> list[dict[str, list[Site]]]:
+        """Where every probe's run calls the functions that are replaced, by function."""
+        return [sites(case, self._functions) for case in self._doubles]
+
+    @property
+    def _forward(self) -> bool:
+        return all(probe.component in FORWARD for probe in self.probes)
 
     def _answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
         """The altered reference's float64 outputs of a probe; None where it fails."""
-        return altered.answer(combination, self.probes[index].at("float64"))
+        return altered.answer(combination, self._doubles[index])
 
     def _alters(self, one: Defect) -> bool:
-        for index, probe in enumerate(self.probes):
-            predicted, clean = self.answer((one,), index), {name: clean.reference for name, clean in self.clean[index].items()}
-            if predicted is None or altered.rounds((one,), probe) or altered.differ(predicted, clean):
-                return True
-        return False
+        return any(self.alters(one, index) for index in range(len(self.probes)))
+
+    def _altering(self, one: Defect, index: int) -> bool:
+        if altered.rounds((one,), self.probes[index]):
+            return True
+        if not (self._meant(one, index) and any(function in self._sites[index] for function in one.replaces)):
+            return False
+        predicted, clean = self.answer((one,), index), {name: clean.reference for name, clean in self.clean[index].items()}
+        return predicted is None or altered.differ(predicted, clean)
+
+    def _meant(self, one: Defect, index: int) -> bool:
+        """False for a defect of a smaller component that is no part of the probe's, although something that it replaces is."""
+        order, probe = list(FORWARD), self.probes[index].component
+        if probe not in FORWARD or one.component not in order[: order.index("encoder_layer")]:
+            return True
+        return order.index(one.component) >= order.index(probe) or _FUNCTIONS[one.component] in self._sites[index]

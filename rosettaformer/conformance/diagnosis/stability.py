@@ -9,13 +9,14 @@ import numpy as np
 
 from ..case import Case
 from ..defects import Defect
+from ..reference import trace
 from ..reference.tolerance import Expectation
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "random_part", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
@@ -35,6 +36,24 @@ def made_random(hypotheses: Hypotheses) -> set[int]:
     return {index for defect in hypotheses.random for index in _spreads(defect, hypotheses)}
 
 
+def random_part(case: Case, subject: Any) -> str:
+    """The path of the first part of a model whose outputs differ although two runs give it the same; empty where none is shown."""
+    kind, runs = subject.worker.call("trace", case, [None, None], limit=subject.limit)
+    if kind != "outputs":
+        return ""
+    first, second = runs
+    for path in filter(None, trace.record(case.at("float64"))):
+        if path in first and path in second and _same(first[path].get("inputs"), second[path].get("inputs")):
+            outputs = [run[path].get("output") for run in runs]
+            if all(isinstance(output, np.ndarray) for output in outputs) and not _same(*([output] for output in outputs)):
+                return str(path)
+    return ""
+
+
+def _same(first: Any, second: Any) -> bool:
+    return first is not None and second is not None and len(first) == len(second) and all(map(np.array_equal, first, second))
+
+
 def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> list[Combination]:
     """The defects that make exactly these probes random; none where a port's answers differ by no more than rounding.
 
@@ -42,7 +61,11 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
     """
     if any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items()):
         return []
-    return [(defect,) for defect in hypotheses.random if _spreads(defect, hypotheses).keys() == answers.keys()]
+    found: dict[str, Combination] = {}
+    for defect in hypotheses.random:
+        if defect.id not in found and _spreads(defect, hypotheses).keys() == answers.keys():
+            found[defect.id] = (defect,)
+    return list(found.values())
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """The port that is examined: its process, the cases that it is asked, and its answers."""
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from reference_numpy.suggestions import known
@@ -60,11 +60,14 @@ class Subject:
         declared = {case for case, _ in self._declared}
         return [case for case in self.all_cases if case.component in components and case.id not in declared]
 
-    def ask(self, cases: Iterable[Case]) -> list[Reply]:
-        """The replies to the cases that the port covers."""
-        cases = list(cases)
-        replies = zip(cases, self.worker.answers(cases, self.limit), strict=True)
-        return [(case, kind, answer) for case, (kind, answer) in replies if kind not in ("not covered", "unsupported")]
+    def ask(self, cases: Iterable[Case], heard: Callable[[Case, str, Any], None] = lambda case, kind, answer: None) -> list[Reply]:
+        """The replies to the cases that the port covers; heard is called with each as it comes."""
+        cases, replies = list(cases), []
+        for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
+            if kind not in ("not covered", "unsupported"):
+                heard(case, kind, answer)
+                replies.append((case, kind, answer))
+        return replies
 
     def random(self, cases: Iterable[Case]) -> list[int]:
         """The indices of the cases to which two answers of the port differ."""

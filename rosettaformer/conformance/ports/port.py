@@ -52,9 +52,10 @@ class Port:
 
     name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
     What is loaded defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
-    its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, a table of native names and
-    axes; gradients (`layer_norm_vjp`) are then the framework's own. Optional are `modes`, `config` (the config fields that the port
-    fixes), `dtypes` (those that it supports) and `module_paths`.
+    its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, one table of native names and
+    axes or one for each component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the
+    arguments that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `dtypes` (those
+    that it supports) and `module_paths` (rows of two for any whole). docs/ports.md describes the file.
     Raises MissingBackend where a framework is not installed or cannot be imported, and ValueError where the port is none.
     """
 

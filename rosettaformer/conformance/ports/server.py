@@ -40,7 +40,7 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         arguments = asked(sent)
         return _answer(port, effects, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
     except NotCovered as error:
-        return "not covered", message(error)
+        return "not covered", message(_within(error))
     except Unsupported as error:
         return "unsupported", message(error)
     except _Wrong as error:
@@ -87,6 +87,12 @@ def _name(name: Any) -> str:
     if not issubclass(type(name), str):
         raise _Wrong(f"must name its outputs by text; got a name of the class {type(name).__name__}")
     return plain(name)
+
+
+def _within(error: BaseException) -> BaseException:
+    """The error that a framework has put into another one of its class, with more around its message, as Keras does."""
+    inner = error.__context__
+    return _within(inner) if type(inner) is type(error) and message(inner) in message(error) else error
 
 
 def _in_words(error: BaseException, file: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from ...processes.text import message
@@ -26,7 +27,7 @@ def hint(error: BaseException, module: Any, case: Any) -> str:
         return _of_function(case) if "'Case'" in message(error) or _not_within(error, module) else ""
     if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
         return "; components must map each name to what is called as build(config, dtype) and gives the module"
-    return _of_module(case) if _not_within(error, module) else ""
+    return _of_module(case, getattr(module, "call", {})) if _not_within(error, module) else ""
 
 
 def _not_within(error: BaseException, module: Any) -> bool:
@@ -40,9 +41,10 @@ def _of_function(case: Case) -> str:
     return f"; {case.component} is called as {case.component}(case), where {', '.join(filter(None, parts))}, and case.config the settings"
 
 
-def _of_module(case: Case) -> str:
+def _of_module(case: Case, call: Mapping[str, Mapping[str, Any]]) -> str:
     forward = forward_of(case.component) or case.component
-    return f"; {forward} is called as {forward}({', '.join(f'{name}=...' for name in _inputs(case) if name != 'cotangent')})"
+    names = call[forward] if forward in call else [name for name in _inputs(case) if name != "cotangent"]
+    return f"; {forward} is called as {forward}({', '.join(f'{name}=...' for name in names)})"
 
 
 def _inputs(case: Case) -> list[str]:

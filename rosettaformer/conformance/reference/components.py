@@ -15,8 +15,8 @@ from ..case import Case, numpy_dtype
 from . import statistics
 
 __all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of", "model_of",
-    "module_of", "named_outputs", "settings", "takes_config",
+    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of", "function_of",
+    "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
 ]  # fmt: skip
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -113,7 +113,12 @@ def module_of(name: str) -> ModuleType:
 
 def takes_config(component: str) -> bool:
     """Whether the component's function takes the whole config, as what has layers in it does."""
-    return "config" in inspect.signature(_function(component)).parameters
+    return "config" in signature_of(component).parameters
+
+
+def signature_of(component: str) -> inspect.Signature:
+    """The signature of the component's function, as the reference declares it."""
+    return inspect.signature(function_of(component))
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
@@ -121,7 +126,7 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
 
     around: is entered while the reference computes.
     """
-    function = _function(case.component)
+    function = function_of(case.component)
     arguments = parameters.nest(case.inputs) | settings(case.component, case.config, case.dtype)
     accepted = inspect.signature(function).parameters
     if "parameters" in accepted:
@@ -133,7 +138,8 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     return statistics.measured(case.component, case.inputs, named_outputs(result))
 
 
-def _function(component: str) -> Callable[..., Any]:
+def function_of(component: str) -> Callable[..., Any]:
+    """The function of the reference that answers the component's cases."""
     return getattr(module_of(COMPONENTS[component][0]), component)
 
 

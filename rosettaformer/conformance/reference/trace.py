@@ -1,16 +1,9 @@
-"""The reference's calls: every component call of one run of the reference, by canonical path.
+"""The reference's calls: every component call of one run of the reference, by canonical path."""
 
-The functions of `reference_numpy` call their siblings through modules, so that all of them can be watched from outside. A component with
-parameters is known by the identity of its subtree of the nested parameters, one without by the call that it stands in.
-"""
-
-import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -18,11 +11,9 @@ from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
 from . import components
+from .paths import SCOPES, Paths, watched
 
 __all__ = ["TracedCall", "arrays", "record"]
-
-_SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}
-_SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 
 @dataclass(frozen=True)
@@ -62,109 +53,39 @@ def arrays(inputs: Mapping[str, Any]) -> list[np.ndarray]:
     return floating or numbers
 
 
-@dataclass(frozen=True)
-class _Frame:
-    path: str
-    component: str
-
-
-def record(case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None) -> dict[str, TracedCall]:
+def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lambda call: None) -> dict[str, TracedCall]:
     """The calls of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
 
-    changed: functions by path; what the component gives is changed by its function before anything takes it.
+    instead: what a component is to give in place of its output, before anything takes it; None leaves it as it is.
     """
-    recorder = _Recorder(case, changed or {})
-    with contextlib.ExitStack() as stack:
-        for component, (module_name, _) in components.FORWARD.items():
-            recorder.watch(stack, module_name, component, recorder.component)
-        for name in _SCOPES:
-            recorder.watch(stack, "transformer", name, recorder.scope)
+    recorder = _Recorder(case, instead)
+    with watched(recorder.around):
         components.answer(case)
     return recorder.calls
 
 
 class _Recorder:
-    def __init__(self, case: Case, changed: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> None:
+    def __init__(self, case: Case, instead: Callable[[TracedCall], np.ndarray | None]) -> None:
         self.calls: dict[str, TracedCall] = {}
-        self._case, self._changed = case, changed
-        self._frames: list[_Frame] = []  # the calls that have not finished, the scopes among them
-        self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
-        self._taken: set[str] = set()
+        self._case, self._instead, self._paths = case, instead, Paths()
 
-    def watch(self, stack: contextlib.ExitStack, module_name: str, name: str, around: Callable) -> None:
-        """Replaces a function of the reference until the stack is closed."""
-        module = components.module_of(module_name)
-        function = getattr(module, name)
+    def around(self, component: str, function: Callable) -> Callable:
+        """The function of a component, whose calls are recorded; a scope only says which embedding is meant."""
         signature = inspect.signature(function)
 
-        @functools.wraps(function)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            return around(name, function, signature.bind(*args, **kwargs))
+        def recorded(*args: Any, **options: Any) -> Any:
+            parent = self._paths.parent
+            path, result = self._paths.run(component, function, args, options)
+            if component in SCOPES:
+                return result
+            call = self._call(path, component, parent, signature.bind(*args, **options), result)
+            if (other := self._instead(call)) is not None:
+                call = replace(call, output=other)
+                result = (other, *result[1:]) if isinstance(result, tuple) else other
+            self.calls[path] = call
+            return result
 
-        stack.enter_context(mock.patch.object(module, name, watched))
-
-    def scope(self, name: str, function: Callable, bound: inspect.BoundArguments) -> Any:
-        """A call that is no component, but says which embedding is meant."""
-        return self._within(_Frame(_SCOPES[name][1], name), function, bound)
-
-    def component(self, component: str, function: Callable, bound: inspect.BoundArguments) -> Any:
-        """A call that is recorded."""
-        if not self._frames:
-            self._index(bound.arguments.get("parameters", {}), "")
-        path = self._path(component, bound.arguments.get("parameters"))
-        parent = next((frame.path for frame in reversed(self._frames) if frame.component not in _SCOPES), None)
-        result = self._within(_Frame(path, component), function, bound)
-        if path in self._changed:
-            result = (self._changed[path](result[0]), *result[1:]) if isinstance(result, tuple) else self._changed[path](result)
-        self.calls[path] = self._call(path, component, parent, bound, result)
-        return result
-
-    def _within(self, frame: _Frame, function: Callable, bound: inspect.BoundArguments) -> Any:
-        self._frames.append(frame)
-        result = function(*bound.args, **bound.kwargs)
-        self._frames.pop()
-        return result
-
-    def _index(self, tree: Mapping[str, Any], path: str) -> None:
-        self._subtrees[id(tree)] = path
-        for name, value in tree.items():
-            if isinstance(value, Mapping):
-                self._index(value, _join(path, name))
-
-    def _path(self, component: str, tree: Mapping[str, Any] | None) -> str:
-        if not self._frames:
-            return ""
-        wanted = self._wanted_path(component, tree)
-        path, count = wanted, 2
-        while path in self._taken:
-            path, count = f"{wanted}_{count}", count + 1
-        self._taken.add(path)
-        return path
-
-    def _wanted_path(self, component: str, tree: Mapping[str, Any] | None) -> str:
-        frame = self._frames[-1]
-        if component == "embedding" and frame.component in _SCOPES:  # a shared table is one subtree for both
-            return _SCOPES[frame.component][0]
-        if component == "logits":  # its parameters are a copy, with the tied kernel in it
-            return _join("" if frame.component in _SCOPES else frame.path, component)
-        if component == "dropout":
-            return self._site(frame)
-        if tree is not None and (path := self._subtrees.get(id(tree))):  # what has all parameters is not the whole, where it is within it
-            return path
-        return _join(frame.path, component)
-
-    def _site(self, frame: _Frame) -> str:
-        """The canonical name of the dropout that the reference applies in this call."""
-        if frame.component == "scaled_dot_product_attention":
-            return _join(frame.path.rpartition(".")[0], "weights_dropout")
-        if frame.component in _SCOPES:
-            return _join(frame.path, "embedding_dropout")
-        if frame.component == "classifier":
-            return f"{frame.path or frame.component}_dropout"
-        if frame.component == "feed_forward":
-            return _join(frame.path, "hidden_dropout")
-        sublayer = next(path for path, call in reversed(self.calls.items()) if call.component in _SUBLAYERS)
-        return f"{sublayer}_dropout"
+        return recorded
 
     def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config
@@ -200,7 +121,3 @@ def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[
 def _own(value: Any) -> Any:
     """A copy that is laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
     return np.array(value, order="C") if isinstance(value, np.ndarray) else value
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

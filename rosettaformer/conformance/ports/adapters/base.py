@@ -14,10 +14,13 @@ import numpy as np
 from reference_numpy import layout, parameters
 
 from ...case import Case
+from ...reference import trace
 from ...reference.components import forward_of, model_of
 from ..messages import Force
+from ..names import Names
 from ..port import Unsupported
 from . import matching
+from .calls import Called, Calls
 from .tracing import Recorder, Tensors, intercepted
 
 __all__ = ["Base", "Named"]
@@ -27,7 +30,7 @@ Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index
 
 class Base(abc.ABC):
     """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and where they
-    differ from those of our own port `weights` (the table), `compiled`, `modes` and `module_paths` (the modules' other names).
+    differ from those of our own port `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
 
     own: the weights of our own port. kinds: what a module is. no_graph: components that run as they are in every mode. no_kernel: the
     errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their words, of which the group is
@@ -42,7 +45,9 @@ class Base(abc.ABC):
 
     def __init__(self, port: Any) -> None:
         self.port = port
-        self.table: layout.Table = getattr(port, "weights", self.own.TABLE)
+        paths = getattr(port, "module_paths", getattr(port, "taps", ()))  # their name in files of suite versions up to 3
+        self.names = Names(getattr(port, "weights", self.own.TABLE), paths)
+        self.calls = Calls(getattr(port, "call", {}))
         self.modes = getattr(port, "modes", self.modes)
 
     def run(self, case: Case) -> Any:
@@ -69,31 +74,51 @@ class Base(abc.ABC):
         with self._settings(case), self._unsupported(), self._eagerly():
             function, inputs = self._built(case)
             module = matching.owner(function)
-            paths = getattr(self.port, "module_paths", getattr(self.port, "taps", ()))  # their name in files of suite versions up to 3
-            modules = matching.submodules(module, case, paths, self.kinds)
+            calls = trace.record(case.at("float64"))
+            modules = matching.submodules(functools.partial(self._submodule, module), filter(None, calls), case, self.names)
+            positions = {
+                path: call.inputs["position_bt"]
+                for path, call in calls.items()
+                if path and call.component == "positional_encoding" and self.calls.adds_positions()
+            }
+            arguments = {path: self.calls.arguments(call.component) for path, call in calls.items() if path}
             results = []
             for force in forces:
                 with self._tensors(function, case, force) as tensors:
-                    recorder = Recorder(modules, tensors, force)
+                    recorder = Recorder(modules, tensors, force, positions, arguments)
                     with self._watched(recorder):
                         results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
             return results
 
     def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
         """The component with its parameters, and the arguments of its call."""
-        function, inputs = self.port.components[case.component](case.config, self._dtype(case.dtype)), self._inputs(case)
+        built = self.port.components[case.component](case.config, self._dtype(case.dtype))
+        function, inputs = self.calls.around(self._module(built), case.component), self._inputs(case)
         self._prepare(function, inputs, case)
         return function, inputs
 
+    def _module(self, built: Any) -> Any:
+        """What is called, of what a port has built."""
+        return built
+
+    def _submodule(self, root: Any, path: str) -> Any:
+        """The submodule at an own path, or None."""
+        module = matching.walk(root, path)
+        return module if isinstance(module, self.kinds) else None
+
     def _inputs(self, case: Case) -> dict[str, Any]:
-        device = self._device(case.device)
+        device, inputs = self._device(case.device), {**case.inputs, **self.calls.zeros(case)}
         return parameters.nest(
-            {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()}
+            {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
         )
+
+    def _table(self, case: Case) -> layout.Table:
+        """The table of the component's parameters, of whole names."""
+        return self.names.table(model_of(case.component), case.config) if case.parameters else ()
 
     def _load(self, module: Any, case: Case) -> None:
         if case.parameters:
-            self.own.load(module, case.parameters, case.config, model_of(case.component), self.table)
+            self.own.load(module, case.parameters, case.config, model_of(case.component), self._table(case))
 
     def _outputs(self, case: Case) -> Any:
         function, inputs = self._built(case)
@@ -101,22 +126,21 @@ class Base(abc.ABC):
 
     def _in_mode(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
         """The function as the case's mode runs it."""
+        if isinstance(function, Called):
+            return dataclasses.replace(function, function=self._in_mode(function.function, case))
         if matching.compiles_itself(function):
             return functools.partial(function, compiled=case.mode == "compiled")
         return self._graph(function) if case.mode == "compiled" and case.component not in self.no_graph else function
 
     def _variables(self, function: Any, case: Case) -> dict[str, Any]:
         """What the table names in the component's module, by native name."""
-        if not case.parameters:
-            return {}
-        names = parameters.axes(case.config, model_of(case.component)).items()
         root = matching.owner(function)
-        return {native: matching.walk(root, native) for native, _ in (layout.native(name, letters, self.table) for name, letters in names)}
+        return {native: matching.walk(root, native) for _, native, _ in self._table(case)}
 
     def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
         """Gradients as arrays, those of parameters from native names and layouts to canonical ones."""
         arrays = {name: self.own.to_numpy(gradient) for name, gradient in native.items()}
-        canonical = layout.from_native(arrays, self.table, case.config, model_of(case.component)) if case.parameters else {}
+        canonical = layout.from_native(arrays, self._table(case), case.config, model_of(case.component)) if case.parameters else {}
         return {"inputs": {name: self.own.to_numpy(gradient) for name, gradient in inputs.items()}, "parameters": canonical}
 
     @contextlib.contextmanager

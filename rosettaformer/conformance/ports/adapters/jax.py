@@ -1,6 +1,7 @@
-"""The judge's adapter of JAX with Flax NNX: runs a case on any module or function."""
+"""The judge's adapter of JAX with Flax NNX or Linen: runs a case on any module or function."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -10,16 +11,19 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
+from flax import linen as nn
 from flax import nnx
 
 from impl_jax import framework, weights
 from impl_jax.fast.compiled import compiled
-from reference_numpy import parameters
+from reference_numpy import layout, parameters
 
 from ...case import Case
-from . import matching
+from ...reference.components import model_of
+from . import linen, matching
 from .base import Base, Named
-from .tracing import Call, Force, Tensors
+from .calls import Called
+from .tracing import Call, Force, Recorder, Tensors
 
 __all__ = ["Adapter"]
 
@@ -50,11 +54,38 @@ class Adapter(Base):
         with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
             yield
 
+    def _module(self, built: Any) -> Any:
+        return linen.Applied(built) if isinstance(built, nn.Module) else built
+
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        if isinstance(module := matching.owner(function), nnx.Module):
+        module = matching.owner(function)
+        matching.refuse_keep(module.linen.module.__call__ if function is module and isinstance(module, linen.Applied) else function, inputs)
+        if isinstance(module, linen.Applied):
+            given = {name: value for name, value in inputs.items() if name != "cotangent"}
+            module.initialise(**(function.arguments(given) if isinstance(function, Called) else given))
+        if isinstance(module, nnx.Module):
             self._load(module, case)
             module.eval()
-        matching.refuse_keep(function, inputs)
+
+    def _load(self, module: Any, case: Case) -> None:
+        if not isinstance(module, linen.Applied):
+            super()._load(module, case)
+            return
+        component = model_of(case.component)
+        module.load(layout.to_native(case.parameters, self._table(case), case.config, component) if case.parameters else {})
+
+    def _variables(self, function: Any, case: Case) -> dict[str, Any]:
+        module = matching.owner(function)
+        if not isinstance(module, linen.Applied):
+            return super()._variables(function, case)
+        return {native: module.variable(native) for _, native, _ in self._table(case)}
+
+    def _submodule(self, root: Any, path: str) -> Any:
+        return root.part(path) if isinstance(root, linen.Applied) else super()._submodule(root, path)
+
+    def _watched(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+        is_linen = any(isinstance(module, linen.Part) for module in recorder.modules)
+        return linen.intercepted(recorder) if is_linen else super()._watched(recorder)
 
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return getattr(self.port, "compiled", compiled)(function)
@@ -81,13 +112,17 @@ class Adapter(Base):
     @contextlib.contextmanager
     def _tensors(self, function: Any, case: Case, force: Force | None) -> Iterator[Tensors]:
         def gradients(call: Call, output: jax.Array, cotangent: np.ndarray) -> Named:
-            def again(module: Any, leaves: dict[int, jax.Array]) -> Any:
+            is_part = isinstance(call.module, linen.Part)
+            # the whole is called as the case calls it, and so is that of a Linen module, which has submodules in a call alone
+            called = function if is_part or call.module is matching.owner(function) else call.module
+
+            def again(called: Any, leaves: dict[int, jax.Array]) -> Any:
                 new = {id(call.leaves[index]): leaf for index, leaf in leaves.items()}
                 args, kwargs = matching.mapped((call.args, call.kwargs), lambda value: new.get(id(value), value))
-                return module(*args, **kwargs)
+                return linen.called_with(called, self._inputs(case), call.module, args, kwargs) if is_part else called(*args, **kwargs)
 
             leaves = {index: leaf for index, leaf in call.leaves.items() if _is_floating(leaf)}
-            found, variables = _pulled(call.module, again, leaves, weights.from_numpy(cotangent))
+            found, variables = _pulled(called, again, leaves, weights.from_numpy(cotangent))
             return self._named(found, self._native(function, case, variables), case)
 
         yield Tensors(
@@ -95,6 +130,7 @@ class Adapter(Base):
             to_numpy=weights.to_numpy,
             like=lambda array, tensor: weights.from_numpy(array, tensor.sharding).astype(tensor.dtype),
             leaf=lambda tensor: tensor,
+            signature=lambda module: module.signature if isinstance(module, linen.Part) else inspect.signature(module),
             gradients=gradients,
         )
 

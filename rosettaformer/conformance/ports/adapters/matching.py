@@ -1,33 +1,37 @@
 """Which part of a model is which of the reference: submodules by path, a module's inputs by shape."""
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from ...case import Case
-from ...reference import trace
+from ...reference.components import model_of
+from ..names import Names
 from ..port import NotCovered
+from .calls import Called
 
 __all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_keep", "submodules", "transposed", "walk"]
 
-Rows = Sequence[tuple[str, str]]  # end of the canonical path, end of the native path
 
+def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names) -> dict[str, Any]:
+    """The submodules of a model that stand for components, by canonical path.
 
-def submodules(root: Any, case: Case, rows: Rows, kinds: type | tuple[type, ...]) -> dict[str, Any]:
-    """The submodules of a model that stand for components, by canonical path in the order of the reference's calls.
-
-    case: what the model is run on; the reference's own run says which paths there are. rows: how the native paths differ.
+    find: the submodule at an own path, or None. paths: those of the reference's calls, in their order. A component whose step `names`
+    drops is written out in the one around it, and no module.
     """
     found = {}
-    for path in filter(None, trace.record(case.at("float64"))):
-        module = walk(root, _native(path, rows))
+    component = model_of(case.component)
+    for path in paths:
+        native, around = names.path(component, path), path.rpartition(".")[0]
+        module = None if native == (around and names.path(component, around)) else find(native)
         if module is None and path == "target_embedding" and case.config.share_embeddings:
-            module = walk(root, _native("source_embedding", rows))
-        if isinstance(module, kinds):
+            module = find(names.path(component, "source_embedding"))
+        if module is not None:
             found[path] = module
     return found
 
@@ -86,14 +90,6 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def _native(path: str, rows: Rows) -> str:
-    """The native path of a canonical one: the longest row that ends it, and so on with what stands before."""
-    fitting = [row for row in rows if f".{path}".endswith(f".{row[0]}")]
-    end, native_end = max(fitting, key=lambda row: len(row[0]), default=(path.rpartition(".")[2],) * 2)
-    before = path.removesuffix(end).removesuffix(".")
-    return ".".join(filter(None, (_native(before, rows) if before else "", native_end)))
-
-
 def _shapes(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
     shape = array.shape
     return (shape, (shape[1], shape[0], *shape[2:])) if len(shape) > 1 else (shape,)
@@ -105,6 +101,8 @@ def _kind(array: np.ndarray) -> str:
 
 def owner(built: Any) -> Any:
     """The module of a bound method, or the one that a partial function is given first; otherwise what was built."""
+    if isinstance(built, Called):
+        return owner(built.function)
     if isinstance(built, functools.partial) and built.args:
         return built.args[0]
     return built.__self__ if inspect.ismethod(built) else built
@@ -112,6 +110,8 @@ def owner(built: Any) -> Any:
 
 def of_other(function: Any, module: Any) -> Any:
     """What `function`, a module, its method or a partial function of it, is for another module of its kind."""
+    if isinstance(function, Called):
+        return dataclasses.replace(function, function=of_other(function.function, module))
     if isinstance(function, functools.partial):
         return functools.partial(function.func, module, *function.args[1:], **function.keywords)
     return getattr(module, function.__name__) if inspect.ismethod(function) else module

@@ -19,6 +19,7 @@ from impl_tf import weights
 from ...case import Case
 from . import matching
 from .base import Base, Named
+from .calls import Called
 from .tracing import Call, Force, Tensors
 
 __all__ = ["Adapter"]
@@ -75,8 +76,8 @@ class Adapter(Base):
 
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
         matching.refuse_keep(function.call if isinstance(function, keras.layers.Layer) else function, inputs)
-        module = matching.owner(function)
-        if isinstance(module, keras.layers.Layer) and (module is function or "training" in inspect.signature(function).parameters):
+        module, own = matching.owner(function), function.function if isinstance(function, Called) else function
+        if isinstance(module, keras.layers.Layer) and (module is own or "training" in inspect.signature(own).parameters):
             inputs["training"] = False
         if case.parameters and not getattr(module, "built", True):
             # a layer may learn the shapes of its weights from its inputs
@@ -121,6 +122,7 @@ class Adapter(Base):
                 to_numpy=weights.to_numpy,
                 like=lambda array, tensor: tf.cast(weights.from_numpy(array, tensor.device), tensor.dtype),
                 leaf=leaf,
+                signature=lambda module: inspect.signature(getattr(module, "call", module)),
                 gradients=gradients,
             )
 

@@ -1,6 +1,7 @@
 """Cases for PyTorch: any `nn.Module` or function of tensors."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -112,6 +113,7 @@ class Adapter(Base):
                 to_numpy=weights.to_numpy,
                 like=lambda array, tensor: weights.from_numpy(array, tensor.device).to(tensor.dtype),
                 leaf=lambda tensor: tensor.requires_grad_(),
+                signature=lambda module: inspect.signature(module.forward),
                 gradients=gradients,
             )
 

@@ -1,7 +1,9 @@
 """What the adapters share to trace a model: the record of a model's run, and the exchange of a component's inputs."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -13,6 +15,9 @@ from ..port import NotCovered, Unsupported
 from . import matching
 
 __all__ = ["Call", "Force", "Recorder", "Tensors", "intercepted"]
+
+
+_ANY = inspect.signature(lambda *args, **kwargs: None)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Tensors:
     """What the record needs of a framework.
 
     like: the array as a tensor of the other's dtype, on its device. leaf: the tensor, as one whose gradient can be asked for.
+    signature: that of a module's call.
     gradients: of the sum of cotangent * output of a call: with respect to its leaves by index, and to the parameters by canonical name.
     """
 
@@ -37,6 +43,7 @@ class Tensors:
     to_numpy: Callable[[Any], np.ndarray]
     like: Callable[[np.ndarray, Any], Any]
     leaf: Callable[[Any], Any]
+    signature: Callable[[Any], inspect.Signature]
     gradients: Callable[[Call, Any, np.ndarray], dict[str, dict[Any, np.ndarray]]]
 
 
@@ -52,13 +59,23 @@ class Recorder:
     something failed, error or refused.
     """
 
-    def __init__(self, modules: Mapping[str, Any], tensors: Tensors, force: Force | None) -> None:
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        tensors: Tensors,
+        force: Force | None,
+        positions: Mapping[str, np.ndarray],
+        arguments: Mapping[str, Sequence[str]],
+    ) -> None:
+        """positions: those that the reference encodes, by the path of a module that adds 0, 1, 2, ... to what it is given. arguments: of a
+        module, by path, those that are known to be inputs, in the order of the reference's."""
         self.activations: dict[str, dict[str, Any]] = {}
         self.modules = list({id(module): module for module in modules.values()}.values())
-        self._tensors, self._force = tensors, force
+        self._tensors, self._force, self._positions, self._arguments = tensors, force, positions, arguments
         self._waiting: dict[int, list[str]] = {id(module): [] for module in self.modules}
         self._open: list[tuple[int, str]] = []
         self._call: Call | None = None
+        self._added: set[str] = set()  # modules that added the positions to something else than zeros
         for path, module in modules.items():
             self._waiting[id(module)].append(path)
 
@@ -89,7 +106,8 @@ class Recorder:
         """The call that began last ends."""
         path = self._open[-1][1]
         first = next((tensor for tensor in matching.leaves(output) if self._tensors.is_tensor(tensor)), None)
-        self.activations[path]["output"] = None if first is None else self._tensors.to_numpy(first)
+        if path not in self._added:
+            self.activations[path]["output"] = None if first is None else self._tensors.to_numpy(first)
         if self._force is not None and path == self._force.path:
             if self._call is not None and self._force.cotangent is not None and first is not None:
                 cotangent = matching.transposed(self._force.cotangent, tuple(first.shape))
@@ -108,6 +126,7 @@ class Recorder:
     def watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The `__call__` of a class, recorded for the instances that matter."""
 
+        @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.awaits(module):
                 return call(module, *args, **kwargs)
@@ -121,21 +140,51 @@ class Recorder:
     def _begin(self, module: Any, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._open.append((id(module), path))
         self.activations[path] = {}
+        if path in self._positions:
+            return self._begin_positions(path, args, kwargs)
+        given = self._bound(module, path, args, kwargs)
         if self._force is not None and path == self._force.path:
-            args, kwargs = self._forced(self._force, module, args, kwargs)
-        self.activations[path]["inputs"] = [array for _, array in self._numeric((args, kwargs))]
-        return args, kwargs
+            given = self._forced(self._force, module, given)
+        self.activations[path]["inputs"] = [array for _, array in self._numeric(given.arguments)]
+        return given.args, given.kwargs
+
+    def _bound(self, module: Any, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """The arguments of a call, those that are known to be inputs first and in the order of the reference's."""
+        known = self._arguments.get(path, ())
+        try:
+            bound = (self._tensors.signature(module) if known else _ANY).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            bound = _ANY.bind(*args, **kwargs)
+        order = [name for name in (*known, *bound.arguments) if name in bound.arguments]
+        return inspect.BoundArguments(bound.signature, {name: bound.arguments[name] for name in order})
+
+    def _begin_positions(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A module begins that adds positions 0, 1, 2, ... to its first argument: these count as its inputs. To force it is to give it
+        zeros; its output is shown there alone, since what a dtype rounds off the sum would be more than the positions may miss."""
+        wanted, numeric = self._positions[path], self._numeric((args, kwargs))
+        tensor, given = next((pair for pair in numeric if pair[1].dtype.kind not in "iu"), (None, np.empty(0)))
+        known = np.array(np.broadcast_to(np.arange(wanted.shape[1]), wanted.shape))
+        fits = given.shape[:2] in (wanted.shape, wanted.shape[::-1])
+        self.activations[path]["inputs"] = [known] if fits else [array for _, array in numeric]
+        if self._force is None or path != self._force.path:
+            self._added.add(path)
+            return args, kwargs
+        if not fits or not np.array_equal(known, self._force.inputs[0]):
+            self.activations[path]["refused"] = "cannot be forced: the module knows no positions but 0, 1, 2, ... of what it is given"
+            raise _Enough
+        zeros = self._tensors.like(np.zeros_like(given), tensor)
+        return matching.mapped((args, kwargs), lambda leaf: zeros if leaf is tensor else leaf)
 
     def _numeric(self, value: Any) -> list[tuple[Any, np.ndarray]]:
         pairs = [(leaf, self._tensors.to_numpy(leaf)) for leaf in matching.leaves(value) if self._tensors.is_tensor(leaf)]
         return [(tensor, array) for tensor, array in pairs if array.dtype.kind != "b"]
 
-    def _forced(self, force: Force, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        own = self._numeric((args, kwargs))
+    def _forced(self, force: Force, module: Any, given: inspect.BoundArguments) -> inspect.BoundArguments:
+        own = self._numeric(given.arguments)
         chosen = matching.assign([array for _, array in own], force.inputs)
         if chosen is None:
-            wanted, given = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
-            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {given or 'none'}"
+            wanted, came = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
+            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {came or 'none'}"
             self.activations[force.path] = {"inputs": [array for _, array in own], "refused": refused}
             raise _Enough
         leaves: dict[int, Any] = {}
@@ -152,9 +201,10 @@ class Recorder:
             replaced.append(leaves[same])
         tensors = iter(replaced)
         known = {id(tensor) for tensor, _ in own}
-        args, kwargs = matching.mapped((args, kwargs), lambda leaf: next(tensors) if id(leaf) in known else leaf)
-        self._call = Call(module, args, kwargs, leaves)
-        return args, kwargs
+        new = matching.mapped(given.arguments, lambda leaf: next(tensors) if id(leaf) in known else leaf)
+        given = inspect.BoundArguments(given.signature, new)
+        self._call = Call(module, given.args, given.kwargs, leaves)
+        return given
 
 
 @contextlib.contextmanager

@@ -1,0 +1,121 @@
+"""Defects of which row of the table a token reads, and of what becomes of the table."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic, inputs
+
+from .defect import Defect, on_arguments, on_call
+
+__all__ = ["DEFECTS"]
+
+Array = np.ndarray
+Replaces = Mapping[str, Callable]
+SUM, HEAD = "inputs._summed", "transformer.head"
+
+
+def _of_id(change: Callable[[Array, int], Array]) -> Replaces:
+    """Rows of another id, a function of the ids and of their number v; soft rows hold no id."""
+
+    def read(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
+        return {"token": change(token, len(parameters["table"]))} if token.ndim == 2 else {}
+
+    return {"embedding.embedding": on_call(read)}
+
+
+def _rows(change: Callable[[Array], Array]) -> Replaces:
+    """Rows that are a function of the table `v d`, for the embedding alone."""
+    return {
+        "embedding.embedding": on_arguments(
+            parameters=lambda parameters: {
+                "table": change(arithmetic.upcast_half(parameters["table"])).astype(parameters["table"].dtype, copy=False)
+            }
+        )
+    }
+
+
+def _length(table_vd: Array) -> Array:
+    return np.sqrt(np.maximum(arithmetic.sum(table_vd * table_vd, -1), table_vd.dtype.type(1e-12)))
+
+
+def _at_most_one(table_vd: Array) -> Array:
+    return arithmetic.divide(table_vd, np.maximum(_length(table_vd), table_vd.dtype.type(1)))
+
+
+def _shared(config: Any) -> bool:
+    """Whether the encoder reads the decoder's table, before it."""
+    return inputs.table(config, "target") == inputs.table(config, "source")
+
+
+def _scaled_again(parameters: Any, config: Any, side: str, **others: Any) -> dict[str, Any]:
+    """The target's table has been multiplied when the source was embedded."""
+    if side != "target" or not config.scale_embedding or not _shared(config):
+        return {}
+    name = inputs.table(config, side)
+    table_vd = parameters[name]["table"]
+    return {"parameters": dict(parameters) | {name: {"table": table_vd * table_vd.dtype.type(table_vd.shape[1] ** 0.5)}}}
+
+
+def _head_of_scaled(original: Callable, parameters: Any, config: Any) -> dict[str, Array]:
+    head = original(parameters, config)
+    if not (config.tie_logits and config.scale_embedding):
+        return head
+    factor = head["kernel"].shape[0] ** (1.0 if _shared(config) else 0.5)
+    return head | {"kernel": head["kernel"] * head["kernel"].dtype.type(factor)}
+
+
+_ROW: dict[str, Any] = {
+    "torch": "x = self.embedding(token)  # ids from 0; nn.Embedding without max_norm",
+    "tf": "x = self.embedding(token)  # ids from 0; input_dim is the size of the vocabulary",
+    "jax": "x = table[token]  # ids from 0; JAX clamps ids beyond the table and counts negative ones from the end",
+}
+_SCALE: dict[str, Any] = {
+    "torch": "x = self.embedding(token) * math.sqrt(width)  # a new tensor; not self.embedding.weight.mul_(math.sqrt(width))",
+    "tf": "x = self.embedding(token) * width**0.5  # a new tensor; not self.embedding.embeddings.assign(...)",
+    "jax": "x = self.embed(token) * width**0.5  # a new array; in NumPy not table *= width**0.5",
+}
+DEFECTS = (
+    Defect(
+        id="EMB13",
+        title="every token reads the row of the id after its own",
+        component="embedding",
+        what="`table[token + 1]`, the last id the last row: ids that count from 1, or a row 0 kept for padding.",
+        shows="No error: every token is another one. Any ids show it.",
+        **_ROW,
+        variants={
+            "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
+            "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
+            "every token reads the row of the id before its own, 0 the row 0": _of_id(lambda token, v: np.maximum(token - 1, 0)),
+            "every token reads the row counted from the table's end": _of_id(lambda token, v: v - 1 - token),
+        },
+        evidence="derived, not reported",
+        replaces=_of_id(lambda token, v: np.minimum(token + 1, v - 1)),
+    ),
+    Defect(
+        id="EMB14",
+        title="the rows of the table that are longer than 1 are shortened to it: max_norm, or all are normalised",
+        component="embedding",
+        what="`table[token] / max(|table[token]|, 1)`, as `nn.Embedding(max_norm=1)`; or every row is divided by its length.",
+        shows="All embeddings are of length 1 where the table's are longer. Any ids show it.",
+        **_ROW,
+        variants={
+            "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
+                lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
+            )
+        },
+        evidence="derived, not reported",
+        replaces=_rows(_at_most_one),
+    ),
+    Defect(
+        id="EMB15",
+        title="the table is multiplied by sqrt(d) in place",
+        component="transformer",
+        what="`table *= sqrt(d)`: what reads the same table afterwards, the target's embedding or the tied head, reads the product.",
+        shows="The first embedding agrees; a tied head, and a target whose table is the source's, do not. Tied or shared tables show it.",
+        **_SCALE,
+        evidence="derived, not reported",
+        replaces={SUM: on_call(_scaled_again), HEAD: _head_of_scaled},
+    ),
+)

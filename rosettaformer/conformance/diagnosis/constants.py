@@ -1,0 +1,211 @@
+"""Constants: which number of the reference a port has otherwise, and what it is there.
+
+A constant of the reference (the attention's scale, epsilon, the base of the positions, a factor of what a component gives) is a parameter
+of the altered reference. On the cases that fail it is fitted to the port's answers, and it is a hypothesis where it has one value on all of
+them. Like every alteration it is verified on all cases.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic
+
+from ..defects import Defect
+from ..defects.defect import on_arguments, on_call, on_result
+from ..defects.place import Place, places
+from . import altered
+from .hypotheses import Hypotheses
+
+__all__ = ["constants"]
+
+FITTED = 3  # so many of the cases that fail, the smallest first
+STEPS = 14  # of Gauss and Newton at most, each no longer than LONGEST
+LONGEST = 3.0
+PATIENCE, NEARER = 4, 0.8  # after so many steps so much of the error may be left
+STEP = 1e-7  # of the numerical derivative
+SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
+Outputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A number of the reference. altered: the functions that it replaces, for a value. start: where the fit begins, the right value.
+
+    scales: it is fitted by its logarithm.
+    """
+
+    id: str
+    component: str
+    title: str
+    start: float
+    altered: Callable[[float], Mapping[str, Callable]]
+    scales: bool = False
+
+    def at(self, parameter: float) -> float:
+        """The value at a parameter of the fit, which begins at 0."""
+        return self.start * math.exp(parameter) if self.scales else self.start + parameter
+
+    def defect(self, value: float) -> Defect:
+        """The reference with that value."""
+        text = f"{self.title} {value:.6g}"
+        fix = "use the reference's value"
+        return Defect(
+            id=f"{self.id}={value:.6g}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
+            replaces=self.altered(value),
+        )  # fmt: skip
+
+
+def _encoding(base: float) -> Callable:
+    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+        angle_btd = position_bt[..., None] * arithmetic.power(base, -2.0 * (np.arange(width) // 2) / width)
+        return np.where(np.arange(width) % 2 == 0, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
+
+    return altered
+
+
+def _curve(change: Callable[[np.ndarray, float], np.ndarray], meant: str, value: float) -> Mapping[str, Callable]:
+    def curve(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
+        return change(x, value).astype(x.dtype) if name == meant else original(x, name)
+
+    return {"feed_forward.activation": curve}
+
+
+def _gelu(x: np.ndarray, root: float, cubic: float) -> np.ndarray:
+    return 0.5 * x * (1 + arithmetic.tanh(root * (x + cubic * x**3)))
+
+
+def _filled(value: float) -> Callable:
+    def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        return original(logits if mask is None else np.where(mask, logits, logits.dtype.type(value)), None)
+
+    return altered
+
+
+def _larger_sum(weights: np.ndarray, value: float) -> np.ndarray:
+    """`e / (sum e + value)`, with the largest exponential e that is 1, of the weights `e / sum e`."""
+    largest = weights.max(axis=-1, keepdims=True, initial=0)
+    return (weights / (1 + value * largest)).astype(weights.dtype, copy=False)
+
+
+_CONSTANTS = (
+    _Constant(
+        "attention.scale", "scaled_dot_product_attention", "the attention's logits are, besides the scale, multiplied by", 1.0,
+        lambda c: {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (query * c).astype(query.dtype))},
+    ),
+    _Constant(
+        "epsilon", "layer_norm", "epsilon is", 1e-5,
+        lambda c: {"normalization.layer_norm": on_arguments(epsilon=c)},
+        scales=True,
+    ),
+    _Constant(
+        "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
+        lambda c: {"positional_encoding.positional_encoding": _encoding(c)},
+        scales=True,
+    ),
+    _Constant(
+        "positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by", 1.0,
+        lambda c: {"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position: position * c)},
+    ),
+    _Constant(
+        "gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is", (2 / math.pi) ** 0.5,
+        lambda c: _curve(lambda x, root: _gelu(x, root, 0.044715), "gelu_tanh", c),
+    ),
+    _Constant(
+        "gelu_tanh.cubic", "activation", "in the tanh form of GELU the factor of the cube, 0.044715, is", 0.044715,
+        lambda c: _curve(lambda x, cubic: _gelu(x, (2 / math.pi) ** 0.5, cubic), "gelu_tanh", c),
+    ),
+    _Constant(
+        "relu.slope", "activation", "the slope of ReLU below 0 is", 0.0,
+        lambda c: _curve(lambda x, slope: np.where(x > 0, x, slope * x), "relu", c),
+    ),
+    _Constant(
+        "mask.fill", "softmax", "masked logits become", 0.0,
+        lambda c: {"softmax.softmax": _filled(c)},
+    ),
+    _Constant(
+        "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
+        lambda c: {"softmax.softmax": on_result(lambda weights: _larger_sum(weights, c))},
+    ),
+    _Constant(
+        "residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0,
+        lambda c: {"layers.residual_out": on_call(lambda x_btd, **others: {"x_btd": (x_btd * c).astype(x_btd.dtype)})},
+    ),
+    _Constant(
+        "residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0,
+        lambda c: {"layers.residual_out": on_call(lambda y_btd, **others: {"y_btd": (y_btd * c).astype(y_btd.dtype)})},
+    ),
+    _Constant(
+        "embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0,
+        lambda c: {"embedding.embedding": on_result(lambda x_btd: (x_btd * c).astype(x_btd.dtype))},
+    ),
+    _Constant(
+        "logits.factor", "logits", "the logits are multiplied by", 1.0,
+        lambda c: {"embedding.logits": on_result(lambda logits: (logits * c).astype(logits.dtype))},
+    ),
+)  # fmt: skip
+
+
+def constants(hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[Outputs]) -> Iterator[list[Defect]]:
+    """The constants, each at all its places and at one, with the value that the port's answers have: in few digits, and in all.
+
+    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out.
+    """
+    for constant in _CONSTANTS:
+        sites = hypotheses.sites_of(constant.defect(constant.start))
+        if not any(sites):
+            continue
+        for place in (None, *places(sites)):
+            meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
+            values: list[float] = []
+            for index in meant:
+                value = _fit(constant, place, hypotheses, index, answers[index])
+                if value is None or any(abs(value - other) > SAME * abs(other) for other in values):
+                    break
+                values.append(value)
+            if values and len(values) == len(meant):
+                yield [replace(constant.defect(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+
+
+def _short(value: float) -> float:
+    """The number of few digits that may be meant."""
+    numbers = (float(f"{value:.{digits}g}") for digits in (3, 6))
+    return next((number for number in numbers if abs(number - value) <= SAME * abs(value)), value)
+
+
+def _fit(constant: _Constant, place: Place | None, hypotheses: Hypotheses, index: int, answer: Outputs) -> float | None:
+    """The value with which the altered reference gives the answer, by Gauss and Newton; None where there is none."""
+    case = hypotheses.probes[index].at("float64")
+
+    def error(parameter: float) -> np.ndarray:
+        predicted = altered.answer((replace(constant.defect(constant.at(parameter)), place=place),), case)
+        return _difference(predicted, answer) if predicted else np.empty(0)
+
+    parameter, at = 0.0, error(0.0)
+    before = float(np.linalg.norm(at))
+    for count in range(STEPS):
+        beside = error(parameter + STEP)
+        if not before or beside.shape != at.shape or not (slope := (beside - at) / STEP).any():
+            return None
+        step = float(np.clip(-float(slope @ at) / float(slope @ slope), -LONGEST, LONGEST))
+        parameter, at = parameter + step, error(parameter + step)
+        if at.shape != slope.shape or not math.isfinite(parameter) or (count == PATIENCE and np.linalg.norm(at) > NEARER * before):
+            return None
+        if abs(step) <= 1e-14 * max(abs(parameter), 1.0):
+            break
+    return constant.at(parameter) if np.linalg.norm(at) < SAME * before else None
+
+
+def _difference(predicted: Outputs, answer: Outputs) -> np.ndarray:
+    """The errors of the finite elements of all outputs, one after the other; none where they have no counterpart."""
+    errors = []
+    for name, value in predicted.items():
+        got = np.asarray(answer.get(name))
+        if value.dtype.kind != "f" or got.shape != value.shape:
+            return np.empty(0)
+        both = np.isfinite(value) & np.isfinite(got)
+        errors.append((value - got.astype(np.float64))[both].ravel())
+    return np.concatenate(errors) if errors else np.empty(0)

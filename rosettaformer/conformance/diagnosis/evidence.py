@@ -1,0 +1,182 @@
+"""A port's answers as evidence: for which alterations of the reference they speak.
+
+An alteration explains a port where the altered reference equals the port's answers within the tolerance, derived from the altered reference
+itself, on every probe: those that the port fails and those that it passes. Of those that it fails some must support it: there the tolerance
+is narrower than the port's error. What lies within a wider one is equal, and says nothing.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+from ..compare import compare
+from ..defects import Defect
+from ..reference import tolerance
+from ..reference.components import SEARCHES, forward_of
+from ..reference.near_ties import followed
+from . import altered
+from .altered import Combination, Outputs
+from .deadline import Deadline
+from .hypotheses import Hypotheses
+
+__all__ = ["SUPPORT", "Answers", "Evidence", "complaint"]
+
+# A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
+# dtype's bytes: an alteration may have a larger error of its own.
+FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
+ALL = 0.995  # of the error: what is left of it and reads 100 %
+EQUAL, SUPPORT = "equal", "support"
+
+Answers = Sequence[Outputs]  # a port's outputs, probe by probe; what ended with an error is no probe
+
+
+class Evidence:
+    """A port's answers to the probes of the hypotheses, and what they say of alterations.
+
+    failed: the number of further cases, to which the port has no answer. deadline: when nothing is looked at any more, with `TimeIsUp`.
+    """
+
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0, deadline: Deadline | None = None) -> None:
+        self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
+        self._deadline = deadline or Deadline()
+        self._relation = functools.cache(self._related)
+        self._settled = functools.cache(self._settle)
+        self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
+        self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
+        # The cheapest probe that fails comes first, since it rejects the most.
+        self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
+
+    def cheapest(self) -> list[int]:
+        """The probes that fail, the smallest first."""
+        return [index for index in self._order if index in self.failing]
+
+    def right(self) -> list[int]:
+        """The probes that do not fail, the smallest first."""
+        return [index for index in self._order if index not in self.failing]
+
+    def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
+        """The probes, or those among these, on which the altered reference equals the answer; of those that fail, the ones that support
+        it."""
+        near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
+        relations = {index: self._relation(combination, index) for index in near}
+        return [index for index, relation in relations.items() if relation == SUPPORT or (relation == EQUAL and index not in self.failing)]
+
+    def silent(self, combination: Combination) -> list[int]:
+        """The probes that fail, and are equal to the altered reference in a tolerance so wide that they do not support it."""
+        return [index for index in self.failing if self._relation(combination, index) == EQUAL]
+
+    def equals(self, combination: Combination) -> bool:
+        """True where the altered reference equals every answer."""
+        self._deadline.check()
+        return all(self._near(combination, index) for index in self._order) and all(
+            self._relation(combination, index) for index in self._order
+        )
+
+    def explains(self, combination: Combination, known: Combination = ()) -> bool:
+        """True where the altered reference equals every answer, some that fail support it, and each alteration that is not known is needed
+        for these."""
+        if not self.equals(combination):
+            return False
+        supporting = [index for index in self._order if self._relation(combination, index) == SUPPORT]
+        others = (tuple(other for other in combination if other is not one) for one in combination if one not in known)
+        return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
+
+    def _related(self, combination: Combination, index: int) -> str:
+        """What the answer to a probe is to the altered reference: equal, where it fails perhaps a support, or nothing."""
+        settle = self._settled(combination, index)
+        answer = settle(self.answers[index])
+        expectations = altered.expected(combination, self.hypotheses.probes[index], answer, settle)
+        if expectations is None or not altered.equal(expectations, answer):
+            return ""
+        return SUPPORT if altered.supports(self.clean[index], expectations, answer) else EQUAL
+
+    def _settle(self, combination: Combination, index: int) -> altered.Settle:
+        return altered.settled(combination, self.hypotheses.probes[index], self.clean[index])
+
+    def complaint(self) -> str:
+        """What is wrong with the first answer that fails, in words."""
+        index = self.failing[0]
+        return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
+
+    def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
+        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents."""
+        before = self._distance(())
+        if not 0 < before < np.inf:
+            return []
+        shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
+        return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
+
+    def _distance(self, combination: Combination) -> float:
+        """The root mean square, over the probes, of the largest error in units of the reference's largest value; infinite without
+        outputs."""
+        distances = []
+        for index, answer in enumerate(self.answers):
+            predicted = self.hypotheses.answer(combination, index)
+            if predicted is None or not _same_shapes(predicted, answer):
+                return np.inf
+            for name, value in predicted.items():
+                reference, got = self.hypotheses.clean[index][name].reference, np.asarray(answer[name], dtype=np.float64)
+                scale = np.abs(reference[np.isfinite(reference)]).max(initial=1e-30)
+                same = got == value  # infinities among them
+                distances.append(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, value)).max(initial=0.0) / scale)
+        with np.errstate(over="ignore"):
+            return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
+
+    def _near(self, combination: Combination, index: int) -> bool:
+        """False where the float64 answer of the altered reference alone rules the combination out."""
+        probe, answer = self.hypotheses.probes[index], self.answers[index]
+        # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
+        if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
+            return True
+        predicted = self.hypotheses.answer(combination, index)
+        if predicted is None:
+            return False
+        settle, clean = self._settled(combination, index), self.hypotheses.clean[index]
+        predicted, answer = settle(predicted), settle(answer)
+        return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
+
+
+def complaint(case: Case, kind: str, answer: Any) -> str:
+    """What is wrong with a reply, in words; empty where nothing is. Nothing is said of a search, which may lie near a tie, and of a
+    gradient, whose tolerance takes long."""
+    if kind not in ("outputs", "skipped"):
+        return f"{case.id}: {answer}".partition("\n")[0]
+    if kind == "skipped" or case.component in SEARCHES or forward_of(case.component):
+        return ""
+    clean = tolerance.expect(case)
+    return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
+
+
+def _complaint(case: Case, clean: tolerance.Expectations, answer: Outputs) -> str:
+    problems = [compare(clean[name], answer.get(name)).message for name in clean]
+    return f"{case.id}: {next(filter(None, problems), 'other outputs')}"
+
+
+def _same_shapes(predicted: Outputs, answer: Outputs) -> bool:
+    return predicted.keys() == answer.keys() and all(np.shape(answer[name]) == value.shape for name, value in predicted.items())
+
+
+def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bool:
+    if clean.dtype.kind in "biu":
+        return np.array_equal(got, predicted)
+    got = np.asarray(got, dtype=np.float64)
+    predicted = predicted.astype(np.float64, copy=False)
+    if not got.size:
+        return True
+    if not np.array_equal(np.isfinite(got), np.isfinite(predicted)):
+        return False
+    finite = np.isfinite(got)
+    scale = np.abs(clean.reference[np.isfinite(clean.reference)]).max(initial=0.0)
+    largest = max(float(np.abs(predicted[finite]).max(initial=0.0)), float(scale))
+    relative = (clean.noise + clean.unit) / float(scale) if scale else 0.0
+    bound = FAR[clean.dtype.itemsize] * max(relative * largest, tolerance.ulp(largest, clean.dtype))
+    return bool(np.abs(got[finite] - predicted[finite]).max(initial=0.0) <= bound)
+
+
+def _size(case: Case) -> int:
+    arrays: Iterator[Any] = (value for value in case.inputs.values() if isinstance(value, np.ndarray))
+    layers = case.config.encoder_layers + case.config.decoder_layers
+    return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * layers

@@ -1,0 +1,118 @@
+"""What has been found so far in a port, and what is yet to be settled: findings on parts of a whole that has not been examined."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..defects import Defect
+from ..defects.place import Place
+from . import explanation, stability
+from .altered import Combination
+from .findings import Finding
+from .relations import Relation
+from .search import Search
+from .subject import Subject
+
+__all__ = ["About", "Record"]
+
+SHOWN = 3  # so many places of a finding are listed
+SAYING = 50  # the specificity from which a relation says what the output is, and not only something about it
+
+
+class About(NamedTuple):
+    """What a finding is about."""
+
+    component: str
+    dtype: str
+    paths: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The component, or the first of the paths."""
+        more = len(self.paths) - SHOWN
+        return ", ".join([*self.paths[:SHOWN], *([f"and {more} more places"] if more > 0 else [])]) or self.component
+
+
+class Record:
+    """The findings on a port, the smallest components first.
+
+    known: the alterations that explain what was examined so far. open: findings on parts, with their searches, until what explains the
+    whole settles them. pairs: whether two alterations together are searched. say: is called with every finding.
+    """
+
+    def __init__(self, subject: Subject, pairs: bool, say: Callable[[str], None]) -> None:
+        self.findings: list[Finding] = []
+        self.known: Combination = ()
+        self.open: list[tuple[Finding, Search]] = []
+        self._subject, self._pairs, self._say = subject, pairs, say
+
+    def right(self, component: str) -> bool:
+        """Whether nothing was found in the component."""
+        return all(finding.component != component for finding in self.findings)
+
+    def drop(self, first: Finding) -> None:
+        """Takes back this finding and those after it."""
+        del self.findings[self.findings.index(first) :]
+        self.open = [(finding, search) for finding, search in self.open if finding in self.findings]
+
+    def add(self, place: About, verdict: str, text: str, found: Sequence[Combination] = ()) -> Finding:
+        """Adds a finding, with the fixes of the first of what was found."""
+        component, dtype, paths = place
+        ids = tuple(tuple(one.id for one in combination) for combination in found)
+        fixes = [explanation.fix(one, self._subject.framework) for one in found[0]] if found and verdict != "follows" else []
+        self._say(f"{place.name}: {text}")
+        self.findings.append(Finding(component, dtype, verdict, ids, "\n".join([f"{place.name}: {text}", *fixes]), tuple(paths)))
+        return self.findings[-1]
+
+    def change(self, finding: Finding, **changes: str) -> None:
+        """Gives a finding other words, or another verdict."""
+        changed = replace(finding, **changes)  # type: ignore[arg-type]
+        self.findings[self.findings.index(finding)] = changed
+        self.open = [(changed if one is finding else one, search) for one, search in self.open]
+
+    def explained(self, place: About, search: Search, found: list[Combination]) -> Finding:
+        """Adds the finding that these, each alone, explain the answers; the first of them is known from then on."""
+        if found == [self.known]:
+            return self.add(place, "follows", explanation.follows(self.known), found)
+        others = [case.at(place.dtype) for case in self._subject.all_cases if place.dtype in case.dtypes]
+        self.known += tuple(_within_a_model(one) if place.paths else one for one in found[0] if one not in self.known)
+        verdict = "explained" if len(found) == 1 else "indistinguishable"
+        return self.add(place, verdict, explanation.explained(found, explanation.where(search, found[0]), others), found)
+
+    def nameless(self, place: About, search: Search, relations: Sequence[Relation]) -> Finding:
+        """Adds the finding where no alteration explains the answers: what they are in terms of the reference, or what comes near."""
+        sentences = [relation.sentence for relation in relations]
+        if any(relation.specificity >= SAYING for relation in relations):
+            return self.add(place, "described", explanation.described(search, sentences))
+        symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
+        return self.add(place, "unexplained", explanation.unexplained(search, self._pairs, [*sentences, *symptoms]))
+
+    def settle(self, whole: Sequence[Combination]) -> None:
+        """Brings what was said of parts into line with what explains the whole: a part is explained by that, too, or the port divides the
+        work otherwise there, and the part is no finding."""
+        for finding, search in self.open:
+            own = {(one.id, one.title) for one in (*search.hypotheses.defects, *search.hypotheses.settings)}
+            shown = tuple(replace(one, place=None) if one.place else one for one in whole[0] if (one.id, one.title) in own)
+            same = any(set(ids) <= {one.id for one in combination} for ids in finding.explanations for combination in whole)
+            if same and (all(one.title in finding.text for one in shown) or not search.explains(shown, shown)):
+                continue  # the same mistake, and the same variant of it
+            index, place = self.findings.index(finding), About(finding.component, finding.dtype, finding.paths)
+            after = self.findings[index + 1 :]
+            del self.findings[index:]
+            if search.explains(shown, shown):
+                self.explained(place, search, [shown])
+            elif len(search.explained(shown)) > len(search.explained(())):
+                self.add(place, "partly", explanation.partly(shown, [shown], search), [shown])
+            elif not finding.paths:
+                self.findings.append(finding)
+            self.findings += after
+        self.open = []
+        named = {id_ for finding in self.findings for ids in finding.explanations for id_ in ids}
+        self.known = tuple(one for one in self.known if one.id in named)
+
+
+def _within_a_model(one: Defect) -> Defect:
+    """An alteration at a place of a part, as one of the whole."""
+    if one.place is None or one.place.pattern.startswith("**"):
+        return one
+    return replace(one, place=Place(f"**.{one.place.pattern}"))

@@ -1,0 +1,6 @@
+"""Relations: what a port's output is in terms of the reference and the inputs, where it is no alteration that has a name."""
+
+from .describe import describe
+from .relation import Relation
+
+__all__ = ["Relation", "describe"]

@@ -1,0 +1,177 @@
+"""Axes: by what letters an output's are known, and the family of alterations that move elements and change none."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from .alteration import Alteration, own
+from .answered import Answered
+from .steps import Step
+
+__all__ = ["WORDS", "letters", "orders", "words"]
+
+WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "features", "e": "features", "k": "features", "f": "features",
+         "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip
+OUTPUTS = {
+    "embedding": "btd", "segment_embedding": "bsd", "token_positions": "bt", "position_embedding": "btd", "positional_encoding": "btd",
+    "token_mask": "bt", "padding_mask": "bhts", "causal_mask": "bhts", "combine_masks": "bhts", "softmax": "bhts",
+    "scaled_dot_product_attention": "bthe", "multi_head_attention": "btd", "activation": "btf", "feed_forward": "btd",
+    "layer_norm": "btd", "dropout": "btd", "encoder_layer": "btd", "decoder_layer": "btd", "encoder": "btd", "decoder": "btd",
+    "logits": "btv", "pooler": "br", "classifier": "bc", "masked_language_head": "btv", "transformer": "btv", "pool": "br",
+    "classify": "bc", "masked_language_logits": "btv",
+}  # fmt: skip
+Function = Callable[[np.ndarray], np.ndarray]
+LISTED = 8  # an order of so many is listed
+
+
+def letters(answered: Answered) -> str:
+    """The letters of the output's axes; of weights and states those that end their name."""
+    if answered.name == "weights":
+        return "bhts"
+    return answered.name.rpartition("_")[2] if "." in answered.name else OUTPUTS[answered.case.component]
+
+
+def words(axes: str, axis: int, ndim: int) -> str:
+    """What an axis is called."""
+    return WORDS[axes[axis]] if len(axes) == ndim and axes[axis] in WORDS else f"axis {axis}"
+
+
+def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+    """The same elements elsewhere: axes exchanged, reversed, shifted, heads merged without a transpose, features in another order."""
+    given, axes = step.given, letters(answered) if step.words == "{}" else step.axes
+    yield from _transposed(given, axes, given.shape if target is None else target.shape)
+    if target is not None and target.shape != given.shape:
+        yield from _reduced(given, axes)
+        return
+    for axis in (axis for axis in range(given.ndim) if given.shape[axis] > 1):
+        name = words(axes, axis, given.ndim)
+        yield _moved(f"{{}} with its {name} in reverse order", _flip(axis), 84)
+        yield from (_moved(f"{{}} rolled by {n} along its {name}", _roll(axis, n), 83) for n in (1, -1))
+        yield from (_moved(f"{{}} shifted by {n} along its {name}, the last one repeated", _shift(axis, n), 83) for n in (1, -1))
+        yield _moved(f"{{}} with index 0 of its {name} everywhere", _spread(axis), 83)
+        yield _moved(f"{{}} sorted along its {name}", _sort(axis), 78)
+        if target is not None and (order := _order(answered, target, axis)):
+            yield _moved(f"{{}} with its {name} in the order {order}", _take(axis, order), 80)
+    name = words(axes, given.ndim - 1, given.ndim)
+    yield from (_moved(f"{{}} with {text.format(name)}", function, 82) for text, function in FEATURES.items())
+
+
+def _reduced(given: np.ndarray, axes: str) -> Iterator[Alteration]:
+    """One axis less, or one more."""
+    for axis in range(given.ndim):
+        name = words(axes, axis, given.ndim)
+        for text, function in (("first of the {} alone", _pick(axis, 0)), ("last of the {} alone", _pick(axis, -1)),
+                               ("mean over the {}", _reduce(axis, np.mean)), ("sum over the {}", _reduce(axis, np.sum))):  # fmt: skip
+            yield _moved(f"the {text.format(name)} of {{}}", function, 86)
+
+
+def _pick(axis: int, index: int) -> Function:
+    return lambda value: np.take(value, index, axis)
+
+
+def _reduce(axis: int, function: Callable[..., np.ndarray]) -> Function:
+    return lambda value: function(value, axis)
+
+
+def _moved(text: str, function: Function, rank: int) -> Alteration:
+    return Alteration("axes", text, rank, own(function))
+
+
+def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Alteration]:
+    """Axes in another order, as they are or read as if they still had the shape."""
+    names = [words(axes, axis, given.ndim) for axis in range(given.ndim)]
+    for order in itertools.permutations(range(given.ndim)):
+        if order == tuple(range(given.ndim)):
+            continue
+        moved = [axis for axis, other in enumerate(order) if axis != other and given.shape[axis] > 1]
+        if len(moved) < 2:
+            continue
+        listed = ", ".join(names[axis] for axis in order)
+        exchanged = f"with {names[moved[0]]} and {names[moved[1]]} exchanged" if len(moved) == 2 else f"with its axes in the order {listed}"
+        if tuple(given.shape[axis] for axis in order) == shape:
+            yield _moved(f"{{}} {exchanged}", _transpose(order), 86)
+        if given.size == np.prod(shape):
+            text = (
+                f"{{}} laid out in the order {listed}, and read as if it were {', '.join(names)}: an axis is reshaped without a transpose"
+            )
+            same = shape == given.shape
+            yield _moved(text if same else f"{{}} {exchanged} and reshaped", _reshape(order, None if same else shape), 85)
+
+
+def _transpose(order: tuple[int, ...]) -> Function:
+    return lambda value: value.transpose(order) if value.ndim == len(order) else value
+
+
+def _reshape(order: tuple[int, ...], shape: tuple[int, ...] | None) -> Function:
+    def function(value: np.ndarray) -> np.ndarray:
+        wanted = value.shape if shape is None else shape
+        return value.transpose(order).reshape(wanted) if value.ndim == len(order) and value.size == np.prod(wanted) else value
+
+    return function
+
+
+def _flip(axis: int) -> Function:
+    return lambda value: np.flip(value, axis)
+
+
+def _roll(axis: int, count: int) -> Function:
+    return lambda value: np.roll(value, count, axis)
+
+
+def _shift(axis: int, count: int) -> Function:
+    """By one, where the end that has nothing to come keeps what it had."""
+    return lambda value: np.take(value, np.clip(np.arange(value.shape[axis]) - count, 0, value.shape[axis] - 1), axis)
+
+
+def _spread(axis: int) -> Function:
+    return lambda value: np.repeat(np.take(value, [0], axis), value.shape[axis], axis)
+
+
+def _sort(axis: int) -> Function:
+    return lambda value: np.sort(value, axis)
+
+
+def _take(axis: int, order: list[int]) -> Function:
+    return lambda value: np.take(value, order, axis) if value.shape[axis] == len(order) else value
+
+
+def _order(answered: Answered, target: np.ndarray, axis: int) -> list[int] | None:
+    """For each slice of the answer along the axis the slice of the reference that it is; None where one is none or two are the same."""
+    count = target.shape[axis]
+    if not 2 < count <= LISTED or target.size // count < 3:
+        return None
+    wanted, given = (np.moveaxis(array, axis, 0).reshape(count, -1) for array in (target, answered.reference))
+    same = answered.close(wanted[:, None], given[None], answered.allowed(given)).all(-1)
+    if not (same.sum(0) == 1).all() or not (same.sum(1) == 1).all():
+        return None
+    return [int(index) for index in same.argmax(1)]
+
+
+def _halves(value: np.ndarray) -> np.ndarray:
+    return np.roll(value, value.shape[-1] // 2, -1)
+
+
+def _evens_first(value: np.ndarray) -> np.ndarray:
+    return np.concatenate([value[..., 0::2], value[..., 1::2]], -1)
+
+
+def _interleaved(value: np.ndarray) -> np.ndarray:
+    half = (value.shape[-1] + 1) // 2
+    result = np.empty_like(value)
+    result[..., 0::2], result[..., 1::2] = value[..., :half], value[..., half:]
+    return result
+
+
+def _pairs(value: np.ndarray) -> np.ndarray:
+    even = value.shape[-1] // 2 * 2
+    swapped = value[..., :even].reshape(*value.shape[:-1], -1, 2)[..., ::-1].reshape(*value.shape[:-1], even)
+    return np.concatenate([swapped, value[..., even:]], -1)
+
+
+FEATURES: dict[str, Function] = {
+    "the two halves of its {} exchanged": _halves,
+    "the even ones of its {} before the odd ones": _evens_first,
+    "the two halves of its {} interleaved": _interleaved,
+    "every two neighbours of its {} exchanged": _pairs,
+}

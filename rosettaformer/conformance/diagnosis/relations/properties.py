@@ -1,0 +1,149 @@
+"""Families of what an output is by itself, and the reference is not: what its elements sum to, and what its differences depend on."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from .answered import Answered
+from .axes import letters, words
+from .relation import Relation
+
+__all__ = ["normalised", "spanned"]
+
+FEWEST = 3  # rows, of which a property says something
+
+
+def normalised(failing: Sequence[Answered]) -> Iterator[Relation]:
+    """Sums of 1 over an axis, rows of mean 0 and deviation 1, of norm 1."""
+    if not all(one.shaped and one.expectation.dtype.kind not in "biu" and np.ptp(one.got) and one.wrong.any() for one in failing):
+        return
+    over = _sums_to_one(failing, lambda one: one.got)
+    own = _sums_to_one(failing, lambda one: one.reference)
+    if over and not set(over) & set(own):
+        instead = f", not over {own[0]}" if own else ""
+        yield Relation("normalisation", f"{{output}} sums to 1 over {over[0]}{instead}", 72 if own else 66)
+    elif own and not over and all((one.got >= 0).all() for one in failing):
+        totals = np.concatenate([one.got.sum(-1)[one.reference.sum(-1) > 0.5] for one in failing])
+        yield Relation("normalisation", f"{{output}} sums to {_span(totals)} over {own[0]}, where the reference sums to 1", 30)
+    for text, test in ROWS.items():
+        if all(_has(one, one.got, test) for one in failing) and not any(_has(one, one.reference, test) for one in failing):
+            yield Relation("normalisation", text, 62)
+
+
+def _span(values: np.ndarray) -> str:
+    low, high = np.nanmin(values), np.nanmax(values)
+    return f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"between {low:.4g} and {high:.4g}"
+
+
+def _sums_to_one(failing: Sequence[Answered], array: Callable[[Answered], np.ndarray]) -> list[str]:
+    """The axes over which the elements sum to 1, none negative; over which some rows may sum to 0, where nothing may be attended to."""
+    found = []
+    for axis in range(-1, -failing[0].reference.ndim - 1, -1):
+        if all(-one.reference.ndim <= axis and one.reference.shape[axis] > 1 and _sum_to_one(one, array(one), axis) for one in failing):
+            one = failing[0]
+            found.append(words(letters(one), one.reference.ndim + axis, one.reference.ndim))
+    return found
+
+
+def _sum_to_one(answered: Answered, array: np.ndarray, axis: int) -> bool:
+    totals, allowed = array.sum(axis), answered.allowed(np.ones(1)) * array.shape[axis]
+    one = np.abs(totals - 1) <= allowed
+    return bool(one.sum() >= FEWEST and (one | (totals == 0)).all() and (array >= 0).all())
+
+
+def _has(answered: Answered, array: np.ndarray, test: Callable[[np.ndarray, float], np.ndarray]) -> bool:
+    if array.ndim < 2 or array.shape[-1] < FEWEST or array.size // array.shape[-1] < FEWEST:
+        return False
+    return bool(test(array, answered.allowed(np.ones(1)) * array.shape[-1]).all())
+
+
+ROWS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "exp of {output} sums to 1 in every row: it is a log-softmax": lambda x, near: np.abs(np.exp(x).sum(-1) - 1) <= near,
+    "every row of {output} has mean 0 and deviation 1: a norm without scale and offset is the last step": (
+        lambda x, near: (np.abs(x.mean(-1)) <= near) & (np.abs(x.std(-1) - 1) <= 1e-3)
+    ),
+    "every row of {output} has mean 0": lambda x, near: np.abs(x.mean(-1)) <= near * np.abs(x).max(),
+    "every row of {output} has L2 norm 1": lambda x, near: np.abs(np.linalg.norm(x, axis=-1) - 1) <= near,
+    "every row of {output} has root mean square 1": lambda x, near: np.abs((x**2).mean(-1) - 1) <= near,
+}
+
+
+def spanned(failing: Sequence[Answered]) -> Iterator[Relation]:
+    """What the differences from the reference have in common. They say where to look, and no more."""
+    if not all(
+        one.shaped and one.expectation.dtype.kind not in "biu" and np.isfinite(one.got).all() and one.wrong.any() for one in failing
+    ):
+        return
+    for text, rank, test in DIFFERENCES:
+        if all(test(one) for one in failing):
+            yield Relation("span", text, rank)
+            return
+    for name in (name for name in failing[0].case.parameters if name.endswith("kernel")):
+        for head in [None, *range(failing[0].case.config.heads)]:
+            if (within := [_within(one, name, head) for one in failing]).count(True) > len(failing) // 2 and False not in within:
+                part = f"head {head} of `{name}`" if head is not None else f"`{name}`"
+                yield Relation("span", f"{{output}} minus the reference lies, in every row, within what {part} can give", 25)
+                return
+
+
+def _rows(answered: Answered) -> np.ndarray:
+    difference = answered.got - answered.reference
+    return difference.reshape(-1, difference.shape[-1])
+
+
+def _same_rows(answered: Answered) -> bool:
+    rows = _rows(answered)
+    return bool(len(rows) >= FEWEST and rows.shape[1] > 1 and answered.close(rows, rows[:1], answered.allowed(rows)).all())
+
+
+def _same_by_position(answered: Answered) -> bool:
+    difference = answered.got - answered.reference
+    enough = difference.ndim == 3 and difference.shape[0] >= 2 and difference.shape[1] >= 2
+    return bool(enough and answered.close(difference, difference[:1], answered.allowed(difference)).all())
+
+
+def _proportional(answered: Answered) -> bool:
+    """Each row is the reference's row times a number of its own."""
+    got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
+    if len(got) < FEWEST or got.shape[1] < FEWEST:
+        return False
+    factor = (got * reference).sum(-1, keepdims=True) / np.maximum((reference**2).sum(-1, keepdims=True), 1e-300)
+    return bool(answered.close(got, factor * reference, answered.allowed(got)).all())
+
+
+def _scaled_features(answered: Answered) -> bool:
+    """Each feature is the reference's feature times a number of its own."""
+    got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
+    if len(got) < FEWEST or got.shape[1] < 2:
+        return False
+    factor = (got * reference).sum(0) / np.maximum((reference**2).sum(0), 1e-300)
+    return bool(answered.close(got, factor * reference, answered.allowed(got)).all())
+
+
+def _rank_one(answered: Answered) -> bool:
+    rows = _rows(answered)
+    if min(rows.shape) < FEWEST:
+        return False
+    values = np.linalg.svd(rows, compute_uv=False)
+    return bool(values[1] <= answered.allowed(rows) * rows.size**0.5)
+
+
+DIFFERENCES: tuple[tuple[str, int, Callable[[Answered], bool]], ...] = (
+    ("{output} minus the reference is the same in every row: a constant for each feature, which is no parameter", 45, _same_rows),
+    ("{output} minus the reference is the same in every row of the batch: it depends on the position alone", 40, _same_by_position),
+    ("each row of {output} is the reference's row times a number of its own", 44, _proportional),
+    ("each feature of {output} is the reference's times a number of its own", 44, _scaled_features),
+    ("{output} minus the reference is one vector times a number of each row", 28, _rank_one),
+)
+
+
+def _within(answered: Answered, name: str, head: int | None) -> bool | None:
+    """Whether the difference lies in the span of a kernel's output features; None where every difference would, or too few rows say so."""
+    kernel, rows = answered.case.parameters.get(name), _rows(answered)
+    if kernel is None or kernel.shape[-1] != rows.shape[1] or (head is not None and (kernel.ndim < 3 or head >= kernel.shape[0])):
+        return False
+    basis = (kernel if head is None else kernel[head]).astype(np.float64).reshape(-1, kernel.shape[-1])
+    if len(basis) >= rows.shape[1] or len(rows) <= len(basis):
+        return None
+    orthogonal, _ = np.linalg.qr(basis.T)
+    return bool(np.abs(rows - rows @ orthogonal @ orthogonal.T).max() <= answered.allowed(rows) * 10)

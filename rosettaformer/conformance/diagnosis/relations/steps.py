@@ -1,0 +1,148 @@
+"""The last steps to an output: what each is given, and how it goes on from there to the output."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_numpy import arithmetic, attention, dropout, feed_forward, normalization, softmax
+
+from ...case import Case
+from ...reference import components
+from ...reference.trace import TracedCall
+from .paths import last_layer, residuals
+
+__all__ = ["Step", "last_steps"]
+
+DEEPEST = 5
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Step:
+    """words: what is done to the given value, from here to the output, with {} for it; `{}` alone of the output itself.
+
+    axes: the letters of the given value's, where they are known. sublayer: the path of a sub-layer where the given value is the sum of
+    what it gives and its residual.
+    """
+
+    words: str
+    axes: str
+    given: np.ndarray
+    onward: Function
+    sublayer: str = ""
+
+
+Calls = Mapping[str, TracedCall]
+Taken = tuple[str, str, np.ndarray, np.ndarray, Function]
+
+
+def last_steps(case: Case, calls: Calls) -> dict[str, list[Step]]:
+    """By the outputs' names, the last step first; before all of them the output itself, onward from which is nothing.
+
+    calls: those of the reference's run on the case, which is in float64.
+    """
+    outputs = components.answer(case)
+    result = {}
+    for name, output in outputs.items():
+        steps = [Step("{}", "", output.astype(np.float64), lambda value: value)]
+        while len(steps) < DEEPEST and (before := _before(calls, case, steps[-1])):
+            steps.append(before)
+        result[name] = steps + [found for step in steps for found in _sums(calls, case, step)]
+    return result
+
+
+def _sums(calls: Calls, case: Case, step: Step) -> Iterator[Step]:
+    """The same step, where it is given the sum of the last sub-layer and its residual, by words that no placement of a norm changes."""
+    for path, residual, output in residuals(calls, case):
+        if path.endswith("feed_forward") and step.given.shape == output.shape and np.allclose(residual + output, step.given, 1e-9, 0):
+            name = last_layer(case, path)
+            words = f"what follows from the sum of `{name}` and its residual, with {{}} as that sum"
+            yield Step(words, step.axes, step.given, step.onward, name)
+
+
+def _before(calls: Calls, case: Case, step: Step) -> Step | None:
+    """The step that gives what this one is given; None where it is none of those that have one main input."""
+    for call in reversed(list(calls.values())):
+        for words, axes, output, given, function in _taken(calls, call, last_layer(case, call.path)):
+            done = words.format("") in step.words
+            if not done and output.shape == step.given.shape and np.array_equal(output, step.given, equal_nan=True):
+                return Step(step.words.format(words), axes, given.astype(np.float64), _both(function, step.onward))
+    return None
+
+
+def _both(first: Function, second: Function) -> Function:
+    return lambda value: second(first(value))
+
+
+def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
+    """What a call does, with {} for what it is given; the axes of its main input; its output; this input; itself as a function of that."""
+    path = f"{call.path}." if call.path else ""
+    if call.component in ("layer_norm", "logits", "activation", "classifier", "softmax"):
+        argument = next(iter(call.inputs))
+        axes = "bhts" if argument == "logits" else argument.rpartition("_")[2]
+        yield f"{_quoted(name, call.component)} of {{}}", axes, call.output, call.inputs[argument], _again(call)
+    elif call.component == "pooler":
+        yield from _pooled(call, name)
+    elif call.component == "scaled_dot_product_attention":
+        weights = calls[f"{path}softmax"].output
+        yield f"the values{_of(name)} weighted by {{}}", "bhts", call.output, weights, _weighted(call)
+        if not call.path:
+            logits, bias = calls["softmax"].inputs["logits"], call.inputs.get("bias_bhts", 0.0)
+            given = np.where(np.isfinite(bias), logits - bias, 0.0)
+            yield "{} (before a `bias_bhts` is added)", "bhts", logits, given, lambda logits_bhts: logits_bhts + bias
+    elif call.component == "multi_head_attention":
+        heads = calls[f"{path}scaled_dot_product_attention"].output
+        yield f"the output projection{_of(name)} of {{}}", "bthe", call.output, heads, _affine("bthe,hed->btd", call, "output.")
+    elif call.component == "feed_forward" and f"{path}activation" in calls:
+        active = calls[f"{path}activation"].output
+        yield f"the second layer{_of(name)} of {{}}", "btf", call.output, active, _second(call)
+
+
+def _pooled(call: TracedCall, name: str) -> Iterator[Taken]:
+    first = call.inputs["x_bsd"][:, 0]
+    dense = _affine("bd,dr->br", call, "")
+    yield f"tanh{_of(name)} of {{}}", "br", call.output, dense(first), np.tanh
+    yield f"the dense layer{_of(name)} of {{}}", "bd", dense(first), first, dense
+
+
+def _weighted(call: TracedCall) -> Function:
+    """The product of weights and values, after the weights' dropout."""
+    value_bshe = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"])
+    keep, rate = call.inputs.get("keep_bhts"), call.inputs.get("dropout_rate", 0.0)
+    return lambda weights_bhts: arithmetic.einsum("bhts,bshe->bthe", dropout.dropout(weights_bhts, keep, rate), value_bshe)
+
+
+def _second(call: TracedCall) -> Function:
+    """The product with the output's kernel, after the hidden layer's dropout."""
+    dense, keep, rate = _affine("btf,fd->btd", call, "output."), call.inputs.get("keep_btf"), call.config.hidden_dropout_rate
+    return lambda hidden_btf: dense(dropout.dropout(hidden_btf, keep, rate))
+
+
+def _affine(subscripts: str, call: TracedCall, part: str) -> Function:
+    """The product with the part's kernel, and its bias."""
+    tree = {name.removeprefix(part): array for name, array in call.parameters.items() if name.startswith(part)}
+    return lambda value: arithmetic.affine(subscripts, value, tree)
+
+
+def _quoted(name: str, component: str) -> str:
+    return f"`{name or component}`"
+
+
+def _of(name: str) -> str:
+    return f" of `{name}`" if name else ""
+
+
+def _again(call: TracedCall) -> Function:
+    """The call as a function of its main input."""
+    if call.component == "layer_norm":
+        return lambda x: normalization.layer_norm(call.parameters, x, call.config.epsilon)
+    if call.component == "logits":
+        return _affine("btd,dv->btv", call, "")
+    if call.component == "activation":
+        return lambda x: feed_forward.activation(x, call.config.activation)
+    if call.component == "softmax":
+        return lambda logits: softmax.softmax(logits, call.inputs.get("mask"))
+    dense, keep = _affine("br,rc->bc", call, ""), call.inputs.get("keep_br")
+    return lambda x: dense(dropout.dropout(x, keep, call.config.classifier_dropout_rate))

@@ -1,0 +1,146 @@
+"""Where a run of the reference is: the canonical path of the component whose function is running.
+
+The functions of `reference_numpy` call their siblings through modules, so that all of them can be watched from outside. A component with
+parameters is known by the identity of its subtree of the nested parameters, one without by the call that it stands in.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from . import components
+
+__all__ = ["SCOPES", "Paths", "joined", "watched"]
+
+SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # no components, but parts of a path
+_SUBLAYERS = ("multi_head_attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class _Frame:
+    path: str
+    component: str
+
+
+class Paths:
+    """The calls of a run that have begun and not finished, by canonical path, such as `encoder.layers.0.self_attention`.
+
+    The path of the component that is run by itself is empty. layers: the number of layers of every stack, by its path.
+    """
+
+    def __init__(self) -> None:
+        self.layers: dict[str, int] = {}
+        self._frames: list[_Frame] = []  # the scopes among them
+        self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
+        self._taken: set[str] = set()
+        self._sublayer = ""  # the path of the sub-layer that finished last
+
+    @property
+    def current(self) -> str:
+        """The path of the call that began last and has not finished; of a scope that of its stack."""
+        return self._frames[-1].path if self._frames else ""
+
+    @property
+    def parent(self) -> str | None:
+        """The path of the component whose function is running, scopes left out; None where none is."""
+        return next((path for path, _ in self.around()), None)
+
+    def around(self) -> list[tuple[str, str]]:
+        """The components whose functions are running, the innermost first, scopes left out: path and name of each."""
+        return [(frame.path, frame.component) for frame in reversed(self._frames) if frame.component not in SCOPES]
+
+    def run(self, component: str, function: Callable, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
+        """Calls a component's function, or a scope's; its path, and what it returns."""
+        tree = options.get("parameters", args[0] if args and isinstance(args[0], Mapping) else None)
+        if not self._frames:
+            self._taken = set()
+            self._index(tree or {}, "")
+        path = SCOPES[component][1] if component in SCOPES else self._path(component, tree)
+        self._frames.append(_Frame(path, component))
+        result = function(*args, **options)
+        self._frames.pop()
+        if component in _SUBLAYERS:
+            self._sublayer = path
+        return path, result
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """While this lasts, a run of the reference tells where it is."""
+
+        def follow(component: str, function: Callable) -> Callable:
+            return lambda *args, **options: self.run(component, function, args, options)[1]
+
+        with watched(follow):
+            yield
+
+    def _index(self, tree: Mapping[str, Any], path: str) -> None:
+        self._subtrees[id(tree)] = path
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                if name == "layers":
+                    self.layers[path] = len(value)
+                self._index(value, joined(path, name))
+
+    def _path(self, component: str, tree: Mapping[str, Any] | None) -> str:
+        if not self._frames:
+            return ""
+        wanted = self._wanted_path(component, tree)
+        path, count = wanted, 2
+        while path in self._taken:
+            path, count = f"{wanted}_{count}", count + 1
+        self._taken.add(path)
+        return path
+
+    def _wanted_path(self, component: str, tree: Mapping[str, Any] | None) -> str:
+        frame = self._frames[-1]
+        if component == "embedding" and frame.component in SCOPES:  # a shared table is one subtree for both
+            return SCOPES[frame.component][0]
+        if component == "logits":  # its parameters are a copy, with the tied kernel in it
+            return joined("" if frame.component in SCOPES else frame.path, component)
+        if component == "dropout":
+            return self._site(frame)
+        if tree is not None and (path := self._subtrees.get(id(tree))):  # what has all parameters is not the whole, where it is within it
+            return path
+        return joined(frame.path, component)
+
+    def _site(self, frame: _Frame) -> str:
+        """The canonical name of the dropout that the reference applies in this call."""
+        if frame.component == "scaled_dot_product_attention":
+            return joined(frame.path.rpartition(".")[0], "weights_dropout")
+        if frame.component in SCOPES:
+            return joined(frame.path, "embedding_dropout")
+        if frame.component == "classifier":
+            return f"{frame.path or frame.component}_dropout"
+        if frame.component == "feed_forward":
+            return joined(frame.path, "hidden_dropout")
+        return f"{self._sublayer}_dropout"
+
+
+@contextlib.contextmanager
+def watched(around: Callable[[str, Callable], Callable]) -> Iterator[None]:
+    """The reference with `around(component, function)` in place of the function of every component, and of the scopes."""
+    originals = [(module, name, getattr(module, name)) for module, name in _watchable()]
+    for module, name, original in originals:
+        watching: Any = around(name, original)
+        if watching is not original:
+            watching.__wrapped__ = original  # its signature
+            setattr(module, name, watching)
+    try:
+        yield
+    finally:
+        for module, name, original in originals:
+            setattr(module, name, original)
+
+
+@functools.cache
+def _watchable() -> list[tuple[ModuleType, str]]:
+    rows = [(module, component) for component, (module, _) in components.FORWARD.items()] + [("transformer", name) for name in SCOPES]
+    return [(components.module_of(module), name) for module, name in rows]
+
+
+def joined(path: str, name: str) -> str:
+    """The path of what has this name within the component of a path."""
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,106 @@
+"""What an argument of a constructor means: which field of the config, or what else a module needs to be built."""
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["CONFIGURATIONS", "expression", "is_wanted", "meaning_of"]
+
+# what an argument may be called, without underscores -> what it is, the likeliest first
+_FIELDS = {
+    "model_width": """
+        dmodel modeldim modelsize modelwidth dim nembd nemb embed embeddim embeddingdim embsize embdim embedsize embeddingsize
+        hiddensize width d size features nfeatures numfeatures normalizedshape channels units qkvfeatures dembed dimmodel idim indim
+        inputdim infeatures outfeatures outdim querydim emsize ninp
+    """,
+    "heads": """
+        heads nhead nheads numheads h numattentionheads numhead nhd attentionheads head encoderattentionheads
+    """,
+    "key_value_heads": """
+        nkvheads numkvheads kvheads nkvhead keyvalueheads numkeyvalueheads ngroups querygroups numquerygroups
+    """,
+    "key_size": "dk keydim keysize qkdim headdim headsize dhead dimhead dq",
+    "value_size": "dv valuedim valuesize",
+    "feed_forward_width": """
+        dff ff ffdim dimff dimfeedforward feedforwarddim ffndim ffnsize dffn dinner innerdim dimfeedfoward intermediatesize
+        intermediatedim mlpdim dmlp pfdim hiddendim dhidden ffnhidden feedforwardwidth ffwidth ninner filtersize ffhidden ffnwidth
+        nhid hiddim feedforwardsize ffsize hidden hiddenfeatures mlphidden dimhidden hiddenwidth hiddenunits encoderffndim
+    """,
+    "source_vocabulary": """
+        srcvocabsize sourcevocabsize srcvocab sourcevocab sourcevocabulary inputvocabsize encvocsize nsrcvocab srcvocabulary
+        encvocabsize srcsize vocabsize vocab ntoken ntokens numembeddings nvocab vocabulary numtokens inputvocab srctokens
+        vocabularysize encodervocabsize
+    """,
+    "target_vocabulary": """
+        tgtvocabsize trgvocabsize targetvocabsize tgtvocab trgvocab targetvocab targetvocabulary outputvocabsize decvocsize ntgtvocab
+        ntrgvocab decvocabsize tgtsize outputdim outputvocab tgttokens tgtvocabulary decodervocabsize
+    """,
+    "encoder_layers": """
+        numencoderlayers nenclayers encoderlayers numenc nenc enclayers nlayers numlayers n nlayer depth numhiddenlayers numblocks
+        layers nblocks nx
+    """,
+    "decoder_layers": "numdecoderlayers ndeclayers decoderlayers numdec ndec declayers",
+    "max_positions": """
+        maxlen maxseqlen maxlength maxseqlength blocksize seqlen maximumpositionencoding maxpositionembeddings srcseqlen tgtseqlen
+        contextlength npositions nctx seqlength maxpositions contextsize sequencelength maxsequencelength positions maxsrclen
+        maxtgtlen
+    """,
+    "segments": """
+        typevocabsize segmentvocabsize numsegments nsegments segments segmentsize numtypes ntypes tokentypes numtokentypes
+        tokentypevocabsize segmentvocab nseg typevocab
+    """,
+    "classes": "numclasses nclasses classes numlabels nlabels nclass ncls noutputs numoutputs",
+    "epsilon": "eps epsilon layernormeps layernormepsilon normeps",
+    "padding_id": """
+        padidx paddingidx srcpadidx padid padtokenid pad trgpadidx tgtpadidx padtoken paddingid srcpad tgtpad trgpad
+    """,
+    "rate": """
+        dropout dropprob dropoutrate rate pdrop dropoutprob droprate attndropout attentiondropout residdropout residpdrop attnpdrop
+        embdpdrop hiddendropoutprob attentionprobsdropoutprob resdropout attdropout p dropoutp
+    """,
+    "norm_first": "normfirst prenorm preln prelayernorm isprenorm normbefore normalizebefore",
+    "bias": "bias usebias qkvbias attentionbias attnbias outbias",
+    "batch_first": "batchfirst",
+    "random": "rngs",
+    "dtype": "paramdtype",
+}
+_EITHER = ("hiddendim", "hiddim")  # the model width, unless another argument is it
+_ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # where the first is taken
+_MEANINGS = {name: meaning for meaning, names in _FIELDS.items() for name in names.split()}
+# what is passed where it is no field of the config
+_TEXTS = {
+    "rate": "0.0",
+    "norm_first": 'config.norm_placement == "pre"',
+    "bias": "True",
+    "batch_first": "True",
+    "random": "nnx.Rngs(0)",
+    "dtype": "dtype",
+}
+CONFIGURATIONS = ("config", "cfg", "args", "hparams", "conf", "configuration")  # names of an argument that has all the others
+_WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype")  # passed though they have a default
+
+
+def expression(meaning: str) -> str:
+    """What is passed for an argument of that meaning."""
+    return _TEXTS.get(meaning, f"config.{meaning}")
+
+
+def is_wanted(meaning: str, default: Any) -> bool:
+    """Whether an argument is passed that has a default: what is a size or a choice of the config; a size that is derived stays so."""
+    return meaning in _WANTED or (isinstance(default, int) and not isinstance(default, bool))
+
+
+def meaning_of(name: str, among: Iterable[str]) -> str:
+    """What the argument is, seen beside the others; empty where it is not known."""
+    plain, others = _plain(name), {_plain(one) for one in among}
+    of_tokens = {"inputdim"} & others if "outputdim" in others else set()
+    if plain in of_tokens:
+        return "source_vocabulary"
+    taken = {_MEANINGS.get(one) for one in others - {plain} - of_tokens}
+    if plain in _EITHER and "model_width" not in taken:
+        return "model_width"
+    first = _MEANINGS.get(plain, "")
+    return _ALSO.get(plain, first) if first in taken else first
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

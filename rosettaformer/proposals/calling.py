@@ -1,0 +1,121 @@
+"""Which input of a component each argument of a module's call is: `call` of the port."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .inputs import INPUTS, OF_MEMORY, is_model
+from .masks import candidates, side
+from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
+
+__all__ = ["Call", "called"]
+
+_CONSTANTS = {
+    "train": "False", "training": "False", "is_training": "False", "istraining": "False", "deterministic": "True", "decode": "False",
+    "need_weights": "False", "is_train": "False", "inference": "True",
+}  # fmt: skip
+_OPTIONS = {"causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights"}
+
+
+@dataclass
+class Call:
+    """A module's arguments: what each is given, as text; where it is open, the candidates, the likeliest first."""
+
+    given: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, list[str]] = field(default_factory=dict)
+    sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the keys that are given) or "target" (of its own)
+    unknown: list[str] = field(default_factory=list)
+
+    def text(self, choice: Mapping[str, int]) -> dict[str, str]:
+        """The arguments with one of the candidates for each mask."""
+        return self.given | {name: found[choice.get(name, 0)] for name, found in self.masks.items() if found[choice.get(name, 0)]}
+
+
+def called(component: str, arguments: Mapping[str, inspect.Parameter], framework: str, alone: bool = False) -> Call:
+    """What each argument of a module that stands for the component is given.
+
+    alone: the model or the layer is a decoder without an encoder.
+    """
+    data, masks = INPUTS[component]
+    if alone:
+        data, masks = (data[-1:], masks[-1:]) if component == "transformer" else (data[:1], masks[:1])
+    call, open_ = Call(), []
+    for name, argument in arguments.items():
+        needed = argument.default is argument.empty
+        if name.lower() in _CONSTANTS:
+            if needed or str(argument.default) != _CONSTANTS[name.lower()]:
+                call.given[name] = f"lambda inputs: {_CONSTANTS[name.lower()]}"
+        elif name in _OPTIONS and component == "multi_head_attention":
+            call.given[name] = f'"{_OPTIONS[name]}"'
+        elif "mask" in name.lower():
+            call.masks[name] = []
+        elif is_model(component) and component != "transformer" and set(tokens(name)) & SEGMENTS:
+            call.given[name] = "lambda inputs: segments(inputs)" if needed else '"segment_bs"'
+        else:
+            open_.append((name, needed))
+    _give(call, component, data, open_)
+    own_causality = any(text == '"causal"' for text in call.given.values())
+    for name in list(call.masks):
+        call.masks[name] = candidates(component, name, masks, [*call.masks], framework, own_causality)
+        call.sides[name] = "target" if side(component, name, masks, [*arguments]) in ("self_mask_bhts", "target_mask_bt") else "source"
+        if not any(call.masks[name]):
+            del call.masks[name]
+            if arguments[name].default is inspect.Parameter.empty:
+                call.given[name] = "lambda inputs: None"
+    return call
+
+
+def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[tuple[str, bool]]) -> None:
+    """The inputs by the names of arguments, and by their order where these do not say it."""
+    if not any(is_needed for _, is_needed in arguments):
+        arguments = [(name, index == 0) for index, (name, _) in enumerate(arguments)]
+    needed = [name for name, is_needed in arguments if is_needed]
+    wanted = list(dict.fromkeys(data))
+    if len(needed) == 1 and len(wanted) > 1:
+        only = needed[0]
+        if component == "multi_head_attention":
+            call.given[only] = "itself"
+        elif only in ("inputs", "x", "batch"):
+            call.given[only] = "lambda inputs: (" + ", ".join(f'inputs["{name}"]' for name in wanted) + ")"
+        else:
+            call.given[only] = f'"{wanted[0]}"'
+        if call.given[only] != f'"{wanted[0]}"':
+            return
+    rest = []
+    for name, is_needed in arguments:
+        found = _named(component, name, wanted)
+        if found and (is_needed or f'"{found}"' not in call.given.values()):
+            call.given[name] = f'"{found}"'
+        elif is_needed:
+            rest.append(name)
+    spare = [one for one in data if f'"{one}"' not in call.given.values()]
+    for name in rest:
+        if spare:
+            call.given[name] = f'"{spare.pop(0)}"'
+        elif component == "multi_head_attention" and len(rest) > 1:
+            call.given[name] = '"memory_bsd"'
+        else:
+            call.unknown.append(name)
+    for name, is_needed in arguments:  # an argument with a default, where an input has none yet
+        if spare and not is_needed and name not in call.given and not _named(component, name, wanted) and component != "transformer":
+            call.given[name] = f'"{spare.pop(0)}"'
+
+
+def _named(component: str, name: str, wanted: Sequence[str]) -> str:
+    """The input that an argument's name means; empty where it says none."""
+    if name in wanted:
+        return name
+    words = set(tokens(name))
+    if component == "multi_head_attention":
+        role = role_of(name)
+        if role in ("key", "value") or words & OF_MEMORY:
+            return "memory_bsd"
+        return "query_btd" if role == "query" or name in ("x", "hidden_states") else ""
+    if component == "transformer" and len(wanted) == 2:
+        found = ["source"] * bool(words & SOURCE) + ["target"] * bool(words & TARGET)
+        if len(found) == 2:
+            found = ["target"] if words & (TARGET - {"out", "output"}) else ["source"]
+        return found[0] if found else ""
+    if component in ("decoder", "decoder_layer") and "memory_bsd" in wanted and words & OF_MEMORY:
+        return "memory_bsd"
+    return ""

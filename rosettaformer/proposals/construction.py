@@ -1,0 +1,184 @@
+"""Building a user's module at small sizes: which argument of its constructor is which field of the config."""
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from reference_numpy import TransformerConfig, preset
+
+from ..processes import words
+from .arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
+
+__all__ = ["Construction", "plan"]
+
+
+@dataclass(frozen=True)
+class Construction:
+    """How a module is built.
+
+    meanings: what each argument that is passed stands for. text: the expression. make: gives the module of a config. imports: lines that
+    the expression needs.
+    """
+
+    meanings: Mapping[str, str]
+    text: str
+    make: Callable[[TransformerConfig], Any]
+    imports: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> set[str]:
+        return set(self.meanings.values())
+
+    def replaced(self, **texts: str) -> "Construction":
+        """The same with other expressions in place of fields of the config: `encoder_layers="config.decoder_layers"`."""
+        text = self.text
+        for name, other in texts.items():
+            text = re.sub(rf"\bconfig\.{name}\b", other, text)
+        return dataclasses.replace(self, text=text)
+
+
+@dataclass
+class _Arguments:
+    """The arguments of one call, as expressions; and what is not known."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    meanings: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping[str, str]) -> Construction:
+    """How `make`, of that name in its module, is called so that it builds the module of a config.
+
+    given: arguments by name, as a Python value or `config.FIELD`. A configuration object is made of the fields of its class, where the
+    module has one, and otherwise of those that the constructor reads. Raises ValueError where an argument without a default has no
+    counterpart, with how to give it.
+    """
+    for argument, text in given.items():
+        _require_value(argument, text)
+    signature = _signature(make, name)
+    found = _matched(signature, given)
+    imports: list[str] = []
+    for argument in [one for one in found.unknown if one in CONFIGURATIONS]:
+        found.unknown.remove(argument)
+        text, line, meanings = _configuration(make, argument, signature.parameters[argument].annotation, module, given)
+        found.texts[argument] = text
+        found.meanings |= meanings
+        imports.append(line)
+    spare = [one for one in given if one not in found.texts and not any(f"{one}=" in text for text in found.texts.values())]
+    if spare:
+        raise ValueError(f"--with must name arguments of {name}; it has no {', '.join(spare)}")
+    if found.unknown:
+        raise ValueError(
+            f"{name} needs values for {', '.join(found.unknown)}, whose meaning is not known; give "
+            + " ".join(f"--with {one}=VALUE" for one in found.unknown)
+            + ", a Python value or a field such as config.model_width"
+        )
+    if "random" in found.meanings.values():
+        imports.append("from flax import nnx")
+    text = f"{name}({', '.join(f'{argument}={value}' for argument, value in found.texts.items())})"
+    names = {name: make, **_namespace(imports), "dtype": "float32"}
+    return Construction(found.meanings, text, lambda config: _evaluated(text, names | {"config": config}), tuple(imports))
+
+
+def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
+    """The arguments that a class or function declares; of a class those of its constructor, which a metaclass may hide."""
+    try:
+        if inspect.isclass(make) and inspect.isfunction(make.__init__):
+            return inspect.signature(functools.partial(make.__init__, None))
+        return inspect.signature(make)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the arguments of {name} cannot be seen; name a function that builds it") from error
+
+
+def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Arguments:
+    found = _Arguments()
+    for name, argument in signature.parameters.items():
+        if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
+            continue
+        needed, meaning = argument.default is argument.empty, meaning_of(name, signature.parameters)
+        if name in given:
+            found.texts[name] = given[name]
+            found.meanings[name] = given[name].removeprefix("config.")
+        elif meaning and (needed or is_wanted(meaning, argument.default)):
+            found.texts[name] = expression(meaning)
+            found.meanings[name] = meaning
+        elif needed:
+            found.unknown.append(name)
+    return found
+
+
+def _configuration(
+    make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str]
+) -> tuple[str, str, dict[str, str]]:
+    """The expression of a configuration object, the line that imports its class, and what its fields mean."""
+    for cls in (annotation, *vars(module).values()):
+        if isinstance(annotation, str) and getattr(cls, "__name__", "") != annotation:
+            continue
+        if not inspect.isclass(cls) or cls is inspect.Parameter.empty:
+            continue
+        if cls is annotation or re.search("(Config|Args|Params)$", cls.__name__):
+            if cls is TransformerConfig:
+                return "config", "", {}
+            found = _matched(inspect.signature(cls), given)
+            if not found.unknown:
+                text = f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in found.texts.items())})"
+                return text, f"from {cls.__module__} import {cls.__name__}", found.meanings
+    reader = _Reader(given)
+    with contextlib.suppress(Exception):  # what it reads before it fails counts
+        make(**{argument: reader})
+    if reader.unknown:
+        raise ValueError(
+            f"{getattr(make, '__name__', 'it')} cannot be built: what {argument}.{reader.unknown[0]} means is not known; give it as "
+            f"--with {reader.unknown[0]}=VALUE, a Python value or a field such as config.model_width"
+        )
+    text = f"SimpleNamespace({', '.join(f'{name}={value}' for name, value in reader.texts.items())})"
+    return text, "from types import SimpleNamespace", reader.meanings
+
+
+class _Reader:
+    """Stands for a configuration object, and notes what is read of it."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        meaning = meaning_of(name, ())
+        if name not in self.given and not meaning:
+            self.unknown.append(name)
+            raise AttributeError(name)
+        self.texts[name] = self.given.get(name, expression(meaning))
+        self.meanings[name] = meaning
+        flag = meaning in ("bias", "batch_first", "norm_first")
+        return True if flag else 0.0 if meaning == "rate" else getattr(preset("tiny"), meaning, 0) or 2
+
+
+def _require_value(argument: str, text: str) -> None:
+    """Raises ValueError unless the text is a Python value or a field of the config, which is all that is evaluated."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        if not re.fullmatch(r"config\.\w+", text) or text.partition(".")[2] not in TransformerConfig.__dataclass_fields__:
+            raise ValueError(f"--with {argument} must be a Python value or a field such as config.model_width; got {text!r}") from None
+
+
+def _namespace(imports: list[str]) -> dict[str, Any]:
+    names: dict[str, Any] = {"SimpleNamespace": SimpleNamespace}
+    exec("\n".join(imports), names)
+    return names
+
+
+def _evaluated(text: str, names: dict[str, Any]) -> Any:
+    """The module. Raises ValueError where the user's constructor does."""
+    try:
+        return eval(text, names)
+    except Exception as error:
+        raise ValueError(f"{text} cannot be built: {words(error)}; other arguments are given as --with NAME=VALUE") from error

@@ -1,0 +1,195 @@
+"""A proposal in the making: what is known of a module, what is open, and the text of the port that a choice for all of it gives."""
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reference_numpy import TransformerConfig, parameters
+
+from .calling import Call
+from .construction import Construction
+from .matching import Match
+from .parts import Part, Row
+from .source import Source
+
+__all__ = ["Choice", "Draft", "chosen", "missing"]
+
+Settings = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is open: its name, its values as they are written, the likeliest first; and which parts of a model show it."""
+
+    name: str
+    values: tuple[Any, ...]
+    shows_in: str  # one of `trying.GROUPS`
+
+
+@dataclass
+class Draft:
+    """What is known of a module.
+
+    sizes: those at which it was built. kind: its class. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
+    has none. fixed: the config fields that it fixes. output: what follows its call to get the output, such as `[0]`. choices: what is open;
+    `settings` which value of each is taken, `tried` those that were decided by trying, `undecided` those that could not be decided.
+    """
+
+    source: Source
+    component: str
+    framework: str
+    construction: Construction
+    sizes: Mapping[str, Any]
+    kind: type
+    match: Match
+    call: Call
+    arguments: Mapping[str, inspect.Parameter]
+    alone: bool = False
+    rows: int = 0
+    fixed: dict[str, Any] = field(default_factory=dict)
+    output: str = ""
+    choices: list[Choice] = field(default_factory=list)
+    settings: dict[str, int] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+
+    @property
+    def adapter(self) -> str:
+        """The framework as a port names it."""
+        return "jax" if self.framework == "linen" else self.framework
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """A Linen module makes its parameters in the dtype that it is given, or in float32."""
+        alone = self.framework == "linen" and "dtype" not in self.construction.fields
+        return ("float32",) if alone else ("float64", "float32")
+
+    def value(self, choice: Choice, settings: Settings | None = None) -> Any:
+        return choice.values[(self.settings if settings is None else settings).get(choice.name, 0)]
+
+    def config(self, settings: Settings) -> dict[str, Any]:
+        """The config fields that the port fixes, by these settings."""
+        found = self.fixed | {choice.name: self.value(choice, settings) for choice in self.choices if choice.name in _FIELDS}
+        if self.rows:
+            found["max_positions"] = self.sizes["max_positions"] if self.sized else self.rows - found["position_offset"]
+        return found
+
+    @property
+    def built_class(self) -> str:
+        """The name of its class, which is not what was named where that is a function."""
+        return self.source.name if inspect.isclass(self.source.make) else self.kind.__name__
+
+    @property
+    def sized(self) -> bool:
+        """Whether the table of positions has the length that the constructor is given."""
+        return "max_positions" in self.construction.fields and self.rows >= self.sizes["max_positions"]
+
+    @property
+    def spare_rows(self) -> int:
+        """How many rows a table of positions has beside those that the constructor is asked for."""
+        return self.rows - self.sizes["max_positions"] if self.sized else 0
+
+    def built(self, settings: Settings) -> str:
+        """The expression that builds the module, by these settings."""
+        text = str(self.sizes["max_positions"])  # of a buffer, where no table has that length
+        if self.sized:
+            more = self.config(settings)["position_offset"] - self.spare_rows
+            text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
+        return self.construction.replaced(max_positions=text).text
+
+    def free(self) -> dict[str, Any]:
+        """Sizes that a case need not have, and that the constructor takes."""
+        return {name: self.sizes[name] for name in ("segments", "classes") if name in self.construction.fields and name in self.sizes}
+
+    def root(self, settings: Settings) -> Part:
+        """The parts, their names and axes by these settings."""
+        return chosen(self.match.root, {choice.name: self.value(choice, settings) for choice in self.choices})
+
+
+_FIELDS = TransformerConfig.__dataclass_fields__
+
+
+def chosen(part: Part, values: Mapping[str, Any]) -> Part:
+    """The part with one layout for each row, and with what was told apart by order alone in the order that the values say."""
+    index = values.get(f"axes of {part.component}", 0)
+    rows = [dataclasses.replace(row, axes=(row.axes[min(index, len(row.axes) - 1)],)) for row in part.rows]
+    order = values.get(f"order of {part.component}", ())
+    parts = part.parts
+    if order and part.rows:
+        rows = _exchanged(rows, order)
+    norms = values.get(f"order of norms of {part.component}", ())
+    if norms:
+        by_path = {child.path: child for child in parts}
+        moved = {slot: dataclasses.replace(by_path[other], path=slot) for slot, other in norms if other in by_path}
+        parts = [moved.get(child.path, child) for child in parts]
+    return dataclasses.replace(part, rows=rows, parts=[chosen(child, values) for child in parts])
+
+
+def _exchanged(rows: list[Row], order: tuple[tuple[str, str], ...]) -> list[Row]:
+    """Rows whose roles have the tensors of other roles: (role, the role whose tensor it has)."""
+    by_name = {row.name: row for row in rows}
+    result = []
+    for row in rows:
+        role, _, kind = row.name.partition(".")
+        other = by_name.get(f"{dict(order).get(role, role)}.{kind}", row)
+        axes = tuple(_relettered(text, other.name.partition(".")[0], role) for text in other.axes)
+        result.append(Row(row.name, other.native, axes))
+    return result
+
+
+def _relettered(axes: str, role: str, wanted: str) -> str:
+    """The axes of one projection with the letters of another's."""
+    letters = {"query": "hk", "key": "gk", "value": "ge"}
+    if role == wanted or role not in letters or wanted not in letters:
+        return axes
+    return axes.translate(str.maketrans(letters[role], letters[wanted]))
+
+
+def choices_of(draft: Draft) -> Iterator[Choice]:
+    """What is open of names and axes: layouts, and what was told apart by the order of declaration alone."""
+    seen: set[str] = set()
+    for part in _parts(draft.match.root):
+        shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")
+        layouts = max((len(row.axes) for row in part.rows), default=1)
+        if layouts > 1 and f"axes of {part.component}" not in seen:
+            seen.add(f"axes of {part.component}")
+            yield Choice(f"axes of {part.component}", tuple(range(layouts)), shows)
+        roles = [name.partition(".")[0] for name in part.ordered if name.endswith("kernel")]
+        fused = [row.name.partition(".")[0] for row in part.rows if "/3" in row.axes[0] and row.name.endswith("kernel")]
+        roles = roles or fused
+        if len(roles) > 1 and f"order of {part.component}" not in seen:
+            seen.add(f"order of {part.component}")
+            orders = tuple(tuple(zip(roles, order, strict=True)) for order in itertools.permutations(roles))
+            yield Choice(f"order of {part.component}", orders, shows)
+        slots = [name for name in part.ordered if name.endswith("_norm")]
+        if len(slots) > 1 and f"order of norms of {part.component}" not in seen:
+            seen.add(f"order of norms of {part.component}")
+            orders = tuple(tuple(zip(slots, order, strict=True)) for order in itertools.permutations(slots))
+            yield Choice(f"order of norms of {part.component}", orders, "norms")
+
+
+def _parts(part: Part) -> Iterator[Part]:
+    yield part
+    for child in part.parts:
+        yield from _parts(child)
+
+
+def named_rows(part: Part, prefix: str = "") -> Iterator[str]:
+    """The canonical names that the part's rows give a place, as they are in the whole."""
+    for row in part.rows:
+        yield prefix + row.name
+    for child in part.parts:
+        yield from named_rows(child, f"{prefix}{child.path}.")
+
+
+def missing(draft: Draft, config: TransformerConfig) -> list[str]:
+    """The canonical parameters for which no tensor was found, with their axes."""
+    found = set(named_rows(draft.match.root))
+    try:
+        wanted = parameters.axes(config, draft.component)
+    except ValueError:  # a component without parameters
+        return []
+    return [f"{name} ({axes})" for name, axes in wanted.items() if name not in found]

@@ -1,0 +1,92 @@
+"""The config fields of a port: those that the module's constructor and tensors fix, and those that no tensor shows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_numpy.config import ACTIVATIONS
+
+from .draft import Choice, Draft
+from .inputs import is_model
+
+__all__ = ["choices", "fixed"]
+
+_ATTENDING = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder")
+_OFFSETS = (0, 2, 1)  # of learned positions
+
+
+def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The config fields that the module fixes, as far as its constructor and what its tensors show tell."""
+    component, taken, sizes = draft.component, draft.construction.fields, draft.sizes
+    found: dict[str, Any] = {}
+    if component in _ATTENDING or is_model(component):
+        found |= _of_attention(taken, sizes) | {"attention_bias": shown.get("attention_bias", True)}
+    if "feed_forward_width" not in taken and (_is_layered(component) or component == "feed_forward"):
+        found |= {name: sizes[name] for name in ("model_width", "feed_forward_width")}
+    if component in ("encoder", "decoder", "decoder_layer", "transformer"):
+        found["encoder_layers"] = 0 if draft.alone else shown.get("encoder_layers", 2) or 2
+        found["decoder_layers"] = shown.get("decoder_layers", 2) or 2
+    if component in ("encoder", "decoder"):
+        found["final_norm"] = shown.get("final_norm", False)
+    if component == "logits":
+        found["output_bias"] = shown.get("output_bias", False)
+    return found | (_of_model(draft, shown) if is_model(component) else {})
+
+
+def _of_attention(taken: set[str], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The head sizes, but those that the constructor takes."""
+    names = ["heads", "key_value_heads", "key_size", "value_size"]
+    if "key_size" in taken:
+        free = {"key_value_heads", "value_size"} & taken | ({"key_size"} if "value_size" in taken else set())
+    else:  # it is then the width by the heads
+        names, free = ["model_width", *names], {"key_value_heads"} & taken
+    return {name: sizes[name] for name in names if name not in free}
+
+
+def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The choices of a whole model."""
+    taken, sizes, encoding = draft.construction.fields, draft.sizes, draft.component != "transformer"
+    found: dict[str, Any] = {}
+    if encoding:
+        found |= {"encoder_layers": shown["encoder_layers"], "decoder_layers": 0}
+    if sizes["source_vocabulary"] == sizes["target_vocabulary"]:
+        found |= {name: sizes[name] for name in ("source_vocabulary", "target_vocabulary")}
+    names = ["positions", "final_norm", "embedding_norm"]
+    names += ["segments"] if "segments" not in taken or not shown["segments"] else []
+    if encoding:
+        names += ["pooler", "masked_language_head"] + ["classes"] * ("classes" not in taken)
+    if not encoding or shown["masked_language_head"]:
+        names += ["output_bias", "tie_logits"]
+    names += [] if encoding else ["share_embeddings"]
+    found |= {name: shown[name] for name in names}
+    if shown["positions"] == "sinusoidal":
+        found |= {"max_positions": 0, "position_offset": 0}
+    if "padding_id" in taken and draft.call.masks:  # by which the port makes the masks that a case has not
+        found["padding_id"] = sizes["padding_id"]
+    return found | {"position_start": "row"}
+
+
+def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
+    """The choices of the config that no tensor shows. epsilon: what the module's norms say."""
+    taken, component, found = draft.construction.fields, draft.component, []
+    if (_is_layered(component) or component == "layer_norm") and "epsilon" not in taken:
+        if epsilon is None:
+            found.append(Choice("epsilon", (1e-5, 1e-6, 1e-12, 1e-3), "norms"))
+        else:
+            draft.fixed["epsilon"] = epsilon
+    if _is_layered(component) and "norm_first" not in taken:
+        found.append(Choice("norm_placement", ("post", "pre"), "norms"))
+    if _is_layered(component) or component == "feed_forward":
+        found.append(
+            Choice("activation", ACTIVATIONS, "norms" if draft.fixed.get("masked_language_head") else "feed_forward")
+        )  # of the head, too
+    if is_model(component) or component == "embedding":
+        found.append(Choice("scale_embedding", (True, False), "norms"))
+    if draft.rows:
+        found.append(Choice("position_offset", tuple(dict.fromkeys((draft.spare_rows, *_OFFSETS))), "norms"))
+    if is_model(component) and "padding_id" not in taken:
+        found.append(Choice("padding_id", (0, None, 1), "target" if draft.alone else "source"))
+    return found
+
+
+def _is_layered(component: str) -> bool:
+    return component in _ATTENDING[1:] or is_model(component)

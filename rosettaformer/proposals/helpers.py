@@ -1,0 +1,71 @@
+"""The functions that a port's `call` uses: masks of the inputs, and what a case cannot be asked."""
+
+__all__ = ["helpers"]
+
+_EARLIER = {
+    "torch": "torch.ones(targets, sources, dtype=torch.bool).tril(sources - targets)",
+    "tf": "tf.range(sources)[None] <= tf.range(targets)[:, None] + sources - targets",
+    "jax": "jnp.tril(jnp.ones((targets, sources), bool), sources - targets)",
+}
+
+
+def helpers(text: str, component: str, framework: str, padding: object) -> str:
+    """The functions that the texts of a call use, as a part of the port's file."""
+    needed = []
+    for name, source in _functions(component, framework, padding).items():
+        if f"{name}(" in text:
+            needed.append((name, source))
+            text += source
+    return "\n\n\n".join(source for _, source in reversed(needed))
+
+
+def _functions(component: str, framework: str, padding: object) -> dict[str, str]:
+    first, second = {"decoder_layer": ("x_btd", "x_btd"), "decoder": ("x_btd", "x_btd"), "transformer": ("target", "target")}.get(
+        component, ("query_btd", "memory_bsd")
+    )
+    lengths = f'inputs["{first}"].shape[1], inputs["{second}"].shape[1]'
+    found = {
+        "attend_mask": '''def attend_mask(inputs):
+    """The mask together with the causal one; None where everything may be attended to."""
+    mask = inputs["mask_bhts"]
+    if not inputs["causal"]:
+        return mask
+    return earlier(inputs)[None, None] if mask is None else mask & earlier(inputs)''',
+        "attend_self": '''def attend_self(inputs):
+    """The mask together with the causal one."""
+    mask = inputs["self_mask_bhts"]
+    return earlier(inputs)[None, None] if mask is None else mask & earlier(inputs)''',
+        "attend_source": '''def attend_source(inputs):
+    """Where the source has real tokens: b 1 1 s."""
+    return given(keys_source(inputs), lambda mask: mask[:, None, None])''',
+        "attend_target": '''def attend_target(inputs):
+    """Where the target has real tokens that are not later: b 1 t s."""
+    mask = keys_target(inputs)
+    return earlier(inputs)[None, None] if mask is None else mask[:, None, None] & earlier(inputs)''',
+    }
+    for side, axes in (("source", "bs"), ("target", "bt")):
+        tokens_of = "None" if padding is None else f'inputs["{side}"] != {padding!r}'
+        found[f"keys_{side}"] = f'''def keys_{side}(inputs):
+    """Where the {side} has real tokens: {" ".join(axes)}."""
+    mask = inputs["{side}_mask_{axes}"]
+    return mask if mask is not None else {tokens_of}'''
+    found["earlier"] = f'''def earlier(inputs):
+    """The causal mask: t s, True = may attend."""
+    targets, sources = {lengths}
+    return {_EARLIER[framework]}'''
+    found["rows"] = '''def rows(mask):
+    """A mask of the keys alone: b s."""
+    if mask.shape[1] != 1 or mask.shape[2] != 1:
+        raise NotCovered("the module's mask is of the keys alone")
+    return mask[:, 0, 0]'''
+    found["given"] = """def given(mask, change):
+    return None if mask is None else change(mask)"""
+    found["segments"] = '''def segments(inputs):
+    """The segment of every token: 0 where a case has none."""
+    return inputs["source"] * 0 if inputs["segment_bs"] is None else inputs["segment_bs"]'''
+    found["ids"] = '''def ids(tokens):
+    """Token ids; some cases have a row of weights for each token."""
+    if "float" in str(tokens.dtype):
+        raise NotCovered("the embedding takes ids, not rows of weights")
+    return tokens'''
+    return found

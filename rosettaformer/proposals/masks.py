@@ -1,0 +1,66 @@
+"""What a mask argument of a module may be given: every form in which modules take masks, the likeliest first."""
+
+from collections.abc import Sequence
+
+from .inputs import INPUTS, OF_MEMORY, is_model
+from .vocabulary import TARGET, tokens
+
+__all__ = ["candidates", "side"]
+
+_ALL = {"torch": "torch.ones(1, 1, 1, 1, dtype=torch.bool)", "tf": "tf.ones((1, 1, 1, 1), tf.bool)", "jax": "jnp.ones((1, 1, 1, 1), bool)"}
+_CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
+_FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of a model's masks, whose inputs are ids
+_INTEGERS = {"torch": "torch.long", "tf": "tf.int32", "jax": "jnp.int32"}
+
+
+def candidates(component: str, name: str, masks: Sequence[str], names: Sequence[str], framework: str, own_causality: bool) -> list[str]:
+    """What a mask may be given; nothing where another argument serves the same purpose."""
+    mask = side(component, name, masks, names)
+    beside = [other for other in names if other != name and side(component, other, masks, names) == mask]
+    padding = [other for other in (name, *beside) if "padding" in other]
+    if beside and not padding and names.index(beside[0]) < names.index(name):
+        return []
+    causal = _is_causal(component, mask, own_causality)
+    full = f"attend_{mask.split('_')[0]}(inputs)" if causal or is_model(component) else f'inputs["{mask}"]'
+    if padding and name not in padding:  # the padding has an argument of its own
+        if not causal:
+            return []
+        return [f"lambda inputs: {sign}earlier(inputs)" for sign in ("~", "")]
+    of_keys, keys = f'inputs["{mask}"]', "rows(mask)"
+    if is_model(component):
+        of_keys, keys = f"keys_{mask.split('_')[0]}(inputs)", "mask"
+    rows = [f"lambda inputs: given({of_keys}, lambda mask: {sign}{keys})" for sign in ("~", "")]
+    if is_model(component):
+        rows.append(f"lambda inputs: given({of_keys}, lambda mask: {_CAST[framework].format(keys, _INTEGERS[framework])})")
+    dtype = _FLOATS[framework] if is_model(component) else f'inputs["{INPUTS[component][0][0]}"].dtype'
+    whole = [
+        f'"{mask}"' if full == f'inputs["{mask}"]' else f"lambda inputs: {full}",
+        *(f"lambda inputs: given({full}, lambda mask: {change})" for change in ("mask[:, 0]", "~mask", "~mask[:, 0]")),
+        *(f"lambda inputs: given({full}, lambda mask: {_CAST[framework].format(sign + 'mask', dtype)})" for sign in ("", "~")),
+        f"lambda inputs: given({full}, lambda mask: -1e9 * {_CAST[framework].format('~mask', dtype)})",
+    ]
+    if causal and not is_model(component):  # the module is causal by itself
+        whole += [text.replace(full, f'inputs["{mask}"]') for text in whole[1:]] + [f'"{mask}"']
+    rows = [] if causal and component == "decoder_layer" and not padding else rows
+    always = f"lambda inputs: {full} if {full} is not None else {_ALL[framework]}"
+    return [*rows, *whole, always] if padding else [*whole, *rows, always]
+
+
+def _is_causal(component: str, mask: str, own_causality: bool) -> bool:
+    if component == "multi_head_attention":
+        return not own_causality
+    return mask in ("self_mask_bhts", "target_mask_bt")
+
+
+def side(component: str, name: str, masks: Sequence[str], names: Sequence[str]) -> str:
+    """Which of the component's masks an argument is."""
+    if len(masks) == 1:
+        return masks[0]
+    words = set(tokens(name))
+    if is_model(component):
+        return masks[1] if words & TARGET and not words & {"memory", "src", "source"} else masks[0]
+    if words & (TARGET | {"self", "look", "ahead", "causal", "slf"}) and not words & {"memory", "src", "source", "cross", "enc", "encoder"}:
+        return masks[0]
+    if words & (OF_MEMORY | {"padding"}):
+        return masks[1]
+    return masks[0] if names.index(name) == 0 else masks[1]

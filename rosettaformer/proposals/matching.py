@@ -1,0 +1,30 @@
+"""Parameters to canonical ones: which tensor of a module is which, by names, by shapes and by structure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..conformance.reference.components import model_of
+from .models import ModelMatching
+from .parts import Part
+from .walking import Leaf
+
+__all__ = ["Match", "matched"]
+
+
+@dataclass
+class Match:
+    """A model's parts; what has no counterpart; and what its tensors show: fields of the config, and `model`, which component it is."""
+
+    root: Part
+    rest: list[Leaf]
+    shown: dict[str, Any]
+
+
+def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> Match:
+    """What each parameter of a component's module is. sizes: of every letter but v, and `v` and `w` of the source's and the target's
+    vocabulary."""
+    work = ModelMatching(list(leaves), sizes)
+    root = Part(model_of(component), "", "")
+    getattr(work, f"_{root.component}", work.nothing)(root)
+    return Match(root, work.left, work.shown)

@@ -1,0 +1,171 @@
+"""The components that have no others in them, in the parameters of a module: attention, feed-forward and norm, by names and shapes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .shapes import layouts
+from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
+from .walking import Leaf
+
+__all__ = ["Part", "PartMatching", "Row"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where a canonical parameter is: the native name and the axes that it may have; the first is the likeliest."""
+
+    name: str
+    native: str
+    axes: tuple[str, ...]
+
+
+@dataclass
+class Part:
+    """A component of the model: its kind, where it stands, and where its native sub-module is; rows by names relative to both."""
+
+    component: str
+    path: str
+    native: str
+    rows: list[Row] = field(default_factory=list)
+    parts: list["Part"] = field(default_factory=list)
+    ordered: list[str] = field(default_factory=list)  # what was told apart by the order of declaration alone
+
+
+class PartMatching:
+    """Takes parameters from those that are left, part by part."""
+
+    def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
+        self.leaves, self.left, self.sizes = tuple(leaves), leaves, sizes
+        self.shown: dict[str, Any] = {}
+
+    def nothing(self, part: Part) -> None:
+        """A component without parameters."""
+
+    def _take(self, part: Part, name: str, leaf: Leaf, axes: str, outputs: str, which: tuple[int, int] = (0, 1)) -> None:
+        found = layouts(axes, outputs, leaf.shape, self.sizes, leaf.first, which)
+        if not found:  # the class says one order, and the shape another
+            found = layouts(axes, outputs, leaf.shape, self.sizes, "", which)
+        part.rows.append(Row(name, within(leaf.path, part.native), tuple(found)))
+        if leaf in self.left:
+            self.left.remove(leaf)
+
+    def _inside(self, native: str) -> list[Leaf]:
+        return [leaf for leaf in self.left if not native or leaf.path.startswith(f"{native}.")]
+
+    def _is(self, leaf: Leaf, axes: str) -> bool:
+        """Whether the tensor could have these axes, in any order of inputs and outputs."""
+        letters = axes.split()
+        return any(layouts(axes, " ".join(letters[cut:]), leaf.shape, self.sizes) for cut in range(1, len(letters)))
+
+    def _units(self, leaf: Leaf) -> int:
+        """How many projections of attention a tensor holds; 0 where it is none."""
+        if sum(size != 1 for size in leaf.shape) < 2:
+            return 0
+        if any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
+            return 1
+        return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
+
+    def _feeds(self, leaf: Leaf) -> bool:
+        return sum(size != 1 for size in leaf.shape) == 2 and self._is(leaf, "d f")
+
+    def _bias(self, kernel: Leaf, outputs: str, count: int, role: str) -> Leaf | None:
+        """The bias beside a kernel: in the same module, of the outputs' shape, and of the same name where there are several kernels."""
+        beside = [leaf for leaf in self.leaves if leaf.parent == kernel.parent]
+        size = count * math.prod(self.sizes[letter] for letter in outputs.split())
+        own = [leaf for leaf in beside if leaf in self.left and leaf is not kernel and math.prod(leaf.shape) == size]
+        end = kernel.path.rpartition(".")[2]
+        paired = [leaf for leaf in own if leaf.path.endswith((end.replace("weight", "bias"), end.replace("kernel", "bias")))]
+        named = [leaf for leaf in own if role and role_of(leaf.path.rpartition(".")[2]) == role]
+        alone = own if sum(leaf.shape != () and math.prod(leaf.shape) != max(leaf.shape) for leaf in beside) <= 1 else []
+        return next(iter(paired or named or alone), None)
+
+    # components
+
+    def _layer_norm(self, part: Part) -> None:
+        vectors = [leaf for leaf in self._inside(part.native) if self._is_vector(leaf, "d")]
+        offsets = [leaf for leaf in vectors if set(tokens(within(leaf.path, part.native))) & OFFSETS]
+        scales = [leaf for leaf in vectors if leaf not in offsets]
+        if len(vectors) == 2 and len(scales) != 1:
+            scales, offsets = vectors[:1], vectors[1:]
+        for name, found in (("scale", scales), ("offset", offsets)):
+            if len(found) == 1:
+                self._take(part, name, found[0], "d", "d")
+
+    def _is_vector(self, leaf: Leaf, axes: str) -> bool:
+        size = math.prod(leaf.shape)
+        return size == math.prod(self.sizes[letter] for letter in axes.split()) and max(leaf.shape, default=0) == size
+
+    def _feed_forward(self, part: Part) -> None:
+        kernels = [leaf for leaf in self._inside(part.native) if self._feeds(leaf)]
+        if len(kernels) != 2:
+            return
+        width = self.sizes["f"]
+        hidden = [
+            leaf for leaf in kernels
+            if (leaf.first == "out" and leaf.shape[0] == width) or (leaf.first == "in" and leaf.shape[0] != width)
+        ]  # fmt: skip
+        first = hidden[0] if len(hidden) == 1 else kernels[0]
+        second = next(leaf for leaf in kernels if leaf is not first)
+        for kernel, name, axes, vector in ((first, "hidden", "d f", "f"), (second, "output", "f d", "d")):
+            self._take(part, f"{name}.kernel", kernel, axes, vector)
+            if bias := self._bias(kernel, vector, 1, ""):
+                self._take(part, f"{name}.bias", bias, vector, vector)
+
+    def _multi_head_attention(self, part: Part, among: Sequence[Leaf] | None = None) -> None:
+        kernels = [leaf for leaf in (self._inside(part.native) if among is None else among) if self._units(leaf)]
+        for leaf, roles, index, count in self._roles(part, kernels):
+            axes, outputs = ATTENTION[roles]
+            self._take(part, f"{roles}.kernel", leaf, axes, outputs, (index, count))
+        for kernel in kernels:
+            held = [row for row in part.rows if row.native == within(kernel.path, part.native)]
+            self._attention_bias(part, kernel, [row.name.partition(".")[0] for row in held])
+        part.rows.sort(key=lambda row: ([*ATTENTION].index(row.name.partition(".")[0]), row.name.endswith("bias")))
+        if part.rows:
+            self.shown.setdefault("attention_bias", any(row.name.endswith("bias") for row in part.rows))
+
+    def _attention_bias(self, part: Part, kernel: Leaf, roles: list[str]) -> None:
+        outputs = ATTENTION[roles[0]][1] if roles else ""
+        bias = self._bias(kernel, outputs, len(roles), roles[0] if len(roles) == 1 else "") if roles else None
+        for index, role in enumerate(roles):
+            if bias is None:
+                return
+            axes = ATTENTION[role][1]
+            self._take(part, f"{role}.bias", bias, axes, axes, (index, len(roles)))
+
+    def _roles(self, part: Part, kernels: Sequence[Leaf]) -> list[tuple[Leaf, str, int, int]]:
+        """Each projection of one attention: its tensor, its role, and which part of the tensor it is."""
+        found: list[tuple[Leaf, str, int, int]] = []
+        single = []
+        for leaf in kernels:
+            count = self._units(leaf)
+            if count > 1:
+                found += [(leaf, role, index, count) for index, role in enumerate(FUSED[count])]
+            else:
+                single.append(leaf)
+        missing = [role for role in ATTENTION if role not in {role for _, role, _, _ in found}]
+        named = {leaf: role_of(within(leaf.path, part.native)) for leaf in single}
+        values = [*named.values()]
+        if sorted(values) != sorted(missing):
+            spare = [role for role in missing if values.count(role) != 1]
+            for leaf in single:
+                if values.count(named[leaf]) != 1 or named[leaf] not in missing:
+                    named[leaf] = spare.pop(0) if spare else ""
+            part.ordered += [f"{role}.kernel" for role in missing if values.count(role) != 1]
+        return found + [(leaf, named[leaf], 0, 1) for leaf in single if named[leaf]]
+
+    def _logits(self, part: Part, kernel: Leaf | None = None) -> None:
+        sizes, self.sizes = self.sizes, {**self.sizes, "v": self.sizes["w"]}
+        kernel = kernel or next((leaf for leaf in self._inside(part.native) if self._is(leaf, "d v")), None)
+        if kernel is not None:
+            self._take(part, "kernel", kernel, "d v", "v")
+            biases = [leaf for leaf in self.left if leaf.parent == kernel.parent and self._is_vector(leaf, "v")]
+            self.shown["output_bias"] = bool(biases)
+            for leaf in biases[:1]:
+                self._take(part, "bias", leaf, "v", "v")
+        self.sizes = sizes
+
+    def _embedding(self, part: Part) -> None:
+        for leaf in [leaf for leaf in self.left if self._is(leaf, "v d")][:1]:
+            self._take(part, "table", leaf, "v d", "v d")

@@ -1,0 +1,55 @@
+"""Which axes a tensor may have: every order and grouping of a parameter's letters that gives its shape."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["layouts"]
+
+
+def layouts(
+    axes: str, outputs: str, shape: Sequence[int], sizes: Mapping[str, int], first: str = "", part: tuple[int, int] = (0, 1)
+) -> list[str]:
+    """The native axes that a parameter with these canonical axes may have in a tensor of that shape, the most usual first.
+
+    axes: `d h k`. outputs: those of its letters that are outputs, `h k`. first: "out" or "in", where it is known which of them come first.
+    part: the parameter is part i of n of the tensor. Only orders that are used are among them: inputs and outputs each stand together, in
+    their order, an axis of size 1 at the end or the beginning; where none of these has the shape, any order that has it.
+    """
+    index, count = part
+    letters = axes.split()
+    ins, outs = [one for one in letters if one not in outputs.split()], outputs.split()
+    sized = dict(sizes)
+    tokens = [f"{index}/{count}"] if count > 1 else []
+    if tokens:
+        sized[tokens[0]] = count
+    usual = []
+    for placed in _placed(outs, tokens):
+        orders = {"out": [placed + ins], "in": [ins + placed], "": [placed + ins, ins + placed]}[first]
+        for order in orders:
+            usual += [text for text in _grouped(order, shape, sized) if text not in usual]
+    if usual or first:
+        return usual
+    others = itertools.permutations(letters + tokens)
+    return list(dict.fromkeys(text for order in others for text in _grouped(list(order), shape, sized)))
+
+
+def _placed(outs: list[str], tokens: list[str]) -> list[list[str]]:
+    """The outputs with the part among them: parts beside each other, and within each head."""
+    return [[*outs[:place], *tokens, *outs[place:]] for place in range(len(outs) if tokens else 1)]
+
+
+def _grouped(order: list[str], shape: Sequence[int], sizes: Mapping[str, int]) -> Iterator[str]:
+    """The ways to join neighbours of the order into axes that have the shape."""
+    wanted = [size for size in shape if size != 1]
+    lengths = [list(range(1, len(order) + 1))] * len(wanted)
+    for cut in itertools.product(*lengths):
+        if sum(cut) != len(order):
+            continue
+        groups, start = [], 0
+        for length in cut:
+            groups.append(order[start : start + length])
+            start += length
+        if all(math.prod(sizes[letter] for letter in group) == size for group, size in zip(groups, wanted, strict=True)):
+            texts = iter([f"({' '.join(group)})" if len(group) > 1 or "/" in group[0] else group[0] for group in groups])
+            yield " ".join("1" if size == 1 else next(texts) for size in shape)

@@ -1,0 +1,96 @@
+"""Small cases on which what is open is tried: one for each part of a model in which a choice shows, with the other parts silent."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+from ..conformance.case import Case
+from ..conformance.cases.build import B, Builder, S, T, ragged
+from ..conformance.cases.transformer import ids
+from .draft import Draft, Settings
+from .inputs import is_model
+
+__all__ = ["example", "trial_cases"]
+
+
+def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Inputs of the component, without masks."""
+    build = Builder(sizes)
+    config = build.config("semillero", **sizes)
+    found = dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
+    return found | ({"segment_bs": np.zeros((B, S), np.int64)} if is_model(component) and component != "transformer" else {})
+
+
+def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
+    """Small cases in which what the group does not show in is silent: the outputs of the other sub-layers are zero."""
+    fixed = draft.free() | draft.config(settings)
+    build = Builder(fixed)
+    config = build.config("semillero", **fixed)
+    given = list(_inputs(draft.component, config, group))
+    if not draft.call.masks and not is_model(draft.component):  # a module without masks
+        given = given[:1]
+    cases = [build.make(draft.component, f"trial {group} {name}", config, **inputs) for name, inputs in given]
+    for case in cases:
+        for name, value in case.parameters.items():
+            if _silent(name, group, draft.component):
+                value[...] = 0
+    return cases
+
+
+def _silent(name: str, group: str, component: str) -> bool:
+    """Whether a parameter is zero in the cases of a group."""
+    masks = group in ("source", "target")
+    if masks and ".query." in f".{name}":  # every key that may be attended to has the same weight, whatever is wrong with the logits
+        return True
+    if ".feed_forward.output." in f".{name}":
+        return masks or group in ("norms", "attention")
+    if masks and (component in ("decoder_layer", "decoder") or name.startswith("decoder.")):
+        return {"source": "self_attention.output.", "target": "cross_attention.output."}[group] in name
+    return "_attention.output." in name and group in ("norms", "feed_forward")
+
+
+def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The inputs of the cases: without masks and, where masks are tried, with them."""
+    of_source, of_target = group in ("source", "all"), group in ("target", "all")
+    x, memory = {"x_btd": "b t d"}, {"memory_bsd": "b s d"} if config.cross_attention else {}
+    of_keys, of_queries = ragged(B, S)[:, None, None], ragged(B, T)[:, None, None]
+    both = {"self_mask_bhts": of_queries} if of_target else {}
+    both |= {"cross_mask_bhts": of_keys} if memory and of_source else {}
+    plain: dict[str, dict[str, Any]] = {
+        "multi_head_attention": {"query_btd": "b t d", "memory_bsd": "b s d"},
+        "encoder": {"x_bsd": "b s d"},
+        "decoder_layer": x | memory,
+        "decoder": x | memory,
+        "embedding": {"token": np.arange(B * T).reshape(B, T) % config.target_vocabulary},
+    }
+    masks: dict[str, dict[str, Any]] = {
+        "multi_head_attention": {"mask_bhts": of_keys},
+        "encoder_layer": {"mask_bhts": of_queries},
+        "encoder": {"mask_bhts": of_keys},
+        "decoder_layer": both,
+        "decoder": both,
+    }
+    if is_model(component):
+        yield from _tokens(component, config, of_source, of_target)
+        return
+    yield "plain", plain.get(component, x)
+    if (of_source or of_target) and component in masks:
+        yield "masked", plain.get(component, x) | masks[component]
+
+
+def _tokens(component: str, config: TransformerConfig, of_source: bool, of_target: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The ids that a whole model is given: without padding and, where masks are tried, with it."""
+    whole = np.ones((B, S), bool), np.ones((B, T), bool)
+    padded = ragged(B, S) if of_source else whole[0], ragged(B, T) if of_target else whole[1]
+    for name, (source, target) in (("plain", whole), ("masked", padded))[: 1 + (of_source or of_target)]:
+        found: dict[str, Any] = {"source": None}
+        if config.encoder_layers:
+            found["source"] = ids("source", config.source_vocabulary, config.padding_id, source)
+        if component == "transformer":
+            found["target"] = ids("target", config.target_vocabulary, config.padding_id, target)
+        elif config.segments:
+            found["segment_bs"] = np.arange(B * S).reshape(B, S) % config.segments
+        yield name, found

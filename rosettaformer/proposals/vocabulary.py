@@ -1,0 +1,47 @@
+"""The words by which the parts of a Transformer are called in people's code."""
+
+import re
+
+__all__ = [
+    "ATTENDS", "ATTENTION", "CROSS", "EMBEDS", "FEEDS", "FUSED", "OFFSETS", "POSITIONS", "SEGMENTS", "SELF", "SOURCE", "TARGET",
+    "role_of", "tokens", "within",
+]  # fmt: skip
+
+# the projections of an attention: canonical axes, and which of them are outputs
+ATTENTION = {"query": ("d h k", "h k"), "key": ("d g k", "g k"), "value": ("d g e", "g e"), "output": ("h e d", "d")}
+FUSED = {3: ("query", "key", "value"), 2: ("key", "value")}  # the parts of one tensor, by their number
+_ROLES = {
+    "query": {"q", "query", "queries", "wq", "qs", "xq", "bq"},
+    "key": {"k", "key", "keys", "wk", "ks", "xk", "bk"},
+    "value": {"v", "value", "values", "wv", "vs", "xv", "bv"},
+    "output": {"o", "out", "output", "wo", "bo", "proj", "fc", "dense", "final", "combine", "projection", "unify", "unifyheads", "concat"},
+}
+CROSS = {"cross", "src", "enc", "encoder", "encdec", "memory", "mem", "inter", "context", "multihead", "crossattn", "crossattention"}
+SELF = {"self", "selfattn", "selfattention", "masked"}
+ATTENDS = {"attn", "attention", "att", "mha", "selfattn", "attns", "sa"}
+FEEDS = {"ff", "ffn", "mlp", "feed", "feedforward", "fc", "pff", "pwff"}
+EMBEDS = {"emb", "embed", "embedding", "embeddings"}
+POSITIONS = {"pos", "position", "positions", "positional", "wpe", "pe", "posemb", "posembed", "posembedding"}
+SEGMENTS = {"segment", "segments", "seg", "type", "types", "tokentype"}
+OFFSETS = {"bias", "beta", "b", "offset", "shift"}
+SOURCE, TARGET = {"src", "source", "enc", "encoder", "inp", "input"}, {"tgt", "trg", "target", "tar", "dec", "decoder", "out", "output"}
+
+
+def tokens(path: str) -> list[str]:
+    """The words of a path, in lower case: `self_attn.W_q` is self, attn, w, q; digits are words."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", path)
+    return [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", words)]
+
+
+def role_of(path: str) -> str:
+    """The projection of an attention that a path names, by its last word that names one; empty where none does."""
+    for word in reversed(tokens(path)):
+        for role in ("query", "key", "value"):
+            if word in _ROLES[role]:
+                return role
+    return "output" if set(tokens(path)) & _ROLES["output"] else ""
+
+
+def within(path: str, native: str) -> str:
+    """A path as it is inside a sub-module; empty for the sub-module itself."""
+    return "" if path == native else path.removeprefix(f"{native}.") if native else path

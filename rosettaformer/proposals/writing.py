@@ -1,0 +1,209 @@
+"""The text of a port's file."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .draft import Draft, Settings
+from .helpers import helpers
+from .parts import Part
+from .vocabulary import within
+
+__all__ = ["TODO", "written"]
+
+_OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # which may be rows of weights
+TODO = "TODO: decide:"
+_IMPORTS = {
+    "torch": ["import torch"],
+    "tf": ["import keras", "import tensorflow as tf"],
+    "jax": ["import jax", "import jax.numpy as jnp", "from flax import nnx"],
+}
+_METHODS = {"torch": "forward", "tf": "call", "jax": "__call__"}
+
+
+def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
+    """The port of a draft with these settings. file: what it is to be called. open_: what is still to be decided, by its name."""
+    open_ = open_ or {}
+    call = _call(draft, settings, open_)
+    config = _config(draft, settings, open_)
+    weights = _weights(draft, settings, open_)
+    padding = draft.config(settings).get("padding_id")
+    build = _build(draft, settings)
+    functions = helpers(call, draft.component, draft.adapter, padding)
+    blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
+    return "\n".join(_spaced([block for block in blocks if block])) + "\n"
+
+
+def _spaced(blocks: Sequence[str]) -> Iterator[str]:
+    """The blocks with one empty line between them, and two around functions and classes."""
+    for index, block in enumerate(blocks):
+        if index:
+            ends = blocks[index - 1].splitlines()[-1].startswith("    ")
+            yield "\n" if block.startswith(("def ", "class ")) or ends else ""
+        yield block
+
+
+def _head(draft: Draft, file: str, functions: str, code: str) -> str:
+    decided = "\n    ".join(["\nDecided by trying, since these gave the reference's numbers:", *draft.tried])
+    doc = f'''"""A port of {draft.source.name}, as {draft.component}, proposed from its constructor, its parameters and its arguments.
+
+    rosettaformer check {file}       runs every case of the component through it
+    rosettaformer diagnose {file}    says what is wrong with it, and how to fix it
+{decided if draft.tried else ""}
+"""'''
+    imports = [draft.source.imported, *draft.construction.imports]
+    if draft.output and draft.built_class != draft.source.name:
+        imports.append(f"from {draft.kind.__module__} import {draft.built_class}")
+    if "NotCovered" in functions:
+        imports.append("from rosettaformer.conformance.ports.port import NotCovered")
+    imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
+    libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]
+    lines = [*libraries, *dict.fromkeys(line for line in imports if line and line not in libraries)]
+    return doc.replace('\n\n"""', '\n"""').replace("\n\n\n", "\n\n") + "\n\n" + "\n".join(lines)
+
+
+def _build(draft: Draft, settings: Settings) -> str:
+    made, parent, own = draft.built(settings), "", []
+    if draft.output:
+        method, names = _METHODS[draft.adapter], ", ".join(draft.arguments)
+        parent = f"""class Port({draft.built_class}):
+    def {method}(self, {", ".join(map(_declared, draft.arguments.values()))}):
+        return super().{method}({names}){draft.output}
+
+
+"""
+        if draft.built_class == draft.source.name:
+            made = made.replace(f"{draft.source.name}(", "Port(", 1)
+        else:
+            own = ["module.__class__ = Port"]
+    head = f'framework = "{draft.adapter}"'
+    before = ["keras.config.set_dtype_policy(dtype.name)  # of the layers that are made here"] if draft.framework == "tf" else []
+    if draft.framework == "jax":
+        own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
+    after = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
+    body = "\n".join(f"    {line}" for line in (*before, *after))
+    return f'{parent}def build(config, dtype):\n{body}\n\n\n{head}\ncomponents = {{"{draft.component}": build}}'
+
+
+def _declared(argument: inspect.Parameter) -> str:
+    """The argument with its default, where that can be written."""
+    if argument.default is argument.empty:
+        return argument.name
+    plain = argument.default is None or isinstance(argument.default, (bool, int, float, str))
+    return f"{argument.name}={argument.default!r}" if plain else f"{argument.name}=None"
+
+
+def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
+    masks = {choice.name.removeprefix("argument "): settings.get(choice.name, 0) for choice in draft.choices}
+    lines = [
+        f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
+        for name, text in draft.call.text(masks).items()
+    ]  # fmt: skip
+    lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
+    if not lines:
+        return ""
+    body = "\n".join(lines)
+    return f'# argument of the module: input of the component\ncall = {{\n    "{draft.component}": {{\n{body}\n    }},\n}}'
+
+
+def _config(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
+    fields = draft.config(settings)
+    if not fields:
+        return ""
+    body = "\n".join(f'    "{name}": {_literal(value)},{_todo(open_, name)}' for name, value in fields.items())
+    return f"# config fields that the module fixes: the cases are made with these values\nconfig = {{\n{body}\n}}"
+
+
+def _weights(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
+    root = draft.root(settings)
+    tables = _tables(root)
+    notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.rest]
+    notes += [text for name, text in open_.items() if name.startswith("missing ")]
+    if not any(tables.values()) and not notes:
+        return ""
+    lines = []
+    for component, rows in tables.items():
+        notes_of = [text for name, text in open_.items() if name.startswith(("axes of", "order of")) and name.endswith(f" {component}")]
+        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{_row(row)}," for row in rows)]
+        lines += [f'    "{component}": (', *(f"        {line}" for line in inside), "    ),"]
+    body = "\n".join([*lines, *(f"    # {note}" for note in notes)])
+    return f"# end of the canonical name, end of the module's own name, axes of the module's tensor\nweights = {{\n{body}\n}}"
+
+
+def _foot(draft: Draft) -> str:
+    modes = "modes = ('eager', 'compiled')\n" if draft.adapter == "jax" else ""
+    return f"{modes}dtypes = {draft.dtypes!r}".replace("'", '"')
+
+
+def _todo(open_: Mapping[str, str], name: str) -> str:
+    return f"  # {TODO} {open_[name]}" if name in open_ else ""
+
+
+def _row(row: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{text}"' for text in row) + ")"
+
+
+def _literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _tables(root: Part) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each component.
+
+    A part that is a sub-module of its own, and the same wherever it occurs, has a table; the rows of any other are in the table around it.
+    """
+    own = _own_tables(root)
+    tables: dict[str, list[tuple[str, ...]]] = {root.component: []}
+    _fill(root, root, "", own, tables)
+    return {component: list(dict.fromkeys(rows)) for component, rows in tables.items() if rows}
+
+
+def _own_tables(root: Part) -> set[str]:
+    """The components that are the same wherever they occur, each in a sub-module of its own."""
+    found: dict[str, set[tuple[Any, ...]]] = {}
+    for around, part in _all(root):
+        inside: tuple[tuple[str, ...], ...] = tuple(sorted((row.name, row.native, row.axes[0]) for row in part.rows))
+        inside += tuple((child.path, within(child.native, part.native)) for child in part.parts if child.component != "layer_norm")
+        apart = part.native != around.native
+        found.setdefault(part.component, set()).add(inside if apart else ("in", around.component, inside))
+    return {component for component, shapes in found.items() if len(shapes) == 1 and not any(shape[:1] == ("in",) for shape in shapes)}
+
+
+def _all(part: Part) -> Iterator[tuple[Part, Part]]:
+    for child in part.parts:
+        yield part, child
+        yield from _all(child)
+
+
+def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: dict[str, list[tuple[str, ...]]]) -> None:
+    """Adds the rows of a part to the table of its holder; prefix: the part's canonical path inside the holder."""
+    base = within(part.native, holder.native) if part is not holder else ""
+    for row in part.rows:
+        tables[holder.component].append((prefix + row.name, ".".join(filter(None, (base, row.native))), row.axes[0]))
+    tables[holder.component] += _stacked(part, holder, prefix, own)
+    for child in part.parts:
+        path = prefix + child.path
+        if child.component in own:
+            relative = within(child.native, holder.native)
+            if not child.path.startswith("layers.") and relative != path:
+                tables[holder.component].append((path, relative))
+            if child.component not in tables:
+                tables[child.component] = []
+                _fill(child, child, "", own, tables)
+        else:
+            _fill(child, holder, f"{path}.", own, tables)
+
+
+def _stacked(part: Part, holder: Part, prefix: str, own: set[str]) -> Iterator[tuple[str, ...]]:
+    """The rows that say where the layers of a stack are: one for all where they are numbered, otherwise one each."""
+    layers = [child for child in part.parts if child.path.startswith("layers.") and child.component in own]
+    natives = [within(child.native, holder.native) for child in layers]
+    common = {native.rpartition(".")[0] for native in natives}
+    numbered = all(native.rpartition(".")[2] == str(index) for index, native in enumerate(natives))
+    if layers and numbered and len(common) == 1:
+        place = common.pop()
+        if place != f"{prefix}layers":
+            yield f"{prefix}layers", place
+        return
+    for child, native in zip(layers, natives, strict=True):
+        yield prefix + child.path, native
