@@ -1,14 +1,18 @@
 """Diagnosis names what was put in, says when it cannot, and never names what is not there."""
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rosettaformer.cli import main
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis import diagnose
+from rosettaformer.conformance.diagnosis import diagnose, examination
+from rosettaformer.conformance.diagnosis.deadline import TimeIsUp
 
 TESTS = Path(__file__).parent
 
@@ -59,17 +63,29 @@ def scaled_dot_product_attention(case):
 
 # name -> of the one finding the verdict, the names, what it says and what not; and the port
 ONE_FINDING: dict[str, tuple[str, tuple[tuple[str, ...], ...], list[str], list[str], str]] = {
-    "what nothing explains is unexplained": ("unexplained", (), ["unexplained: none of"], [], """
+    "what nothing explains is unexplained": ("unexplained", (), ["none of"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
+"""),
+    "a factor is said": ("described", (), ["layer_norm: your output is the reference times 1.01"], ["unexplained"], """
 def layer_norm(case):
     return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
 """),
-    "another dtype is said": ("unexplained", (), ["first seen: layer_norm/small_variance: must be float64; got float16"], [], """
+    "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
 """),
-    "a defect on one path is partly there": ("partly", (("NRM2",),), ["layer_norm/one_position it equals the reference with NRM2"], [], """
+    "a defect on one path is named with what the path depends on": (
+        "explained", (("NRM2",),), ["only where batch is 1 and target length is 1: your output equals the reference with NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
+"""),
+    "a defect on a path that no property of the cases tells is partly there": (
+        "partly", (("NRM2",),), ["it equals the reference with NRM2"], [], """
+def layer_norm(case):
+    epsilon = 1e-3 if case.inputs["x_btd"].ravel()[:1].sum() > 0 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
 """),
     "a port that fails on every case": ("error", (), ["fails on every case: TypeError: forward() takes 2 arguments"], [], """
@@ -133,7 +149,7 @@ def layer_norm(case):
     y[:1, :1] = np.nan if len(y) > 1 else y[:1, :1]
     return y.astype(case.inputs["x_btd"].dtype)
 """),
-    "rounding of large wrong numbers is not another row": ("unexplained", (), [], ["other rows"], """
+    "rounding of large wrong numbers is not another row": ("described", (), [], ["other rows"], """
 def layer_norm(case):
     y = 1e9 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y * (1 + len(y) * np.finfo(y.dtype).eps)
@@ -157,6 +173,7 @@ def decoder_layer(case):
         return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 """),
 }  # fmt: skip
+LOWER_DTYPE = {"low precision is not equality": "float32", "half-precision dtypes where the others conform": "bfloat16"}
 
 
 @pytest.mark.parametrize("name", ONE_FINDING)
@@ -165,7 +182,7 @@ def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
     (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
     assert (finding.verdict, finding.explanations) == (verdict, explanations)
     assert [words for words in says if words not in finding.text] == [words for words in says_not if words in finding.text] == []
-    assert finding.dtype == {"imprecise": "float32", "explained": "bfloat16"}.get(verdict, "float64")
+    assert finding.dtype == LOWER_DTYPE.get(name, "float64")
 
 
 def test_what_an_error_says_is_shown(tmp_path: Path) -> None:
@@ -176,7 +193,8 @@ def layer_norm(case):
     return case.inputs["x_btd"]
 """
     crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
-    assert (crash.verdict, rest.verdict) == ("error", "unexplained")
+    assert (crash.verdict, rest.verdict) == ("error", "described")
+    assert "your output is the input" in rest.text
     assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
 
 
@@ -241,8 +259,114 @@ components = {"encoder": build}
 config = {"encoder_layers": 2}
 """)
     findings = diagnose(str(file), pairs=False, gradients=False).findings
-    assert [finding.verdict for finding in findings] == ["unexplained", "unexplained"]
+    assert [finding.verdict for finding in findings] == ["described", "follows"]
     assert findings[0].paths == ("layers.1.feed_forward",)
+    assert "the reference times 1.01" in findings[0].text
+    assert "follows from layers.1.feed_forward: your output equals the reference with your own parts there" in findings[1].text
+
+
+def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(tmp_path: Path) -> None:
+    text = """
+true = normalization.layer_norm
+def wrong(p, x, epsilon):
+    y = true(p, x, epsilon)
+    return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
+def layer_norm(case):
+    return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+def encoder_layer(case):
+    normalization.layer_norm = wrong
+    try:
+        return FACTOR * layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    finally:
+        normalization.layer_norm = true
+dtypes = ("float64",)
+"""
+    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "1")), pairs=False).findings
+    assert (first.verdict, second.verdict) == ("unexplained", "follows")
+    assert "follows from layer_norm: your output equals the reference with your own parts there" in second.text
+    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "2")), pairs=False).findings
+    assert second.verdict != "follows"
+
+
+WRONG_CROSS_ATTENTION = """
+from unittest import mock
+true = attention.scaled_dot_product_attention
+def unscaled(query, *rest, **options):
+    return true(query * query.shape[-1] ** 0.5, *rest, **options)
+def decoder_layer(case):
+    seen = []
+    def attend(parameters_, query, memory, *rest, **options):
+        seen.append(memory)
+        with mock.patch.object(attention, "scaled_dot_product_attention", unscaled if len(seen) == 2 else true):
+            return multi_head(parameters_, query, memory, *rest, **options)
+    multi_head = attention.multi_head_attention
+    with mock.patch.object(attention, "multi_head_attention", attend):
+        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+dtypes = ("float64",)
+"""
+
+
+def test_a_mistake_at_one_place_is_named_with_the_place(tmp_path: Path) -> None:
+    (finding,) = diagnose(_port(tmp_path, WRONG_CROSS_ATTENTION), pairs=False, gradients=False).findings
+    assert (finding.verdict, finding.explanations) == ("explained", (("ATT3",),))
+    assert "in cross_attention alone, on all " in finding.text
+
+
+def test_a_mistake_is_named_besides_rows_that_are_nan(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+def without_guard(logits, mask=None):
+    x = logits if mask is None else np.where(mask, logits, -np.inf)
+    with np.errstate(all="ignore"):
+        exponential = np.exp(x - x.max(-1, keepdims=True))
+        return exponential / exponential.sum(-1, keepdims=True)
+def decoder_layer(case):
+    p = parameters.nest(case.parameters)
+    with mock.patch.object(s, "softmax", without_guard):
+        return layers.decoder_layer(p | {"cross_attention": p["self_attention"]}, case.config, **parameters.nest(case.inputs))
+dtypes = ("float64",)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
+    assert finding.verdict == "explained"
+    assert finding.explanations[0][0] == "empty rows=NaN"
+    assert "cross_attention uses the parameters of self_attention" in finding.text
+
+
+def test_what_float64_does_not_explain_is_explained_in_float32(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    x, p = case.inputs["x_btd"], case.parameters
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, ddof=1, keepdims=True) + 1e-3)
+    y = y * p["scale"] + p["offset"]
+    return (y + 3e-10 * np.sin(1e6 * y)).astype(x.dtype)
+dtypes = ("float64", "float32")
+"""
+    found = diagnose(_port(tmp_path, text.replace("ddof=1, ", "")), pairs=False).findings
+    assert [(finding.dtype, finding.explanations) for finding in found] == [("float32", (("NRM2",),))]
+    assert "that is in float32; in float64 something is computed or stored with fewer digits besides" in found[0].text
+
+
+def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, said = _port(tmp_path, ONE_FINDING["what nothing explains is unexplained"][-1]), []
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(3, TimeIsUp("the limit of 1 seconds had passed")))
+    found = diagnose(port, limit=1.0, say=said.append)
+    assert found.stopped == "the limit of 1 seconds had passed"
+    assert found.findings[-1].verdict == "stopped"
+    assert "first seen: layer_norm/" in found.findings[-1].text
+    assert said[0].startswith("layer_norm fails in float64: layer_norm/")
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(3, KeyboardInterrupt()))
+    assert diagnose(port).stopped == "interrupted"
+
+
+def _on_call(count: int, error: BaseException) -> Callable[..., None]:
+    """A function that raises the error at its call of that number."""
+    calls = itertools.count(1)
+
+    def raising(*args: Any) -> None:
+        if next(calls) >= count:
+            raise error
+
+    return raising
 
 
 def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
@@ -274,7 +398,7 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
     diagnosis = diagnose(str(file))
     outputs, finding = diagnosis.findings
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "unexplained")
-    assert "unexplained: the catalogue has no defect and no setting that shows here" in outputs.text
+    assert "the catalogue has no defect and no setting that shows here" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None
@@ -298,6 +422,12 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pyte
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0
+
+
+def test_the_command_says_that_it_was_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(TESTS / "ports" / "numpy_wrong_norm.py")
+    code, text = _run(capsys, port, "--limit", "0.1")
+    assert (code, text.count("stopped: the limit of 0.1 seconds had passed; this is the best so far")) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ EVERY_SIXTH = [pytest.param(id_, marks=pytest.mark.exhaustive if n % 24 else ())
 @pytest.mark.parametrize("id_", EVERY_SIXTH)
 def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> None:
     defect, page = DEFECTS[id_], run(id_).output
-    for text in (defect.title, defect.what, defect.shows, *defect.fix.values(), defect.evidence, defect.unobservable):
+    for text in (defect.title, defect.what, *defect.variants, defect.shows, *defect.fix.values(), defect.evidence, defect.unobservable):
         assert text in page
     assert ("how many times the tolerance" in page) == (not defect.unobservable)
 

@@ -1,6 +1,7 @@
 """Processes: nothing waits longer than it must, nothing stays, and what cannot start is told from what is wrong."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -155,6 +156,42 @@ def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, 
         time.sleep(0.1)
     assert not _marked(mark)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+
+
+def test_a_diagnosis_that_is_interrupted_gives_the_best_so_far(tmp_path: Path, mark: str) -> None:
+    """Ctrl-C, which every process of the terminal is sent, after the first sentence; the second component would never answer."""
+    (tmp_path / "port.py").write_text("""
+import time
+from reference_numpy import softmax as own
+
+def softmax(case):
+    return 2 * own.softmax(case.inputs["logits"], case.inputs.get("mask"))
+
+def feed_forward(case):
+    time.sleep(600)
+""")
+    command = [sys.executable, "-m", "rosettaformer", "diagnose", "port.py", "--no-gradients", "--json", "findings.json"]
+    command += ["--answer-limit", "600"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
+    with subprocess.Popen(command, preexec_fn=_of_a_terminal, **pipes, **place) as process:
+        first = process.stderr.readline()
+        assert first.startswith("softmax fails in float64: softmax/"), first
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    assert " softmax: " in out, out  # what is known of it, whatever the search had come to
+    assert out.rstrip().endswith("stopped: interrupted; this is the best so far")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["findings.json", "port.py"]
+    assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
+    assert not _marked(mark)
+
+
+def _of_a_terminal() -> None:
+    """A process of a group of its own, which heeds Ctrl-C."""
+    os.setsid()
+    heed_interrupts()
 
 
 BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax": "RuntimeError: compiled for NumPy 1"}

@@ -28,7 +28,7 @@ CONFORMING = {
             "decoder_layer": (18, 0),
             "encoder": (10, 0),
             "decoder": (8, 0),
-            "transformer": (22, 4),
+            "transformer": (22, 6),
         },
     ),
     "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 11)}),

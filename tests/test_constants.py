@@ -1,0 +1,90 @@
+"""Constants: a number that was planted is found, and none is found in noise."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import attention, embedding, feed_forward, layers, normalization, softmax
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.reference import components
+
+Function = Callable[..., Any]
+
+
+def _epsilon(true: Function) -> Function:
+    return lambda parameters, x_btd, epsilon: true(parameters, x_btd, 3e-4)
+
+
+def _slope(true: Function) -> Function:
+    return lambda x, name: np.where(x > 0, x, 0.01 * x)
+
+
+def _gelu(true: Function) -> Function:
+    return lambda x, name: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.04715 * x**3)))
+
+
+def _half_residual(true: Function) -> Function:
+    return lambda p, c, name, x, y, keep: true(p, c, name, x, 0.5 * y, keep) if name == "feed_forward" else true(p, c, name, x, y, keep)
+
+
+def _logits(true: Function) -> Function:
+    return lambda p, x: true(p, x) / 0.7
+
+
+def _scaled(true: Function) -> Function:
+    return lambda query, *rest, **options: true(0.37 * query, *rest, **options)
+
+
+def _larger_sum(true: Function) -> Function:
+    def softmax(logits: np.ndarray, mask: Any = None) -> np.ndarray:
+        hidden = logits if mask is None else np.where(mask, logits, -np.inf)
+        largest = hidden.max(axis=-1, keepdims=True, initial=-1e300)
+        exponential = np.exp(hidden - largest)
+        return exponential / (exponential.sum(axis=-1, keepdims=True) + 1e-6)
+
+    return softmax
+
+
+PLANTED = {
+    "softmax.sum=1e-06": ("multi_head_attention", softmax, "softmax", _larger_sum, ""),
+    "epsilon=0.0003": ("layer_norm", normalization, "layer_norm", _epsilon, ""),
+    "relu.slope=0.01": ("feed_forward", feed_forward, "activation", _slope, ""),
+    "gelu_tanh.cubic=0.04715": ("feed_forward", feed_forward, "activation", _gelu, ""),
+    "residual.output=0.5": ("encoder_layer", layers, "residual_out", _half_residual, "feed_forward"),
+    "logits.factor=1.42857": ("transformer", embedding, "logits", _logits, ""),
+    "attention.scale=0.37": ("multi_head_attention", attention, "scaled_dot_product_attention", _scaled, ""),
+}
+
+
+def _search(id_: str) -> Search:
+    component, module, name, wrong, _ = PLANTED[id_]
+    curve = {"relu.slope=0.01": "relu", "gelu_tanh.cubic=0.04715": "gelu_tanh"}.get(id_)
+    cases = [case.at("float64") for case in all_by_id().values() if case.component == component and not case.excluded]
+    cases = [case for case in cases if curve in (None, case.config.activation)][:6]
+    with mock.patch.object(module, name, wrong(getattr(module, name))):
+        answers = [components.answer(case) for case in cases]
+    return Search(Hypotheses(cases, []), answers)
+
+
+@pytest.mark.parametrize("id_", PLANTED)
+def test_a_planted_constant_is_found_with_its_value(id_: str) -> None:
+    (combination,) = _search(id_).constants()
+    assert [one.id for one in combination] == [id_]
+    assert str(combination[0].place or "") == PLANTED[id_][-1]
+
+
+@pytest.mark.parametrize("component", ["layer_norm", "multi_head_attention", "encoder_layer", "transformer"])
+def test_noise_has_no_constant_and_a_correct_port_none(component: str) -> None:
+    cases = [case.at("float64") for case in all_by_id().values() if case.component == component and not case.excluded][:4]
+    noise = np.random.default_rng(0)
+    answers = [
+        {name: value + 1e-3 * noise.standard_normal(value.shape) for name, value in components.answer(case).items()} for case in cases
+    ]
+    assert Search(Hypotheses(cases, []), answers).constants() == []
+    assert Search(Hypotheses(cases, []), [components.answer(case) for case in cases]).constants() == []

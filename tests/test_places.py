@@ -1,0 +1,69 @@
+"""An alteration at one place: only there, and every place that can be told from the others is found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import layers
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.defects.place import Place, Site, places, sites
+from rosettaformer.conformance.diagnosis import altered
+from rosettaformer.conformance.reference import trace
+
+DEFECTS = all_defects()
+MODEL = all_by_id()["transformer/semillero"].at("float64")
+ATTENTION = "attention.scaled_dot_product_attention"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "holds"),
+    [
+        ("encoder", "encoder.layers.0.self_attention", True),
+        ("encoder", "decoder.layers.0.self_attention", False),
+        ("decoder.layers.*.cross_attention", "decoder.layers.1.cross_attention.scaled_dot_product_attention", True),
+        ("decoder.layers.*.cross_attention", "decoder.layers.1.self_attention", False),
+        ("decoder.layers.last", "decoder.layers.1.self_attention", True),
+        ("decoder.layers.last", "decoder.layers.0.self_attention", False),
+        ("**.self_attention", "decoder.layers.0.self_attention", True),
+        ("**.self_attention", "self_attention.scaled_dot_product_attention", True),
+        ("**.attention", "decoder.layers.0.self_attention", False),
+        ("encoder.layers.0", "encoder.layers", False),
+    ],
+)
+def test_what_is_within_a_place(pattern: str, path: str, holds: bool) -> None:
+    assert Place(pattern).holds(Site(path, (("encoder", 2), ("decoder", 2)))) == holds
+
+
+@pytest.mark.parametrize("pattern", ["encoder", "decoder.layers.*.cross_attention", "decoder.layers.last", "encoder.layers.0"])
+def test_an_alteration_at_a_place_alters_what_is_there_and_leaves_what_is_before_and_beside(pattern: str) -> None:
+    place = Place(pattern)
+    clean = trace.record(MODEL)
+    with altered.injected(replace(DEFECTS["ATT3"], place=place)):
+        other = trace.record(MODEL)
+    for path, call in clean.items():
+        if call.component == "scaled_dot_product_attention":
+            same_inputs = all(np.array_equal(call.inputs[name], other[path].inputs[name]) for name in ("query_bthk", "key_bsgk"))
+            within = place.holds(Site(path, (("encoder", MODEL.config.encoder_layers), ("decoder", MODEL.config.decoder_layers))))
+            assert not same_inputs or np.array_equal(call.output, other[path].output) != within, path
+    assert altered.differ({"output": clean[""].output}, {"output": other[""].output})
+
+
+def test_the_places_of_a_function_tell_its_calls_apart() -> None:
+    found = [str(place) for place in places([sites(MODEL, [ATTENTION])[ATTENTION]])]
+    assert {"encoder", "decoder", "every self_attention", "every cross_attention", "encoder.layers.0", "encoder.layers.1"} <= set(found)
+    assert "decoder.layers.0.cross_attention" in found
+    assert "decoder.layers.*.cross_attention" not in found  # the same calls as every cross_attention
+
+
+def test_a_function_of_the_layers_is_at_the_sublayer_that_it_is_given() -> None:
+    found = {site.path for site in sites(MODEL, ["layers.residual_out"])["layers.residual_out"]}
+    assert {"encoder.layers.0.self_attention", "decoder.layers.1.cross_attention", "decoder.layers.1.feed_forward"} <= found
+
+
+def test_the_reference_is_itself_afterwards() -> None:
+    before = layers.residual_out
+    with altered.injected(replace(DEFECTS["NRM9"], place=Place("encoder"))):
+        assert layers.residual_out is not before
+    assert layers.residual_out is before

@@ -1,0 +1,351 @@
+"""Relations: what was planted in an output is found and rightly worded; noise and correct ports get none."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_cases import COMPONENTS, random_case
+
+from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.diagnosis.relations import Relation, describe
+from rosettaformer.conformance.reference import components, tolerance
+
+Outputs = dict[str, np.ndarray]
+Plant = Callable[[Case, np.ndarray], np.ndarray]
+STRONG = 80  # what says all of the output
+SEEDS = st.integers(0, 2**32 - 1)
+few = settings(max_examples=12, deadline=None)
+
+
+@functools.cache
+def _suite(component: str) -> tuple[list[Case], list[dict[str, tolerance.Expectation]]]:
+    cases = [case.at("float64") for case in all_by_id().values() if case.component == component and "float64" in case.dtypes]
+    return cases, [tolerance.expect(case) for case in cases]
+
+
+def _random_cases(component: str, seed: int, count: int = 4) -> list[Case]:
+    """So many random cases of a component, whose output is large enough to say something."""
+    found: list[Case] = []
+    while len(found) < count:
+        case, seed = random_case(seed), seed + 1
+        if case.component == component and components.answer(case)["output"].size > 40:
+            found.append(case.at("float64"))
+    return found
+
+
+def _planted(cases: Sequence[Case], plant: Plant, output: str = "output") -> list[Outputs]:
+    answers = [components.answer(case) for case in cases]
+    return [
+        {name: np.array(plant(case, value)) if name == output else value for name, value in answer.items()}
+        for case, answer in zip(cases, answers, strict=True)
+    ]
+
+
+def _said(component: str, plant: Plant, output: str = "output") -> list[Relation]:
+    """What is said of the suite's cases of a component, in whose output something was planted."""
+    cases, clean = _suite(component)
+    return describe(cases, _planted(cases, plant, output), clean=clean)
+
+
+def _with(component: str, module: Any, name: str, function: Callable[..., Any]) -> list[Relation]:
+    """What is said of the reference with another function in it."""
+    cases, clean = _suite(component)
+    with mock.patch.object(module, name, function):
+        answers = [components.answer(case) for case in cases]
+    return describe(cases, answers, clean=clean)
+
+
+def _softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    exponential = np.exp(x - x.max(axis, keepdims=True))
+    return exponential / exponential.sum(axis, keepdims=True)
+
+
+# --- none where there is none
+
+
+@pytest.mark.parametrize("component", components.FORWARD)
+def test_a_correct_port_gets_none(component: str) -> None:
+    cases, clean = _suite(component)
+    assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
+
+
+@pytest.mark.parametrize("component", components.FORWARD)
+@pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
+    pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
+def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:
+    cases, clean = _suite(component)
+    rng = np.random.default_rng(0)
+    for part in (1.0, 0.4):  # of the rows
+        answers = []
+        for expectations in clean:
+            answer = {}
+            for name, one in expectations.items():
+                value = one.reference
+                if one.dtype.kind in "biu":
+                    answer[name] = rng.permutation(value.reshape(-1)).reshape(value.shape).astype(one.dtype)
+                    continue
+                rows = rng.random((*value.shape[:-1], 1)) < part
+                answer[name] = value + rows * size * rng.standard_normal(value.shape) * np.abs(value).max(
+                    initial=1e-9, where=np.isfinite(value)
+                )
+            answers.append(answer)
+        found = describe(cases, answers, clean=clean)
+        assert [one for one in found if one.specificity >= STRONG] == []
+        assert part < 1 or {one.kind for one in found} <= {"rounding"}
+
+
+@few
+@given(SEEDS, st.sampled_from(COMPONENTS), st.sampled_from([1e-10, 1e-6, 1e-2, 1.0]))
+def test_noise_on_random_configurations_gets_none(seed: int, component: str, size: float) -> None:
+    cases = _random_cases(component, seed % 10**6, 2)
+    rng = np.random.default_rng(seed)
+    answers = _planted(cases, lambda case, value: value + size * rng.standard_normal(value.shape) * np.abs(value).max())
+    assert [one for one in describe(cases, answers) if one.specificity >= STRONG] == []
+
+
+# --- what is planted is found: random configurations
+
+PLANTS: dict[str, tuple[str, Plant]] = {
+    "times sqrt(model_width)": ("times sqrt(model_width)", lambda case, value: value * case.config.model_width**0.5),
+    "minus": ("times -1", lambda case, value: -value),
+    "half": ("times 1/2", lambda case, value: value / 2),
+    "an odd number": ("times 1.2345", lambda case, value: value * 1.2345),
+    "a constant": ("minus the reference is 0.25, the same everywhere", lambda case, value: value + 0.25),
+    "softmax": ("the softmax over the last axis of the reference", lambda case, value: _softmax(value)),
+    "log-softmax": ("the log-softmax over the last axis of the reference", lambda case, value: np.log(_softmax(value))),
+    "relu": ("relu of the reference", lambda case, value: np.maximum(value, 0)),
+    "reversed features": ("features in reverse order", lambda case, value: value[..., ::-1]),
+    "zeros": ("is 0 everywhere", lambda case, value: np.zeros(value.shape)),
+    "float32": ("rounded to float32", lambda case, value: value.astype(np.float32).astype(np.float64)),
+    "bfloat16": ("rounded to bfloat16", lambda case, value: _bfloat16(value)),
+}
+
+
+def _bfloat16(value: np.ndarray) -> np.ndarray:
+    import ml_dtypes
+
+    return value.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+@few
+@given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
+def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:
+    words, plant = PLANTS[name]
+    if name == "reversed features" and component == "transformer":
+        words = "vocabulary in reverse order"
+    cases = _random_cases(component, seed % 10**6, 3)
+    found = describe(cases, _planted(cases, plant))
+    assert found, "nothing is said"
+    assert any(words in one.sentence for one in found), found
+
+
+@few
+@given(SEEDS)
+def test_the_first_positions_alone_are_wrong(seed: int) -> None:
+    cases = [case for case in _random_cases("layer_norm", seed % 10**6, 8) if case.inputs["x_btd"].shape[1] > 3][:3]
+    rng = np.random.default_rng(seed)
+    answers = _planted(cases, lambda case, value: np.concatenate([value[:, :2], value[:, 2:] + rng.standard_normal(value[:, 2:].shape)], 1))
+    assert "differs from the reference only at every position but the first 2" in describe(cases, answers)[0].sentence
+
+
+# --- what is planted is found: what people write
+
+
+def test_the_residual_is_left_out() -> None:
+    def without(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
+        if name != "feed_forward":
+            return original(parameters, config, name, x, y, keep)
+        y = dropout.dropout(y, keep.get(f"{name}_dropout"), config.dropout_rate)
+        return normalization.layer_norm(parameters[f"{name}_norm"], y, config.epsilon) if config.norm_placement == "post" else y
+
+    original = layers.residual_out
+    for component in ("encoder_layer", "decoder_layer"):
+        assert "the residual of `feed_forward` is left out" in _with(component, layers, "residual_out", without)[0].sentence
+
+
+def test_the_residual_is_added_twice() -> None:
+    def twice(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
+        return original(parameters, config, name, x * (2 if name == "feed_forward" else 1), y, keep)
+
+    original = layers.residual_out
+    found = _with("encoder_layer", layers, "residual_out", twice)
+    assert "plus the residual of `feed_forward` as that sum: it is added twice" in found[0].sentence
+
+
+def test_a_bias_is_left_out_or_added_twice() -> None:
+    for factor, meaning in ((-1, "is minus the parameter `bias`: it is left out"), (1, "is the parameter `bias`: it is added twice")):
+        found = _said("logits", lambda case, value, factor=factor: value + factor * case.parameters.get("bias", 0))  # type: ignore[misc]
+        assert any(meaning in one.sentence for one in found)
+
+
+def test_the_activation_is_another_function() -> None:
+    assert "`activation` is left out" in _with("feed_forward", feed_forward, "activation", lambda x, name: x)[0].sentence
+    assert (
+        "of tanh of the `x` that `activation` is given"
+        in _with("feed_forward", feed_forward, "activation", lambda x, name: np.tanh(x))[0].sentence
+    )
+
+
+def test_the_last_step_is_left_out() -> None:
+    found = _with("transformer", stacks, "decoder", lambda parameters, config, x, *rest: x)
+    assert "`decoder` is left out" in found[0].sentence
+
+
+def test_the_logits_are_not_scaled() -> None:
+    def unscaled(query: np.ndarray, *rest: Any, **options: Any) -> Any:
+        return original(query * query.shape[3] ** 0.5, *rest, **options)
+
+    original = attention.scaled_dot_product_attention
+    found = _with("multi_head_attention", attention, "scaled_dot_product_attention", unscaled)
+    assert any("the logits are not divided by sqrt(key_size)" in one.sentence for one in found)
+
+
+def test_heads_are_merged_without_a_transpose() -> None:
+    def merged(query: np.ndarray, *rest: Any, **options: Any) -> Any:
+        output, weights = original(query, *rest, **options)
+        return output.transpose(0, 2, 1, 3).reshape(output.shape), weights
+
+    original = attention.scaled_dot_product_attention
+    found = _with("multi_head_attention", attention, "scaled_dot_product_attention", merged)
+    assert "reshaped without a transpose" in found[0].sentence
+
+
+def test_weights_sum_to_1_over_heads() -> None:
+    def over_heads(case: Case, weights: np.ndarray) -> np.ndarray:
+        total = weights.sum(1, keepdims=True)
+        return weights / np.where(total, total, 1.0)
+
+    found = _said("multi_head_attention", over_heads, "weights")
+    assert "your weights sum to 1 over heads, not over keys" in [one.sentence for one in found]
+
+
+def test_a_mask_is_ignored_or_inverted() -> None:
+    cases, clean = _suite("scaled_dot_product_attention")
+    for words, change in (("without `mask_bhts`: it is ignored", lambda mask: None), ("with `mask_bhts` inverted", np.logical_not)):
+        changed = [case.inputs | ({"mask_bhts": change(case.inputs["mask_bhts"])} if case.inputs.get("mask_bhts") is not None else {})
+                   for case in map(_plain, cases)]  # fmt: skip
+        answers = [components.answer(_plain(case, inputs)) for case, inputs in zip(cases, changed, strict=True)]
+        assert any(words in one.sentence for one in describe(cases, answers, clean=clean))
+
+
+def _plain(case: Case, inputs: Any = None) -> Case:
+    import dataclasses
+
+    return case if inputs is None else dataclasses.replace(case, inputs=inputs)
+
+
+def test_nan_in_the_rows_that_are_padding() -> None:
+    def nan(case: Case, value: np.ndarray) -> np.ndarray:
+        padding = case.inputs["target"] == case.config.padding_id
+        return value if padding.ndim == 3 else np.where(padding[..., None], np.nan, value)
+
+    assert _said("transformer", nan)[0].sentence == "your output is NaN exactly at padding tokens (`target`) and right elsewhere"
+
+
+def test_batch_and_time_are_exchanged_and_rows_shifted() -> None:
+    assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
+    shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
+    assert "shifted by 1 along its positions" in shifted[0].sentence
+
+
+def test_one_head_is_wrong() -> None:
+    def wrong(case: Case, value: np.ndarray) -> np.ndarray:
+        value = value.copy()
+        value[:, :, 0] *= 3
+        return value
+
+    sentence = _said("scaled_dot_product_attention", wrong)[0].sentence
+    assert "differs from the reference only at the first head; there your output is the reference times 3" in sentence
+
+
+def test_a_relation_on_some_cases_says_on_which() -> None:
+    def only_post(case: Case, value: np.ndarray) -> np.ndarray:
+        return -value if case.config.norm_placement == "post" else np.cumsum(value, 1)
+
+    found = _said("encoder_layer", only_post)
+    assert any("only where norm_placement is post, your output is the reference times -1" in one.sentence for one in found), found
+
+
+# --- a port that is written without the reference
+
+
+def _norm(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, epsilon: float) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + offset
+
+
+def _own_layer(case: Case, mistake: str) -> np.ndarray:
+    """An encoder layer as a tutorial has it, with one mistake."""
+    p, x, eps = case.parameters, case.inputs["x_btd"], case.config.epsilon
+    mask = case.inputs.get("mask_bhts")
+    q, k, v = (np.einsum("btd,dhk->bhtk", x, p[f"self_attention.{name}.kernel"]) + p[f"self_attention.{name}.bias"][None, :, None]
+               for name in ("query", "key", "value"))  # fmt: skip
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if mask is not None and mistake != "mask":
+        scores = np.where(mask, scores, -np.inf)
+    y = np.einsum("bhts,bhse,hed->btd", _softmax(scores), v, p["self_attention.output.kernel"]) + p["self_attention.output.bias"]
+    first = x + y
+    h = _norm(first, p["self_attention_norm.scale"], p["self_attention_norm.offset"], eps)
+    hidden = np.maximum(h @ p["feed_forward.hidden.kernel"] + p["feed_forward.hidden.bias"], 0)
+    y = hidden @ p["feed_forward.output.kernel"] + (0 if mistake == "bias" else p["feed_forward.output.bias"])
+    second = {"residual": y, "wrong residual": x + y, "unnormalised residual": first + y, "twice": 2 * h + y, "doubled": h + 2 * y}.get(
+        mistake, h + y
+    )
+    if mistake == "no norm":
+        return second
+    offset = 0 if mistake == "offset" else p["feed_forward_norm.offset"]
+    return _norm(second, p["feed_forward_norm.scale"], offset, eps)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("", ""),
+        ("mask", "without `mask_bhts`: it is ignored"),
+        ("residual", "the residual of `feed_forward` is left out"),
+        ("wrong residual", "it with the input `x_btd` for the residual of `feed_forward`"),
+        ("unnormalised residual", "it with the `x_btd` that `self_attention_norm` is given for the residual of `feed_forward`"),
+        ("twice", "plus the residual of `feed_forward` as that sum: it is added twice"),
+        ("doubled", "the output of `feed_forward` is added twice"),
+        ("bias", "without `feed_forward.output.bias`"),
+        ("no norm", "`feed_forward_norm` is left out"),
+        ("offset", "minus the parameter `feed_forward_norm.offset`: it is left out"),
+    ],
+)
+def test_a_layer_of_its_own_with_one_mistake(mistake: str, words: str) -> None:
+    cases, clean = _suite("encoder_layer")
+    chosen = [index for index, case in enumerate(cases) if _is_plain(case)]
+    assert len(chosen) > 2
+    answers = [{"output": _own_layer(cases[index], mistake)} for index in chosen]
+    found = describe([cases[index] for index in chosen], answers, clean=[clean[index] for index in chosen])
+    assert any(words in one.sentence for one in found) if mistake else found == [], found
+
+
+def _is_plain(case: Case) -> bool:
+    config, keep = case.config, any(name.startswith("keep") for name in case.inputs)
+    mask = case.inputs.get("mask_bhts")
+    full = mask is None or bool(mask.any(-1).all())
+    same = config.heads == config.key_value_heads
+    return config.norm_placement == "post" and config.activation == "relu" and config.attention_bias and same and full and not keep
+
+
+def test_a_vector_for_all_rows_is_no_parameter() -> None:
+    def shifted(case: Case, value: np.ndarray) -> np.ndarray:
+        return value + np.random.default_rng(1).standard_normal(value.shape[-1])
+
+    assert "a constant for each feature, which is no parameter" in _said("encoder_layer", shifted)[0].sentence
+
+
+def test_the_difference_lies_within_one_head() -> None:
+    def wrong(case: Case, value: np.ndarray) -> np.ndarray:
+        kernel_ed = case.parameters["output.kernel"][0]
+        return value + np.random.default_rng(1).standard_normal((*value.shape[:2], len(kernel_ed))) @ kernel_ed
+
+    assert any("head 0 of `output.kernel`" in one.sentence for one in _said("multi_head_attention", wrong))

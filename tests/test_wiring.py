@@ -1,0 +1,84 @@
+"""Another wiring: what was planted by hand is found and worded, and nothing is found in noise."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import attention, feed_forward, normalization
+from reference_numpy.parameters import nest
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.reference import components
+
+CASES = [case.at("float64") for case in all_by_id().values() if case.component == "decoder_layer" and not case.excluded]
+PLAIN = [case for case in CASES if case.config.norm_placement == "post" and not any(name.startswith("keep") for name in case.inputs)][:4]
+
+
+def _layer(case: Case, wrong: str) -> np.ndarray:
+    """A decoder layer after the paper's figure, with one mistake in it."""
+    p: Any = nest(case.parameters)
+    x, memory, c = case.inputs["x_btd"], case.inputs["memory_bsd"], case.config
+    masks = case.inputs.get("self_mask_bhts"), case.inputs.get("cross_mask_bhts")
+
+    def norm(name: str, y: np.ndarray) -> np.ndarray:
+        return normalization.layer_norm(p[name], y, c.epsilon)
+
+    def ffn(y: np.ndarray) -> np.ndarray:
+        return feed_forward.feed_forward(p["feed_forward"], y, c.activation)
+
+    y = attention.multi_head_attention(p["self_attention"], x, x, masks[0], causal=True)
+    h = norm("self_attention_norm", y if wrong == "residual" else x + y)
+    query = x if wrong == "query" else h
+    memory = norm("cross_attention_norm", memory) if wrong == "memory" else memory
+    y = attention.multi_head_attention(p["cross_attention"], query, memory, None if wrong == "mask" else masks[1])
+    added = h + y
+    h = norm("self_attention_norm" if wrong == "norm" else "cross_attention_norm", added)
+    y = ffn(ffn(h)) if wrong == "twice" else ffn(h)
+    return norm("feed_forward_norm", (added if wrong == "sum" else h) + (0 * y if wrong == "nothing" else y))
+
+
+PLANTED = {
+    "residual": "the residual around self_attention is missing: self_attention_norm is given the output of self_attention alone",
+    "query": "cross_attention is given the decoder_layer's x_btd as query_btd, instead of the output of self_attention_norm",
+    "norm": "cross_attention_norm uses the parameters of self_attention_norm",
+    "memory": "cross_attention is given its memory_bsd through cross_attention_norm",
+    "twice": "feed_forward is applied twice",
+    "nothing": "the output of feed_forward is zero",
+    "sum": "the residual around feed_forward is what cross_attention_norm is given, instead of the output of cross_attention_norm",
+}
+
+
+def _search(answer: Callable[[Case], np.ndarray]) -> Search:
+    return Search(Hypotheses(PLAIN, []), [{"output": answer(case)} for case in PLAIN])
+
+
+@pytest.mark.parametrize("wrong", PLANTED)
+def test_a_planted_wiring_is_found_in_words(wrong: str) -> None:
+    found = _search(lambda case: _layer(case, wrong)).explain(located=False)
+    assert PLANTED[wrong] in [one.title for (one,) in found]
+
+
+def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:
+    assert _search(lambda case: _layer(case, "")).failing == []
+    noise = np.random.default_rng(0)
+    assert _search(lambda case: _layer(case, "") + 1e-6 * noise.standard_normal(case.inputs["x_btd"].shape)).explain() == []
+
+
+def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
+    case = all_by_id()["transformer/semillero"].at("float64")
+    true, calls = normalization.layer_norm, []
+
+    def last_but_one(p: Any, x: np.ndarray, epsilon: float) -> np.ndarray:
+        calls.append(x)
+        return x if len(calls) == 2 else true(p, x, epsilon)  # the feed-forward's norm in the first layer of the encoder
+
+    with mock.patch.object(normalization, "layer_norm", last_but_one):
+        output = components.answer(case)["output"]
+    found = Search(Hypotheses([case], []), [{"output": output}]).explain()
+    assert "encoder.layers.0" in " ".join(one.name for (one,) in found)
+    assert any("feed_forward_norm is left out" in one.name for (one,) in found)
