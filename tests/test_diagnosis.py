@@ -119,6 +119,7 @@ def layer_norm(case):
 """),
     "the length of the padding": ("unexplained", (), ["the output depends on how long the padding is"], ["other rows of its batch"], """
 from reference_numpy import transformer as t
+dtypes = ("float64",)
 def transformer(case):
     logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
     return logits * (1 + 0.01 * case.inputs["target"].shape[1])

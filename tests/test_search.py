@@ -31,8 +31,8 @@ one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that
 @one_process
 @pytest.mark.parametrize(
     "ids",
-    [pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample), pytest.param(list(LINES)[::6], marks=pytest.mark.exhaustive)],
-    ids=["3", "a sixth"],
+    [pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample), pytest.param(list(LINES)[::12], marks=pytest.mark.exhaustive)],
+    ids=["3", "a twelfth"],
 )
 def test_the_page_says_what_the_code_names(ids: list[str]) -> None:
     """`make mutation` takes all."""
@@ -51,8 +51,8 @@ def test_nearly_all_are_named_and_none_wrongly() -> None:
 @one_process
 @pytest.mark.exhaustive
 def test_pairs_in_different_components_are_named_from_logits() -> None:
-    namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(5)]
-    assert sum(naming.among for naming in namings) >= 0.7 * len(namings)
+    namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(3)]
+    assert sum(naming.among for naming in namings) >= 2
 
 
 def _under_a_condition(mistake: Any) -> Search:
@@ -77,7 +77,7 @@ def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_
         assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
     assert mutation.false_names(count) == []
 
