@@ -13,7 +13,8 @@ PAGE = (Path(__file__).parent.parent / "docs" / "wild.md").read_text()
 MISTAKES = wild.mistakes()
 EVERY = 20
 SAMPLE = [
-    pytest.param(mistake, id=mistake.id, marks=pytest.mark.exhaustive if index % 2 else ()) for index, mistake in enumerate(MISTAKES[10::EVERY])
+    pytest.param(mistake, id=mistake.id, marks=pytest.mark.exhaustive if index % 2 else ())
+    for index, mistake in enumerate(MISTAKES[EVERY // 2 :: EVERY])
 ]
 
 
