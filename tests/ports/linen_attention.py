@@ -8,7 +8,7 @@ from rosettaformer.conformance.ports.port import NotCovered
 
 
 class Attention(nn.Module):
-    """With the weights beside the output, which Linen only puts aside."""
+    """With the weights beside the output, which Linen stores in a collection of its own."""
 
     config: Any
     dtype: Any

@@ -1,4 +1,4 @@
-"""A whole model that a function puts together from modules: numbered projections, pre-norm sub-layers, masks from outside."""
+"""A whole model that a function builds from modules: numbered projections, pre-norm sub-layers, masks from outside."""
 
 import copy
 import math

@@ -40,7 +40,7 @@ def as_it_is(outputs: Any) -> Any:
 
 
 def settled(combination: Combination, case: Case, clean: Expectations) -> Settle:
-    """What keeps of some outputs the elements that the alterations determine, and puts the reference's own in place of the others.
+    """A function of outputs: it keeps the elements that the alterations determine, and replaces the others with the reference's own.
 
     Without an epsilon the norm of a constant row is 0 / 0, or the quotient of two roundings: no port's answer is for or against it. Only
     an alteration that says so has such elements: where its float64 answer is not finite, or changes a million times as much as the
