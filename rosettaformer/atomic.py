@@ -72,7 +72,7 @@ def _renamed(target: Path) -> Iterator[Path]:
     temporary = _hidden(target)
     try:
         yield temporary
-        for file in temporary.iterdir() if temporary.is_dir() else (temporary,):
+        for file in [path for path in temporary.rglob("*") if path.is_file()] if temporary.is_dir() else [temporary]:
             with file.open("rb+") as written:  # on the disk before it is named
                 os.fsync(written.fileno())
         if target.exists():

@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
     "new-port": "Write a port that runs at once, to put your own code in.",
+    "guide": "Write the porting guide: a site to open in a browser, measured now.",
     "vectors": "Export golden vectors, or verify them.",
     "convert": "Convert a checkpoint from one format to another.",
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",

@@ -1,0 +1,35 @@
+"""`rosettaformer guide`."""
+
+import time
+from pathlib import Path
+
+import click
+
+from ..atomic import require as writable
+from ..conformance.case import DTYPES
+from ..extras import install
+from .options import Missing, listed
+from .ports import importable, require_ports
+
+__all__ = ["guide"]
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="The folder of the site.")
+@listed("dtype", f"Measure in these dtypes: {', '.join(DTYPES)}. [default: float64, float32]")
+def guide(out: Path, dtypes: tuple[str, ...]) -> None:
+    """Write the porting guide: a site to open in a browser, made from the source and measured now.
+
+    DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
+    """
+    writable(out, folder=True)
+    if not (importable("jinja2") and importable("pygments")):
+        raise Missing(f"the site needs Jinja2 and Pygments: {install('guide')}")
+    require_ports(("torch", "tf", "jax"))
+    from ..guide import build
+
+    started = time.monotonic()
+    run = build.measure(dtypes or ("float64", "float32"))
+    made = build.build(out, run)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

@@ -1,0 +1,1 @@
+"""The porting guide: a site made from the tested source."""

@@ -1,0 +1,57 @@
+"""The guide, built: what is measured for it, and its rooms."""
+
+import datetime
+import importlib
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ..conformance import runner
+from ..conformance.cases import all_cases
+from ..conformance.ports.port import PORTS
+from ..conformance.report.summary import Summary
+from .site import Page, write
+
+__all__ = ["Run", "build", "measure"]
+
+# the modules of this package that give pages, in the order of the navigation: each has `pages(run)`
+ROOMS = ("components", "translation", "defects", "models", "tutorials")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the figures of the pages come from, all of it from one run.
+
+    summary: the core cases on our three ports. cpus: processes that may measure at once.
+    """
+
+    summary: Summary
+    cpus: int = 2
+
+
+def measure(dtypes: Sequence[str], progress: Callable[[runner.Result], None] = lambda result: None) -> Run:
+    """Runs the core cases on our ports."""
+    cases = [case for case in all_cases(grad=True) if case.core]
+    return Run(Summary(runner.run(cases, tuple(PORTS), dtypes, progress=progress, quick_compile=True)))
+
+
+def build(out: Path, run: Run) -> list[Page]:
+    """Writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write`."""
+    return write(out, _pages(run), _about())
+
+
+def _pages(run: Run) -> Iterator[Page]:
+    yield Page("index.html", "One Transformer, four times", "home.html.jinja", {"summary": run.summary})
+    for room in ROOMS:
+        yield from importlib.import_module(f"{__package__}.{room}").pages(run)
+
+
+def _about() -> dict[str, str]:
+    packages = ("numpy", "torch", "tensorflow-cpu", "keras", "jax", "flax")
+    return {
+        "rosettaformer": version("rosettaformer"),
+        "made": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "on": f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+    } | {name: version(name) for name in packages}

@@ -1,0 +1,49 @@
+"""Code on a page: where it comes from, and its colours."""
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Code", "highlighted", "styles"]
+
+LIGHT, DARK = "xcode", "github-dark"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A block of code.
+
+    origin: where it stands, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
+    `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: of Pygments, such as console or toml.
+    caption: what stands above it.
+    """
+
+    text: str
+    origin: str
+    language: str = "python"
+    caption: str = ""
+
+
+def highlighted(code: Code) -> Any:
+    """The block as HTML."""
+    from markupsafe import Markup, escape
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    inner = highlight(code.text.rstrip("\n") + "\n", get_lexer_by_name(code.language, stripnl=False), HtmlFormatter(nowrap=True))
+    caption = f"<figcaption>{escape(code.caption)}</figcaption>" if code.caption else ""
+    label = escape(code.caption or code.origin)
+    return Markup(
+        f'<figure class="code" data-origin="{escape(code.origin)}">{caption}'
+        f'<pre tabindex="0" aria-label="{label}"><code class="language-{code.language}">{inner}</code></pre></figure>'
+    )
+
+
+def styles() -> str:
+    """The colours of code, light and dark."""
+    from pygments.formatters import HtmlFormatter
+
+    light, dark = (HtmlFormatter(style=style) for style in (LIGHT, DARK))
+    chosen = dark.get_style_defs(':root[data-theme="dark"] .code code')
+    preferred = dark.get_style_defs(':root:not([data-theme="light"]) .code code')
+    return f"{light.get_style_defs('.code code')}\n{chosen}\n@media (prefers-color-scheme: dark) {{\n{preferred}\n}}\n"

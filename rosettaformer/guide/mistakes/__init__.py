@@ -1,0 +1,71 @@
+"""The defects of the catalogue as edits of our own ports: in each framework the lines that are right, and the mistake in their place.
+
+A file for each family of defects holds `[[ID.framework]]` tables: `file`, `right` and `wrong`. `right` occurs once in that file of the port.
+The tests apply the edits to a copy of the port and compare what it gives with the reference with the defect in it.
+"""
+
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+__all__ = ["FRAMEWORKS", "Edit", "Mistake", "all_mistakes", "edited"]
+
+FRAMEWORKS = ("torch", "tf", "jax")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is replaced in a file of a port's package, and by what."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A defect in one framework.
+
+    variant: which of the defect's variants it is, by title; empty for the defect itself. absent: why the framework has no place to make
+    it; then there are no edits. differs: why the port with the edits is wrong otherwise than the reference with the defect in it is; then
+    it is only required that a case refuses it.
+    """
+
+    edits: Sequence[Edit] = ()
+    variant: str = ""
+    absent: str = ""
+    differs: str = ""
+
+
+@functools.cache
+def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
+    """The mistakes by the defect's id and the framework. Raises ValueError where two files hold one id."""
+    found: dict[str, dict[str, Mistake]] = {}
+    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        for identity, frameworks in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            if identity in found:
+                raise ValueError(f"{file.name}: {identity} is in another file, too")
+            found[identity] = {framework: _mistake(tables) for framework, tables in frameworks.items()}
+    return found
+
+
+def _mistake(tables: Sequence[Mapping[str, str]]) -> Mistake:
+    notes = {name: text for table in tables for name, text in table.items() if name in ("variant", "absent", "differs")}
+    edits = [Edit(table["file"], *(table[side].removeprefix("\n") for side in ("right", "wrong"))) for table in tables if "file" in table]
+    return Mistake(edits, **notes)
+
+
+def edited(edits: Sequence[Edit], package: Path) -> dict[str, str]:
+    """The texts of the files that the edits change, by name. Raises ValueError where what is right does not occur exactly once."""
+    texts: dict[str, str] = {}
+    for edit in edits:
+        text = texts.get(edit.file) or (package / edit.file).read_text(encoding="utf-8")
+        if (count := text.count(edit.right)) != 1:
+            raise ValueError(f"{package.name}/{edit.file} must hold these lines once; it holds them {count} times:\n{edit.right}")
+        texts[edit.file] = text.replace(edit.right, edit.wrong)
+    return texts

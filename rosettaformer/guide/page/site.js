@@ -1,0 +1,136 @@
+"use strict";
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const root = document.body.dataset.root;
+
+// ---- light and dark, kept for the other pages
+document.getElementById("theme").addEventListener("click", () => {
+  const page = document.documentElement;
+  const dark = page.dataset.theme ? page.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  page.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("theme", page.dataset.theme); } catch {}
+});
+
+// ---- search
+const box = document.getElementById("search");
+const found = document.getElementById("found");
+
+function matches(query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return [];
+  const results = [];
+  for (const [title, path, section, summary, names] of window.INDEX) {
+    const best = { score: 0 };
+    for (const [name, fragment] of [[title, ""], ...names]) {
+      const text = name.toLowerCase();
+      const score = words.every(word => text.includes(word))
+        ? 3 + (text === query.toLowerCase() ? 4 : 0) + (text.split(/[._ ]/).includes(words[0]) ? 1 : 0) + (text.startsWith(words[0]) ? 1 : 0) - text.length / 200
+        : 0;
+      if (score > best.score) Object.assign(best, { score, name: name === title ? "" : name, fragment });
+    }
+    const whole = [title, summary, ...names.map(([name]) => name)].join(" ").toLowerCase();
+    if (!best.score && words.every(word => whole.includes(word))) Object.assign(best, { score: 1, name: "", fragment: "" });
+    if (best.score) results.push({ title, path, section, summary, ...best });
+  }
+  return results.sort((a, b) => b.score - a.score).slice(0, 30);
+}
+
+function choose(index) {
+  const options = all("[role=option]", found);
+  options.forEach((option, i) => option.setAttribute("aria-selected", i === index));
+  box.setAttribute("aria-activedescendant", options[index]?.id ?? "");
+  options[index]?.scrollIntoView({ block: "nearest" });
+}
+
+function show() {
+  const results = matches(box.value);
+  found.replaceChildren(...results.map((result, i) => {
+    const option = document.createElement("li");
+    option.id = `found-${i}`;
+    option.setAttribute("role", "option");
+    option.dataset.href = root + result.path + result.fragment;
+    option.append(result.title);
+    if (result.name) {
+      const name = document.createElement("code");
+      name.textContent = result.name;
+      option.append(" ", name);
+    }
+    const line = document.createElement("small");
+    line.textContent = [result.section, result.summary].filter(Boolean).join(" · ");
+    option.append(line);
+    option.addEventListener("mousedown", () => { location.href = option.dataset.href; });
+    return option;
+  }));
+  if (box.value.trim() && !results.length) {
+    const none = document.createElement("li");
+    none.setAttribute("role", "option");
+    none.setAttribute("aria-disabled", "true");
+    none.textContent = "nothing found";
+    found.append(none);
+  }
+  found.hidden = !box.value.trim();
+  box.setAttribute("aria-expanded", String(!found.hidden));
+  choose(0);
+}
+
+box.addEventListener("input", show);
+box.addEventListener("focus", () => { if (box.value.trim()) show(); });
+box.addEventListener("blur", () => { found.hidden = true; box.setAttribute("aria-expanded", "false"); });
+box.addEventListener("keydown", event => {
+  const options = all("[role=option]", found);
+  const at = options.findIndex(option => option.getAttribute("aria-selected") === "true");
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    event.preventDefault();
+    if (options.length) choose((at + (event.key === "ArrowDown" ? 1 : options.length - 1)) % options.length);
+  } else if (event.key === "Enter" && options[at]?.dataset.href) {
+    location.href = options[at].dataset.href;
+  } else if (event.key === "Escape") {
+    found.hidden = true;
+    box.blur();
+  }
+});
+document.addEventListener("keydown", event => {
+  if (event.key === "/" && !event.target.closest("input, textarea, select")) { event.preventDefault(); box.focus(); }
+});
+
+// ---- tabs: [data-tabs] holds sections with data-tab, one of which is shown; the same name is chosen on every page
+function tabs(holder) {
+  const panels = all(":scope > [data-tab]", holder);
+  const list = document.createElement("div");
+  list.setAttribute("role", "tablist");
+  list.setAttribute("aria-label", holder.dataset.tabs);
+  const buttons = panels.map((panel, i) => {
+    const button = document.createElement("button");
+    panel.id ||= `panel-${holder.dataset.tabs.replace(/\W+/g, "-")}-${i}`;
+    button.id = `tab-${panel.id}`;
+    button.type = "button";
+    button.textContent = panel.dataset.tab;
+    button.setAttribute("role", "tab");
+    button.setAttribute("aria-controls", panel.id);
+    panel.setAttribute("role", "tabpanel");
+    panel.setAttribute("aria-labelledby", button.id);
+    button.addEventListener("click", () => select(i));
+    button.addEventListener("keydown", event => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const next = step ? (i + step + buttons.length) % buttons.length : { Home: 0, End: buttons.length - 1 }[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      select(next);
+      buttons[next].focus();
+    });
+    return button;
+  });
+  function select(chosen, keep = true) {
+    panels.forEach((panel, i) => { panel.hidden = i !== chosen; });
+    buttons.forEach((button, i) => {
+      button.setAttribute("aria-selected", String(i === chosen));
+      button.tabIndex = i === chosen ? 0 : -1;
+    });
+    if (keep) try { localStorage.setItem("tab", panels[chosen].dataset.tab); } catch {}
+  }
+  let kept = null;
+  try { kept = localStorage.getItem("tab"); } catch {}
+  list.append(...buttons);
+  holder.prepend(list);
+  select(Math.max(0, panels.findIndex(panel => panel.dataset.tab === kept)), false);
+}
+all("[data-tabs]").forEach(tabs);

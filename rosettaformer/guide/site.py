@@ -1,0 +1,135 @@
+"""The site as a folder of files: pages of templates, what they share, and the index of the search. Nothing in it needs a network."""
+
+import html
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from .. import pages
+from ..atomic import replacing
+from ..atomic import require as writable
+from .code import highlighted, styles
+
+__all__ = ["SECTIONS", "Page", "dangling", "require", "write"]
+
+# the sections of the site in the order of its navigation: folder -> title
+SECTIONS = {
+    "components": "Components",
+    "translate": "From X to Y",
+    "defects": "Defects",
+    "models": "Models",
+    "tutorials": "Tutorials",
+}
+SCRIPTS = ("site.js",)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page.
+
+    path: relative to the site's root, such as `components/layer_norm.html`. template: a file of the folder `page`, which extends
+    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the search
+    finds it, native names of the frameworks first of all, each alone or with the fragment where it is treated: `("nn.LayerNorm", "#torch")`.
+    """
+
+    path: str
+    title: str
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+    names: tuple[str | tuple[str, str], ...] = ()
+
+    @property
+    def section(self) -> str:
+        """The folder that it is in; empty for the home page."""
+        return posixpath.dirname(self.path)
+
+
+def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Page]:
+    """Writes the pages into the folder `out`, which is replaced when all are written. about: what the pages' foot says of this run.
+
+    Raises ValueError where the folder holds something else than a site, two pages have one path, or a link leads nowhere.
+    """
+    require(out)
+    made = list(site)
+    if doubled := {page.path for page in made if [other.path for other in made].count(page.path) > 1}:
+        raise ValueError(f"pages must have paths of their own; got {', '.join(sorted(doubled))} twice")
+    environment = pages.environment(__package__)
+    with replacing(out, folder=True) as folder:
+        (folder / "assets").mkdir(parents=True)
+        shared = "".join(environment.loader.get_source(environment, name)[0] for name in ("shared.css", "site.css"))
+        (folder / "assets" / "site.css").write_text(shared + styles(), encoding="utf-8")
+        for name in SCRIPTS:
+            (folder / "assets" / name).write_text(environment.loader.get_source(environment, name)[0], encoding="utf-8")
+        (folder / "assets" / "index.js").write_text(f"window.INDEX = {json.dumps(_index(made), ensure_ascii=False)};\n", encoding="utf-8")
+        for page in made:
+            file = folder / page.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            values = {"page": page, "pages": made, "sections": SECTIONS, "about": about, "code": highlighted, "to": _linking(page)}
+            file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
+        if broken := dangling(folder):
+            raise ValueError("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
+    return made
+
+
+def require(out: Path) -> None:
+    """Raises ValueError where a site cannot take the place of `out`: what else a folder holds would be lost."""
+    writable(out, folder=True)
+    if out.is_dir() and any(out.iterdir()) and not (out / "assets" / "index.js").is_file():
+        raise ValueError(f"{out} must be a new or empty folder, or one that holds a guide; it holds other files")
+
+
+def dangling(folder: Path) -> list[tuple[str, str]]:
+    """The links of a site that lead nowhere: (page, link). Those to other hosts are not followed."""
+    texts = {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in folder.rglob("*.html")}
+    read = {path: _Links.of(text) for path, text in texts.items()}
+    broken = []
+    for path, links in read.items():
+        for link in links.targets:
+            if re.match(r"[a-z]+:", link):
+                continue
+            file, _, fragment = unquote(link).partition("#")
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
+            there = target in read if target.endswith(".html") else (folder / target).is_file()
+            if not there or (fragment and fragment not in read[target].ids):
+                broken.append((path, link))
+    return broken
+
+
+def _index(made: Iterable[Page]) -> list[list[Any]]:
+    """What the search looks through: [title, path, section, summary, [[name, fragment], ...]] for every page."""
+    return [
+        [page.title, page.path, SECTIONS.get(page.section, ""), page.summary, [(n, "") if isinstance(n, str) else n for n in page.names]]
+        for page in made
+    ]
+
+
+def _linking(page: Page) -> Callable[[str], str]:
+    """A function of a page's path that gives the link to it from this one."""
+    return lambda path: html.escape(posixpath.relpath(path, page.section or "."), quote=True)
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.ids: set[str] = set()
+
+    @classmethod
+    def of(cls, text: str) -> "_Links":
+        parser = cls()
+        parser.feed(text)
+        return parser
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.targets.append(value)
+            elif name == "id" and value:
+                self.ids.add(value)
