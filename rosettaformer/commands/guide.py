@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from ..atomic import require as writable
 from ..conformance.case import DTYPES
 from ..extras import install
 from .options import Missing, listed
@@ -22,12 +21,12 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
 
     DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
     """
-    writable(out, folder=True)
     if not (importable("jinja2") and importable("pygments")):
         raise Missing(f"the site needs Jinja2 and Pygments: {install('guide')}")
     require_ports(("torch", "tf", "jax"))
-    from ..guide import build
+    from ..guide import build, site
 
+    site.require(out)
     started = time.monotonic()
     run = build.measure(dtypes or ("float64", "float32"))
     made = build.build(out, run)

@@ -34,8 +34,9 @@ class Page:
     """One page.
 
     path: relative to the site's root, such as `components/layer_norm.html`. template: a file of the folder `page`, which extends
-    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the search
-    finds it, native names of the frameworks first of all, each alone or with the fragment where it is treated: `("nn.LayerNorm", "#torch")`.
+    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the
+    search finds it, native names of the frameworks first of all, each alone or with the fragment where it is treated:
+    `("nn.LayerNorm", "#torch")`.
     """
 
     path: str

@@ -1,7 +1,7 @@
 """The defects of the catalogue as edits of our own ports: in each framework the lines that are right, and the mistake in their place.
 
-A file for each family of defects holds `[[ID.framework]]` tables: `file`, `right` and `wrong`. `right` occurs once in that file of the port.
-The tests apply the edits to a copy of the port and compare what it gives with the reference with the defect in it.
+A file for each family of defects holds `[[ID.framework]]` tables: `file`, `right` and `wrong`. `right` occurs once in that file of the
+port. The tests apply the edits to a copy of the port and compare what it gives with the reference with the defect in it.
 """
 
 import functools
