@@ -1,0 +1,120 @@
+"""What rosettaformer calls: a function for each component, which takes a case."""
+
+import numpy as np
+
+from reference_numpy.parameters import nest
+from rosettaformer.conformance.ports.port import NotCovered
+
+from . import attention, model, parts
+
+dtypes = ("float64",)  # a number of Python is one
+
+
+def parameters(case):
+    return nest({name: array.tolist() for name, array in case.parameters.items()})
+
+
+def array(rows, *shape):
+    return np.array(rows, np.float64).reshape(shape)
+
+
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    width = logits.shape[-1]
+    seen = np.broadcast_to(True if mask is None else mask, logits.shape)
+    rows = [parts.softmax(row, there) for row, there in zip(logits.reshape(-1, width).tolist(), seen.reshape(-1, width).tolist())]
+    return array(rows, *logits.shape)
+
+
+# region norm
+def no_dropout(case):
+    if any(name.startswith("keep") for name in case.inputs):
+        raise NotCovered("dropout is not written")
+
+
+def layer_norm(case):
+    x = case.inputs["x_btd"]
+    return array([parts.layer_norm(rows, parameters(case), case.config.epsilon) for rows in x.tolist()], *x.shape)
+
+
+def feed_forward(case):
+    no_dropout(case)
+    x = case.inputs["x_btd"]
+    return array([parts.feed_forward(rows, parameters(case), case.config.activation) for rows in x.tolist()], *x.shape)
+
+
+# region attention
+def lists_of_heads(value, batch, heads, targets, sources):
+    """A mask or bias with all of its axes, as lists."""
+    return np.broadcast_to(value, (batch, heads, targets, sources)).tolist()
+
+
+def seen(case, mask, batch, targets, sources, causal):
+    """Who may attend to whom: b h t s."""
+    alone = np.array(model.visible(case.config.heads, targets, [True] * sources, causal))
+    return lists_of_heads(alone if mask is None else alone & mask, batch, case.config.heads, targets, sources)
+
+
+def multi_head_attention(case):
+    no_dropout(case)
+    x, memory, bias = case.inputs["query_btd"], case.inputs["memory_bsd"], case.inputs.get("bias_bhts")
+    (batch, targets, _), sources, heads = x.shape, memory.shape[1], case.config.heads
+    masks = seen(case, case.inputs.get("mask_bhts"), batch, targets, sources, case.inputs.get("causal", False))
+    biases = [None] * batch if bias is None else lists_of_heads(bias, batch, heads, targets, sources)
+    answers = [
+        attention.multi_head(rows, others, parameters(case), mask, added)
+        for rows, others, mask, added in zip(x.tolist(), memory.tolist(), masks, biases)
+    ]
+    output = array([output for output, _ in answers], *x.shape)
+    weights = array([weights for _, weights in answers], batch, heads, targets, sources)
+    return (output, weights) if case.inputs.get("return_weights") else output
+
+
+# region layers
+def encoder_layer(case):
+    return of_vectors(case, model.layer, "x_btd", "mask_bhts", causal=False)
+
+
+def decoder_layer(case):
+    return of_vectors(case, model.layer, "x_btd", "self_mask_bhts", causal=True)
+
+
+def encoder(case):
+    return of_vectors(case, model.stack, "x_bsd", "mask_bhts", causal=False)
+
+
+def decoder(case):
+    return of_vectors(case, model.stack, "x_btd", "self_mask_bhts", causal=True)
+
+
+def of_vectors(case, function, name, mask_name, causal):
+    no_dropout(case)
+    x, memory = case.inputs[name], case.inputs.get("memory_bsd")
+    batch, targets, _ = x.shape
+    masks = seen(case, case.inputs.get(mask_name), batch, targets, targets, causal)
+    memories = memory_masks = [None] * batch
+    if memory is not None:
+        memories = memory.tolist()
+        memory_masks = seen(case, case.inputs.get("cross_mask_bhts"), batch, targets, memory.shape[1], causal=False)
+    rows = zip(x.tolist(), masks, memories, memory_masks)
+    return array([function(row, parameters(case), case.config, *others) for row, *others in rows], *x.shape)
+
+
+# region whole
+def real(case, side, letter):
+    """Which tokens are real, as lists: what the case says, otherwise every id but the padding id."""
+    tokens, mask = case.inputs[side], case.inputs.get(f"{side}_mask_b{letter}")
+    if mask is None and tokens.ndim == 2 and case.config.padding_id is not None:
+        mask = tokens != case.config.padding_id
+    return np.broadcast_to(True if mask is None else mask, tokens.shape[:2]).tolist()
+
+
+def transformer(case):
+    no_dropout(case)
+    if case.config.segments:
+        raise NotCovered("segments are not written")
+    source, target = case.inputs["source"], case.inputs["target"]
+    sources = [(None, None)] * len(target) if source is None else zip(source.tolist(), real(case, "source", "s"))
+    rows = zip(target.tolist(), real(case, "target", "t"), sources)
+    answers = [model.transformer(parameters(case), case.config, ids, there, *other) for ids, there, other in rows]
+    return array(answers, *target.shape[:2], case.config.target_vocabulary)
