@@ -3,6 +3,7 @@
 `python tests/tutorials.py [PAGE ...]` records anew what the commands print.
 """
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -47,8 +48,22 @@ def write(step: Step, folder: Path) -> None:
         assert result.returncode == 0, f"{step.name}.diff: {result.stderr}"
 
 
+def pip(folder: Path) -> None:
+    """A `pip` beside the folder's other commands, which installs into the folder alone and needs no network.
+
+    What it installs is told by its metadata, which Python finds where a command is run.
+    """
+    script = folder / ".bin" / "pip"
+    script.parent.mkdir()
+    offline = "--no-deps --no-build-isolation --disable-pip-version-check --prefix .site"
+    installed = "cp -r .site/lib/*/site-packages/*.dist-info ."
+    script.write_text(f'#!/bin/sh\n{shlex.quote(sys.executable)} -m pip "$@" {offline} && {installed}\n')
+    script.chmod(0o755)
+
+
 def followed(page: Page, folder: Path) -> Iterator[tuple[str, str, str]]:
     """Follows a page in a folder: of every block of commands the name, what the page shows, and what is printed now."""
+    pip(folder)
     for step in session(page).steps:
         if step.kind == "run":
             yield step.name, step.text, "".join(f"$ {line}\n{printed(line, folder)}" for line, _ in steps(step.text))

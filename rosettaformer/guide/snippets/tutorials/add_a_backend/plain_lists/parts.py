@@ -1,3 +1,4 @@
+# region start
 """The small parts. A row is a list of numbers; rows are a list of them."""
 
 import math
@@ -24,6 +25,12 @@ def softmax(row, seen):
     powers = [math.exp(x - largest) if there else 0.0 for x, there in zip(row, seen)]
     total = math.fsum(powers)
     return [power / total for power in powers]
+
+
+def softmax_vjp(row, seen, cotangent):
+    weights = softmax(row, seen)
+    mean = math.fsum(map(mul, weights, cotangent))
+    return [weight * (g - mean) for weight, g in zip(weights, cotangent)]
 
 
 # region norm

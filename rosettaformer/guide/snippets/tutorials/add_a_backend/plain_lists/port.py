@@ -1,11 +1,10 @@
+# region start
 """What rosettaformer calls: a function for each component, which takes a case."""
 
 import numpy as np
 
 from reference_numpy.parameters import nest
-from rosettaformer.conformance.ports.port import NotCovered
-
-from . import attention, model, parts
+from . import parts
 
 dtypes = ("float64",)  # a number of Python is one
 
@@ -19,14 +18,29 @@ def array(rows, *shape):
 
 
 def softmax(case):
-    logits, mask = case.inputs["logits"], case.inputs.get("mask")
-    width = logits.shape[-1]
-    seen = np.broadcast_to(True if mask is None else mask, logits.shape)
-    rows = [parts.softmax(row, there) for row, there in zip(logits.reshape(-1, width).tolist(), seen.reshape(-1, width).tolist())]
-    return array(rows, *logits.shape)
+    return of_rows(parts.softmax, case.inputs["logits"], seen_logits(case))
+
+
+def softmax_vjp(case):
+    logits = case.inputs["logits"]
+    return {"logits": of_rows(parts.softmax_vjp, logits, seen_logits(case), case.inputs["cotangent"])}
+
+
+def seen_logits(case):
+    mask = case.inputs.get("mask")  # True = present
+    return np.broadcast_to(True if mask is None else mask, case.inputs["logits"].shape)
+
+
+def of_rows(function, x, *others):
+    """The function of every row of the last axis."""
+    rows = zip(*(each.reshape(-1, x.shape[-1]).tolist() for each in (x, *others)))
+    return array([function(*row) for row in rows], *x.shape)
 
 
 # region norm
+from rosettaformer.conformance.ports.port import NotCovered
+
+
 def no_dropout(case):
     if any(name.startswith("keep") for name in case.inputs):
         raise NotCovered("dropout is not written")
@@ -44,6 +58,9 @@ def feed_forward(case):
 
 
 # region attention
+from . import attention, model
+
+
 def lists_of_heads(value, batch, heads, targets, sources):
     """A mask or bias with all of its axes, as lists."""
     return np.broadcast_to(value, (batch, heads, targets, sources)).tolist()

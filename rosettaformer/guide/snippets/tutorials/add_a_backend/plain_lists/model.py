@@ -1,3 +1,4 @@
+# region layers
 """Layers, stacks, and the whole model, for one row of the batch."""
 
 import math
@@ -29,6 +30,14 @@ def stack(x, parameters, config, seen, memory=None, memory_seen=None):
     return layer_norm(x, parameters["final_norm"], config.epsilon) if config.final_norm else x
 
 
+# region masks
+def visible(heads, targets, real, causal=False):
+    """For every head, t by s: real tokens, and no later ones where causal."""
+    shift = len(real) - targets
+    rows = [[there and not (causal and s > t + shift) for s, there in enumerate(real)] for t in range(targets)]
+    return [rows] * heads
+
+
 # region whole
 def sinusoidal(position, width):
     angles = [position * 10000.0 ** (-2 * (column // 2) / width) for column in range(width)]
@@ -54,13 +63,6 @@ def embed(tokens, real, parameters, config, side):
         added = [sinusoidal(number, config.model_width) for number in numbers]
     x = add([[number * factor for number in row] for row in rows], added)
     return layer_norm(x, parameters[f"{side}_embedding_norm"], config.epsilon) if config.embedding_norm else x
-
-
-def visible(heads, targets, real, causal=False):
-    """For every head, t by s: real tokens, and no later ones where causal."""
-    shift = len(real) - targets
-    rows = [[there and not (causal and s > t + shift) for s, there in enumerate(real)] for t in range(targets)]
-    return [rows] * heads
 
 
 def transformer(parameters, config, target, target_real, source=None, source_real=None):

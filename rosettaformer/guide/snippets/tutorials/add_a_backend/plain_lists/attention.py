@@ -1,3 +1,4 @@
+# region one_head
 """Attention, one head at a time."""
 
 import math
