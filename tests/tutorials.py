@@ -4,13 +4,14 @@
 """
 
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from test_readme import HOUSE
+from test_readme import DECLARED, HOUSE
 from test_session import printed, steps
 
 from rosettaformer import pages
@@ -61,12 +62,21 @@ def pip(folder: Path) -> None:
     script.chmod(0o755)
 
 
-def followed(page: Page, folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Follows a page in a folder: of every block of commands the name, what the page shows, and what is printed now."""
+def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> Iterator[tuple[str, str, str]]:
+    """Follows a page in a folder: of every block of commands the name, what the page shows, and what is printed now.
+
+    What is said to install is compared with what the README says. A component is added to a copy of the project.
+    only: the blocks that are run; all without it.
+    """
+    if page.path.endswith("/add-a-component.html"):
+        shutil.copytree(HOUSE, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"), dirs_exist_ok=True)
     pip(folder)
     for step in session(page).steps:
         if step.kind == "run":
-            yield step.name, step.text, "".join(f"$ {line}\n{printed(line, folder)}" for line, _ in steps(step.text))
+            if only is None or step.name in only:
+                yield step.name, step.text, "".join(f"$ {line}\n{printed(line, folder)}" for line, _ in steps(step.text))
+        elif step.kind == "install":
+            assert {*step.text.splitlines()} <= {*DECLARED}
         else:
             write(step, folder)
 

@@ -13,9 +13,17 @@ __all__ = ["pages"]
 
 # file -> (title, summary, names for the search, the folder of its snippets)
 PORTS = {
-    "port-pytorch": ("Port GPT-2 to PyTorch in an afternoon", "From an empty file to transformers' own numbers, with nn.Linear.", "port_torch"),
+    "port-pytorch": (
+        "Port GPT-2 to PyTorch in an afternoon",
+        "From an empty file to transformers' own numbers, with nn.Linear.",
+        "port_torch",
+    ),
     "port-keras": ("Port GPT-2 to Keras in an afternoon", "From an empty file to transformers' own numbers, with Dense.", "port_keras"),
-    "port-flax": ("Port GPT-2 to Flax NNX in an afternoon", "From an empty file to transformers' own numbers, with nnx.Linear.", "port_flax"),
+    "port-flax": (
+        "Port GPT-2 to Flax NNX in an afternoon",
+        "From an empty file to transformers' own numbers, with nnx.Linear.",
+        "port_flax",
+    ),
 }
 OTHERS = {
     "add-a-backend": ("Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.", "add_a_backend"),

@@ -10,13 +10,13 @@ from ..code import Code
 __all__ = ["FOLDER", "Session", "Step"]
 
 FOLDER = "snippets/tutorials"  # of this package's parent
-LANGUAGES = {"py": "python", "toml": "toml", "yml": "yaml"}
+LANGUAGES = {"py": "python", "toml": "toml"}
 
 
 class Step(NamedTuple):
-    """One step: `add` a text to the end of a file, `change` files by a difference, or `run` commands.
+    """One step: `add` a text to the end of a file, `change` files by a difference, `run` commands, or `install` what the project declares.
 
-    name: of the file that grows, otherwise of the snippet. text: what is added, the difference, or the commands with what they print.
+    name: of the file that grows, otherwise of the snippet. text: what is added, the difference, or the commands, with what they print.
     """
 
     kind: str
@@ -53,6 +53,12 @@ class Session:
         text = self._read(f"{name}.console")
         self.steps.append(Step("run", name, text))
         return self._code(f"{name}.console", text, "console", "")
+
+    def install(self, file: str) -> Code:
+        """Commands that install the project; the README has the same."""
+        text = self._read(file)
+        self.steps.append(Step("install", file, text))
+        return self._code(file, text, "sh", "")
 
     def _read(self, file: str) -> str:
         return resources.files(__package__).parent.joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")

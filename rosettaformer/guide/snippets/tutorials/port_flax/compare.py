@@ -12,7 +12,9 @@ from rosettaformer.conformance.ports.names import Names
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config
-model = gpt2.GPT2(c.target_vocabulary, c.max_positions, c.decoder_layers, *port.sizes(c), jnp.float32, nnx.Rngs(0))
+model = gpt2.GPT2(
+    c.target_vocabulary, c.max_positions, c.decoder_layers, *port.sizes(c), jnp.float32, nnx.Rngs(0)
+)
 weights.load(model, checkpoint.parameters, c, table=Names(port.weights).table("transformer", c))
 
 theirs = GPT2LMHeadModel.from_pretrained("gpt2-random").eval()

@@ -32,20 +32,29 @@ def attention(query, key, value, mask=None, causal=False):
 class Attention(nnx.Module):
     def __init__(self, width, heads, dtype, rngs):
         self.heads = heads
-        self.query, self.key, self.value, self.out = (nnx.Linear(width, width, param_dtype=dtype, rngs=rngs) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nnx.Linear(width, width, param_dtype=dtype, rngs=rngs) for _ in range(4)
+        )
 
     def split(self, x):  # b t (h k) -> b t h k
         return x.reshape(*x.shape[:-1], self.heads, -1)
 
     def __call__(self, x, memory, mask=None, causal=False):
-        query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
-        return self.out(attention(query, key, value, mask, causal).reshape(x.shape))  # b t h k -> b t (h k)
+        query, key, value = map(self.split, (self.query(x), self.key(memory), self.value(memory)))
+        mixed = attention(query, key, value, mask, causal)
+        return self.out(mixed.reshape(x.shape))  # b t h k -> b t (h k)
 
 
 # region block
+def layer_norm(width, epsilon, dtype, rngs):
+    return nnx.LayerNorm(
+        width, epsilon=epsilon, use_fast_variance=False, param_dtype=dtype, rngs=rngs
+    )
+
+
 class Block(nnx.Module):
     def __init__(self, width, heads, hidden, epsilon, dtype, rngs):
-        self.ln_1, self.ln_2 = (nnx.LayerNorm(width, epsilon=epsilon, use_fast_variance=False, param_dtype=dtype, rngs=rngs) for _ in range(2))
+        self.ln_1, self.ln_2 = (layer_norm(width, epsilon, dtype, rngs) for _ in range(2))
         self.attn = Attention(width, heads, dtype, rngs)
         self.mlp = FeedForward(width, hidden, dtype, rngs)
 
@@ -58,8 +67,9 @@ class Block(nnx.Module):
 # region stack
 class Stack(nnx.Module):
     def __init__(self, layers, width, heads, hidden, epsilon, dtype, rngs):
-        self.h = nnx.List([Block(width, heads, hidden, epsilon, dtype, rngs) for _ in range(layers)])
-        self.ln_f = nnx.LayerNorm(width, epsilon=epsilon, use_fast_variance=False, param_dtype=dtype, rngs=rngs)
+        blocks = [Block(width, heads, hidden, epsilon, dtype, rngs) for _ in range(layers)]
+        self.h = nnx.List(blocks)
+        self.ln_f = layer_norm(width, epsilon, dtype, rngs)
 
     def __call__(self, x, mask=None):
         for block in self.h:

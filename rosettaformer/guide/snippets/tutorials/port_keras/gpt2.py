@@ -26,7 +26,8 @@ def attention(query, key, value, mask=None, causal=False):
     if mask is not None:
         seen = ops.logical_and(seen, mask)
     weights = ops.softmax(ops.where(seen, logits, ops.cast(-math.inf, logits.dtype)))
-    weights = ops.where(seen, weights, ops.zeros_like(weights))  # a query that sees nothing: 0, not NaN
+    # A query that sees nothing gives 0, not NaN.
+    weights = ops.where(seen, weights, ops.zeros_like(weights))
     return ops.einsum("bhts,bshe->bthe", weights, value)
 
 
@@ -35,14 +36,16 @@ class Attention(Layer):
     def __init__(self, width, heads, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
-        self.query, self.key, self.value, self.out = (Dense(width, dtype=self.dtype_policy) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            Dense(width, dtype=self.dtype_policy) for _ in range(4)
+        )
 
     def split(self, x):  # b t (h k) -> b t h k
         batch, length, width = ops.shape(x)
         return ops.reshape(x, (batch, length, self.heads, width // self.heads))
 
     def call(self, x, memory, mask=None, causal=False):
-        query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
+        query, key, value = map(self.split, (self.query(x), self.key(memory), self.value(memory)))
         mixed = attention(query, key, value, mask, causal)
         return self.out(ops.reshape(mixed, ops.shape(x)))  # b t h k -> b t (h k)
 
@@ -51,7 +54,9 @@ class Attention(Layer):
 class Block(Layer):
     def __init__(self, width, heads, hidden, epsilon, **kwargs):
         super().__init__(**kwargs)
-        self.ln_1, self.ln_2 = (LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy) for _ in range(2))
+        self.ln_1, self.ln_2 = (
+            LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy) for _ in range(2)
+        )
         self.attn = Attention(width, heads, dtype=self.dtype_policy)
         self.mlp = FeedForward(width, hidden, dtype=self.dtype_policy)
 
@@ -65,7 +70,8 @@ class Block(Layer):
 class Stack(Layer):
     def __init__(self, layers, width, heads, hidden, epsilon, **kwargs):
         super().__init__(**kwargs)
-        self.h = [Block(width, heads, hidden, epsilon, dtype=self.dtype_policy) for _ in range(layers)]
+        sizes = width, heads, hidden, epsilon
+        self.h = [Block(*sizes, dtype=self.dtype_policy) for _ in range(layers)]
         self.ln_f = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy)
 
     def call(self, x, mask=None):

@@ -13,7 +13,10 @@ choices = {
     "share_embeddings": False, "embedding_norm": False, "segments": 0, "padding_id": None,
 }  # fmt: skip
 # The sizes of the cases: the heads share the width.
-config = choices | {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "max_positions": 11}
+config = choices | {
+    "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "max_positions": 11,
+}  # fmt: skip
 
 components, weights, call = {}, {}, {}
 
@@ -33,7 +36,13 @@ call["feed_forward"] = {"x": "x_btd"}
 
 # region dot_product
 components["scaled_dot_product_attention"] = lambda c, dtype: gpt2.attention
-call["scaled_dot_product_attention"] = {"query": "query_bthk", "key": "key_bsgk", "value": "value_bsge", "mask": "mask_bhts", "causal": "causal"}
+call["scaled_dot_product_attention"] = {
+    "query": "query_bthk",
+    "key": "key_bsgk",
+    "value": "value_bsge",
+    "mask": "mask_bhts",
+    "causal": "causal",
+}
 
 # region multi_head
 components["multi_head_attention"] = lambda c, dtype: gpt2.Attention(c.model_width, c.heads)
@@ -47,7 +56,12 @@ weights["multi_head_attention"] = [
     ("output.kernel", "out.weight", "d (h e)"),
     ("output.bias", "out.bias", "d"),
 ]
-call["multi_head_attention"] = {"x": "query_btd", "memory": "memory_bsd", "mask": "mask_bhts", "causal": "causal"}
+call["multi_head_attention"] = {
+    "x": "query_btd",
+    "memory": "memory_bsd",
+    "mask": "mask_bhts",
+    "causal": "causal",
+}
 
 
 # region stack
@@ -69,7 +83,9 @@ weights["decoder"] = [("layers", "h"), ("final_norm", "ln_f")]
 call["decoder"] = {"x": "x_btd", "mask": "self_mask_bhts"}
 
 # region model
-components["transformer"] = lambda c, dtype: gpt2.GPT2(c.target_vocabulary, c.max_positions, c.decoder_layers, *sizes(c))
+components["transformer"] = lambda c, dtype: gpt2.GPT2(
+    c.target_vocabulary, c.max_positions, c.decoder_layers, *sizes(c)
+)
 weights["transformer"] = [
     ("target_embedding.table", "wte.weight", "v d"),
     ("target_position_embedding.table", "wpe.weight", "p d"),

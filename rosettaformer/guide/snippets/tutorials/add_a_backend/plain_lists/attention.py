@@ -7,7 +7,7 @@ from .parts import add, affine, softmax
 
 
 def one_head(query, key, value, seen, bias=None):
-    """query: rows of t, key and value: rows of s, seen and bias: t by s. The output, and the weights."""
+    """query: rows of t, key and value: rows of s, seen and bias: t by s. Output and weights."""
     scale = 1 / math.sqrt(len(query[0])) if query else 1.0
     logits = affine([[x * scale for x in row] for row in query], list(zip(*key)))
     if bias:
@@ -28,7 +28,11 @@ def multi_head(x, memory, parameters, seen, bias=None):
         group = head * groups // heads  # key heads in order, each for as many query heads
         query = of_head(x, parameters["query"], head)
         mixed, weight = one_head(query, keys[group], values[group], seen[head], bias and bias[head])
-        part = affine(mixed, parameters["output"]["kernel"][head], None if head else parameters["output"].get("bias"))
+        part = affine(
+            mixed,
+            parameters["output"]["kernel"][head],
+            None if head else parameters["output"].get("bias"),
+        )
         output = add(output, part) if output else part
         weights.append(weight)
     return output, weights

@@ -16,12 +16,26 @@ def sub_layer(x, parameters, config, name, function):
 
 
 def layer(x, parameters, config, seen, memory=None, memory_seen=None):
-    x = sub_layer(x, parameters, config, "self_attention", lambda y: multi_head(y, y, parameters["self_attention"], seen)[0])
+    x = sub_layer(
+        x,
+        parameters,
+        config,
+        "self_attention",
+        lambda y: multi_head(y, y, parameters["self_attention"], seen)[0],
+    )
     if memory is not None:
         cross = parameters["cross_attention"]
-        x = sub_layer(x, parameters, config, "cross_attention", lambda y: multi_head(y, memory, cross, memory_seen)[0])
+        x = sub_layer(
+            x,
+            parameters,
+            config,
+            "cross_attention",
+            lambda y: multi_head(y, memory, cross, memory_seen)[0],
+        )
     feed = parameters["feed_forward"]
-    return sub_layer(x, parameters, config, "feed_forward", lambda y: feed_forward(y, feed, config.activation))
+    return sub_layer(
+        x, parameters, config, "feed_forward", lambda y: feed_forward(y, feed, config.activation)
+    )
 
 
 def stack(x, parameters, config, seen, memory=None, memory_seen=None):
@@ -34,14 +48,19 @@ def stack(x, parameters, config, seen, memory=None, memory_seen=None):
 def visible(heads, targets, real, causal=False):
     """For every head, t by s: real tokens, and no later ones where causal."""
     shift = len(real) - targets
-    rows = [[there and not (causal and s > t + shift) for s, there in enumerate(real)] for t in range(targets)]
+    rows = [
+        [there and not (causal and s > t + shift) for s, there in enumerate(real)]
+        for t in range(targets)
+    ]
     return [rows] * heads
 
 
 # region whole
 def sinusoidal(position, width):
     angles = [position * 10000.0 ** (-2 * (column // 2) / width) for column in range(width)]
-    return [math.cos(angle) if column % 2 else math.sin(angle) for column, angle in enumerate(angles)]
+    return [
+        math.cos(angle) if column % 2 else math.sin(angle) for column, angle in enumerate(angles)
+    ]
 
 
 def positions(real, start):
@@ -54,7 +73,9 @@ def embed(tokens, real, parameters, config, side):
     shared = side == "target" and config.share_embeddings and config.encoder_layers
     table = parameters["source_embedding" if shared else f"{side}_embedding"]["table"]
     factor = math.sqrt(config.model_width) if config.scale_embedding else 1.0
-    rows = [table[token] if isinstance(token, int) else affine([token], table)[0] for token in tokens]
+    rows = [
+        table[token] if isinstance(token, int) else affine([token], table)[0] for token in tokens
+    ]
     numbers = positions(real, config.position_start)
     if config.positions == "learned":
         learned = parameters[f"{side}_position_embedding"]["table"]
@@ -62,14 +83,20 @@ def embed(tokens, real, parameters, config, side):
     else:
         added = [sinusoidal(number, config.model_width) for number in numbers]
     x = add([[number * factor for number in row] for row in rows], added)
-    return layer_norm(x, parameters[f"{side}_embedding_norm"], config.epsilon) if config.embedding_norm else x
+    return (
+        layer_norm(x, parameters[f"{side}_embedding_norm"], config.epsilon)
+        if config.embedding_norm
+        else x
+    )
 
 
 def transformer(parameters, config, target, target_real, source=None, source_real=None):
     memory = memory_seen = None
     if source is not None:
         x = embed(source, source_real, parameters, config, "source")
-        memory = stack(x, parameters["encoder"], config, visible(config.heads, len(source), source_real))
+        memory = stack(
+            x, parameters["encoder"], config, visible(config.heads, len(source), source_real)
+        )
         memory_seen = visible(config.heads, len(target), source_real)
     x = embed(target, target_real, parameters, config, "target")
     seen = visible(config.heads, len(target), target_real, causal=True)

@@ -48,7 +48,9 @@ def normed(row, scale, offset, epsilon):
 CURVES = {
     "relu": lambda x: max(x, 0.0),
     "gelu_erf": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
     "gelu_sigmoid": lambda x: 0.5 * x * (1 + math.tanh(0.851 * x)),
 }
 

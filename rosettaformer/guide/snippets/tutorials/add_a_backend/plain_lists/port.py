@@ -23,7 +23,9 @@ def softmax(case):
 
 def softmax_vjp(case):
     logits = case.inputs["logits"]
-    return {"logits": of_rows(parts.softmax_vjp, logits, seen_logits(case), case.inputs["cotangent"])}
+    return {
+        "logits": of_rows(parts.softmax_vjp, logits, seen_logits(case), case.inputs["cotangent"])
+    }
 
 
 def seen_logits(case):
@@ -48,42 +50,44 @@ def no_dropout(case):
 
 def layer_norm(case):
     x = case.inputs["x_btd"]
-    return array([parts.layer_norm(rows, parameters(case), case.config.epsilon) for rows in x.tolist()], *x.shape)
+    return array(
+        [parts.layer_norm(rows, parameters(case), case.config.epsilon) for rows in x.tolist()],
+        *x.shape,
+    )
 
 
 def feed_forward(case):
     no_dropout(case)
     x = case.inputs["x_btd"]
-    return array([parts.feed_forward(rows, parameters(case), case.config.activation) for rows in x.tolist()], *x.shape)
+    return array(
+        [parts.feed_forward(rows, parameters(case), case.config.activation) for rows in x.tolist()],
+        *x.shape,
+    )
 
 
 # region attention
 from . import attention, model
 
 
-def lists_of_heads(value, batch, heads, targets, sources):
-    """A mask or bias with all of its axes, as lists."""
-    return np.broadcast_to(value, (batch, heads, targets, sources)).tolist()
-
-
-def seen(case, mask, batch, targets, sources, causal):
-    """Who may attend to whom: b h t s."""
-    alone = np.array(model.visible(case.config.heads, targets, [True] * sources, causal))
-    return lists_of_heads(alone if mask is None else alone & mask, batch, case.config.heads, targets, sources)
+def seen(mask, shape, causal):
+    """Who may attend to whom, as lists: b h t s."""
+    _, heads, targets, sources = shape
+    alone = np.array(model.visible(heads, targets, [True] * sources, causal))
+    return np.broadcast_to(alone if mask is None else alone & mask, shape).tolist()
 
 
 def multi_head_attention(case):
     no_dropout(case)
-    x, memory, bias = case.inputs["query_btd"], case.inputs["memory_bsd"], case.inputs.get("bias_bhts")
-    (batch, targets, _), sources, heads = x.shape, memory.shape[1], case.config.heads
-    masks = seen(case, case.inputs.get("mask_bhts"), batch, targets, sources, case.inputs.get("causal", False))
-    biases = [None] * batch if bias is None else lists_of_heads(bias, batch, heads, targets, sources)
+    x, memory, bias = (case.inputs.get(name) for name in ("query_btd", "memory_bsd", "bias_bhts"))
+    shape = len(x), case.config.heads, x.shape[1], memory.shape[1]
+    masks = seen(case.inputs.get("mask_bhts"), shape, case.inputs.get("causal", False))
+    biases = [None] * len(x) if bias is None else np.broadcast_to(bias, shape).tolist()
     answers = [
         attention.multi_head(rows, others, parameters(case), mask, added)
         for rows, others, mask, added in zip(x.tolist(), memory.tolist(), masks, biases)
     ]
     output = array([output for output, _ in answers], *x.shape)
-    weights = array([weights for _, weights in answers], batch, heads, targets, sources)
+    weights = array([weights for _, weights in answers], *shape)
     return (output, weights) if case.inputs.get("return_weights") else output
 
 
@@ -107,19 +111,21 @@ def decoder(case):
 def of_vectors(case, function, name, mask_name, causal):
     no_dropout(case)
     x, memory = case.inputs[name], case.inputs.get("memory_bsd")
-    batch, targets, _ = x.shape
-    masks = seen(case, case.inputs.get(mask_name), batch, targets, targets, causal)
+    (batch, targets, _), heads = x.shape, case.config.heads
+    masks = seen(case.inputs.get(mask_name), (batch, heads, targets, targets), causal)
     memories = memory_masks = [None] * batch
     if memory is not None:
-        memories = memory.tolist()
-        memory_masks = seen(case, case.inputs.get("cross_mask_bhts"), batch, targets, memory.shape[1], causal=False)
+        memories, shape = memory.tolist(), (batch, heads, targets, memory.shape[1])
+        memory_masks = seen(case.inputs.get("cross_mask_bhts"), shape, causal=False)
     rows = zip(x.tolist(), masks, memories, memory_masks)
-    return array([function(row, parameters(case), case.config, *others) for row, *others in rows], *x.shape)
+    return array(
+        [function(row, parameters(case), case.config, *others) for row, *others in rows], *x.shape
+    )
 
 
 # region whole
 def real(case, side, letter):
-    """Which tokens are real, as lists: what the case says, otherwise every id but the padding id."""
+    """Which tokens are real, as lists: what the case says, or every id but the padding id."""
     tokens, mask = case.inputs[side], case.inputs.get(f"{side}_mask_b{letter}")
     if mask is None and tokens.ndim == 2 and case.config.padding_id is not None:
         mask = tokens != case.config.padding_id
@@ -131,7 +137,14 @@ def transformer(case):
     if case.config.segments:
         raise NotCovered("segments are not written")
     source, target = case.inputs["source"], case.inputs["target"]
-    sources = [(None, None)] * len(target) if source is None else zip(source.tolist(), real(case, "source", "s"))
+    sources = (
+        [(None, None)] * len(target)
+        if source is None
+        else zip(source.tolist(), real(case, "source", "s"))
+    )
     rows = zip(target.tolist(), real(case, "target", "t"), sources)
-    answers = [model.transformer(parameters(case), case.config, ids, there, *other) for ids, there, other in rows]
+    answers = [
+        model.transformer(parameters(case), case.config, ids, there, *other)
+        for ids, there, other in rows
+    ]
     return array(answers, *target.shape[:2], case.config.target_vocabulary)
