@@ -10,6 +10,7 @@ from ..code import Code
 __all__ = ["FOLDER", "Session", "Step"]
 
 FOLDER = "snippets/tutorials"  # of this package's parent
+FORMATTER = "  # fmt: skip"  # for ours, not for the reader
 LANGUAGES = {"py": "python", "toml": "toml"}
 
 
@@ -61,7 +62,8 @@ class Session:
         return self._code(file, text, "sh", "")
 
     def _read(self, file: str) -> str:
-        return resources.files(__package__).parent.joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
+        text = resources.files(__package__).parent.joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
+        return text.replace(FORMATTER, "")
 
     def _code(self, file: str, text: str, language: str, caption: str) -> Code:
         return Code(text.strip("\n") + "\n", f"rosettaformer/guide/{FOLDER}/{self.folder}/{file}", language, caption)
