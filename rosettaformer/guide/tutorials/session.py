@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from ..code import Code
 
-__all__ = ["FOLDER", "Session", "Step"]
+__all__ = ["FOLDER", "FORMATTER", "Session", "Step", "regions"]
 
-FOLDER = "snippets/tutorials"  # of this package's parent
+PACKAGE = __package__.rpartition(".")[0]
+FOLDER = "snippets/tutorials"  # of that package
 FORMATTER = "  # fmt: skip"  # for ours, not for the reader
 LANGUAGES = {"py": "python", "toml": "toml"}
 
@@ -62,7 +63,7 @@ class Session:
         return self._code(file, text, "sh", "")
 
     def _read(self, file: str) -> str:
-        text = resources.files(__package__).parent.joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
+        text = resources.files(PACKAGE).joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
         return text.replace(FORMATTER, "")
 
     def _code(self, file: str, text: str, language: str, caption: str) -> Code:
