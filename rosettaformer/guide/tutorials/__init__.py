@@ -11,29 +11,26 @@ if TYPE_CHECKING:
 
 __all__ = ["pages"]
 
-# file -> (title, summary, names for the search, the folder of its snippets)
-PORTS = {
-    "port-pytorch": (
-        "Port GPT-2 to PyTorch in an afternoon",
-        "From an empty file to transformers' own numbers, with nn.Linear.",
-        "port_torch",
+NUMBERS = "From an empty file to the numbers of transformers, with"
+# (file, folder of its snippets, title, summary, names for the search)
+TUTORIALS = (
+    ("port-pytorch", "port_torch", "Port GPT-2 to PyTorch in an afternoon", f"{NUMBERS} nn.Linear.", ("port a model", "new-port")),
+    ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", ("port a model", "new-port")),
+    ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", ("port a model", "new-port")),
+    (
+        "add-a-backend", "add_a_backend", "Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.",
+        ("rosettaformer.ports", "entry point", "NotCovered", "another language"),
     ),
-    "port-keras": ("Port GPT-2 to Keras in an afternoon", "From an empty file to transformers' own numbers, with Dense.", "port_keras"),
-    "port-flax": (
-        "Port GPT-2 to Flax NNX in an afternoon",
-        "From an empty file to transformers' own numbers, with nnx.Linear.",
-        "port_flax",
+    (
+        "add-a-component", "add_a_component", "Add a component", "RMS normalisation: reference, gradient, cases, defect, three ports.",
+        ("RMSNorm", "contributing"),
     ),
-}
-OTHERS = {
-    "add-a-backend": ("Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.", "add_a_backend"),
-    "add-a-component": ("Add a component", "RMS normalisation: reference, gradient, cases, defect, three ports.", "add_a_component"),
-}
+)  # fmt: skip
 
 
 def pages(run: "Run") -> Iterator[Page]:
     """The index, and a page for each tutorial."""
-    yield Page("tutorials/index.html", "Start here", "tutorials.html.jinja", {"session": Session("start")})
-    for name, (title, summary, folder) in (PORTS | OTHERS).items():
-        template = f"tutorial-{name}.html.jinja"
-        yield Page(f"tutorials/{name}.html", title, template, {"session": Session(folder)}, summary, ("tutorial", folder.replace("_", " ")))
+    first = {"session": Session("start")}
+    yield Page("tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.")
+    for file, folder, title, summary, names in TUTORIALS:
+        yield Page(f"tutorials/{file}.html", title, f"tutorial-{file}.html.jinja", {"session": Session(folder)}, summary, names)
