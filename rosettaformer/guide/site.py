@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from .. import pages
 from ..atomic import replacing
 from ..atomic import require as writable
-from .code import highlighted, styles
+from .code import highlighted, styles, ticked
 
 __all__ = ["SECTIONS", "Page", "dangling", "require", "write"]
 
@@ -26,6 +26,7 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
+STYLES = ("shared.css", "site.css", "defects.css")
 SCRIPTS = ("site.js",)
 
 
@@ -62,9 +63,10 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
     if doubled := {page.path for page in made if [other.path for other in made].count(page.path) > 1}:
         raise ValueError(f"pages must have paths of their own; got {', '.join(sorted(doubled))} twice")
     environment = pages.environment(__package__)
+    environment.filters["ticked"] = ticked
     with replacing(out, folder=True) as folder:
         (folder / "assets").mkdir(parents=True)
-        shared = "".join(environment.loader.get_source(environment, name)[0] for name in ("shared.css", "site.css"))
+        shared = "".join(environment.loader.get_source(environment, name)[0] for name in STYLES)
         (folder / "assets" / "site.css").write_text(shared + styles(), encoding="utf-8")
         for name in SCRIPTS:
             (folder / "assets" / name).write_text(environment.loader.get_source(environment, name)[0], encoding="utf-8")
