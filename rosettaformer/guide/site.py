@@ -26,7 +26,7 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-STYLES = ("shared.css", "site.css", "defects.css", "models.css")
+STYLES = ("shared.css", "site.css", "home.css", "defects.css", "models.css")
 SCRIPTS = ("site.js",)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["FRAMEWORKS", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
+__all__ = ["FRAMEWORKS", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
 
 FRAMEWORKS = ("torch", "tf", "jax")
-SAID = "said.toml"
+SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
 
 
 @dataclass(frozen=True)
