@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits that invert the first."""
+"""Token and segment embedding (EMBED), and the logits that invert the first."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -166,7 +166,7 @@ def _words(piece: Piece, component: str) -> Counter[str]:
     """The names of a piece as all frameworks call them. What is assigned counts as `=name`, and so does what is defined."""
     node = piece.node
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        name = "" if isinstance(node, ast.ClassDef) else _plain(node.name, component)
+        name = _plain(node.name, component)
         arguments = [_plain(part.arg, component) for part in ast.walk(getattr(node, "args", ast.arguments([], [], None, [], [], None, [])))
                      if isinstance(part, ast.arg) and part.arg not in IGNORED]  # fmt: skip
         return Counter([f"={name}", f"=def {name}", *arguments])
