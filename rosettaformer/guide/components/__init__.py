@@ -64,7 +64,7 @@ def _page(component: str, run: "Run") -> Page:
     known = tuple(entry for entry in stock().get(component, ()))
     values = {
         "component": component,
-        "about": paragraphs(sources[0].docstring, _link),
+        "docs": paragraphs(sources[0].docstring, _link),
         "columns": [_column(one) for one in sources],
         "rows": [[_cell(piece) for piece in row] for row in aligned(sources, component)],
         "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
