@@ -1,6 +1,7 @@
 """A page for each component: its equation, its four sources side by side, and all that is known of it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ class Cell:
 
 def pages(run: "Run") -> Iterator[Page]:
     """The index, and the pages in the order of the groups."""
-    yield Page("components/index.html", "Components", "components.html.jinja", {"groups": GROUPS, "line": _line, "titled": _title})
+    yield Page("components/index.html", "Components", "components.html.jinja", {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title})
     for component in ORDER:
         yield _page(component, run)
 
@@ -64,7 +65,8 @@ def _page(component: str, run: "Run") -> Page:
     known = tuple(entry for entry in stock().get(component, ()))
     values = {
         "component": component,
-        "docs": paragraphs(sources[0].docstring, _link),
+        "docs": _with_decisions(paragraphs(sources[0].docstring, _link), component),
+        "say": lambda text: sentence(text, _link),
         "columns": [_column(one) for one in sources],
         "rows": [[_cell(piece) for piece in row] for row in aligned(sources, component)],
         "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
@@ -111,9 +113,13 @@ def _cell(piece: Piece | None) -> Cell | None:
         return None
     file = read(piece.symbol.package, piece.symbol.module)
     shown = range(piece.last - len(piece.text.split("\n")), piece.last)
-    coloured = lines("\n".join(file.lines))
-    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), coloured[i]) for i in shown)
+    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), _unindented(lines(file.text)[i])) for i in shown)
     return Cell(piece, made, isinstance(piece.node, ast.FunctionDef | ast.ClassDef))
+
+
+def _unindented(line: Any) -> Any:
+    """A line of HTML without the spaces that it begins with."""
+    return type(line)(re.sub(r"^((?:<span[^>]*>)?) +((?:</span>)?)", r"\1\2", line))
 
 
 def _gradient(component: str) -> dict[str, Any]:
@@ -166,8 +172,21 @@ def _neighbour(component: str, step: int) -> str:
 
 def _line(component: str) -> str:
     """The first sentence of its docstring, as plain text."""
-    text = " ".join(source(component, PACKAGES[0]).docstring.partition("\n\n")[0].split())
-    return text.replace("`", "")
+    return _first(component).replace("`", "")
+
+
+def _first(component: str) -> str:
+    """The first paragraph of its docstring."""
+    return " ".join(source(component, PACKAGES[0]).docstring.partition("\n\n")[0].split())
+
+
+def _with_decisions(markup: str, component: str) -> str:
+    """The ids of decisions as links to what they say."""
+    return re.sub(rf"\b({'|'.join(governing(component))})\b", r'<a href="#\1">\1</a>', markup) if governing(component) else markup
+
+
+def _no_link(name: str) -> str:
+    return ""
 
 
 def _title(component: str) -> str:

@@ -51,6 +51,7 @@ class File:
 
     package: str
     module: str
+    text: str
     lines: tuple[str, ...]
     docstring: str
     definitions: dict[str, Definition]
@@ -109,7 +110,7 @@ def read(package: str, module: str) -> File:
         if isinstance(node, ast.ClassDef):
             definitions |= {f"{node.name}.{part.name}": part for part in node.body if isinstance(part, Definition)}
     lines, docstring = tuple(text.splitlines()), ast.get_docstring(tree) or ""
-    return File(package, module, lines, docstring, definitions, _imports(tree, package, module), _public(tree))
+    return File(package, module, text, lines, docstring, definitions, _imports(tree, package, module), _public(tree))
 
 
 @functools.cache

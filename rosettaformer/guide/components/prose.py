@@ -18,7 +18,9 @@ Link = Callable[[str], str]  # of a name in backticks: where it leads, or empty
 
 def paragraphs(docstring: str, link: Link, blocks: bool = True) -> str:
     """A docstring. With `blocks` an equation has a line of its own where it has a relation or begins its paragraph."""
-    return "".join(_paragraph(" ".join(part.split()), link, blocks) for part in docstring.split("\n\n") if part.strip())
+    parts = [" ".join(part.split()) for part in re.split(r"\n\n|(?<=[.)])\s+(?=Source: )", docstring)]
+    markup = "".join(_paragraph(part, link, blocks) for part in parts if part)
+    return markup.replace("<p>Source: ", '<p class="reference">Source: ')
 
 
 def sentence(text: str, link: Link) -> str:
