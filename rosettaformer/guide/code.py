@@ -1,10 +1,11 @@
 """Code on a page: where it comes from, and its colours."""
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Code", "highlighted", "styles", "ticked"]
+__all__ = ["Code", "highlighted", "lines", "styles", "ticked"]
 
 LIGHT, DARK = "xcode", "github-dark"
 
@@ -38,6 +39,18 @@ def highlighted(code: Code) -> Any:
         f'<figure class="code" data-origin="{escape(code.origin)}">{caption}'
         f'<pre tabindex="0" aria-label="{label}"><code class="language-{code.language}">{inner}</code></pre></figure>'
     )
+
+
+@functools.cache
+def lines(text: str) -> tuple[Any, ...]:
+    """Each line of a Python file as HTML."""
+    from markupsafe import Markup
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    inner = highlight(text, get_lexer_by_name("python", stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    return tuple(Markup(line) for line in inner.rstrip("\n").split("\n"))
 
 
 def styles() -> str:

@@ -26,8 +26,8 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-STYLES = ("shared.css", "site.css", "home.css", "defects.css", "models.css")
-SCRIPTS = ("site.js",)
+STYLES = ("shared.css", "site.css", "home.css", "components.css", "defects.css", "models.css")
+SCRIPTS = ("site.js", "components.js")
 
 
 @dataclass(frozen=True)
