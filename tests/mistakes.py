@@ -83,8 +83,9 @@ def write_said() -> None:
 def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None = None) -> str:
     """What the edited port gives that the catalogue does not say; empty where it is the reference with the defect in it.
 
-    It must be refused by a case that catches the defect, and equal the altered reference on all that it answers; of a defect that rounds
-    or draws at random, and of a mistake that differs, the first alone can be asked; of one that no output reveals, that it answers.
+    It must be refused by a case that catches the defect, and equal the altered reference on every case, or fail where that fails; of a
+    defect that rounds or draws at random, and of a mistake that differs, the first alone can be asked; of one that no output reveals,
+    that it answers.
     most: so many cases are run, the core ones and the smallest of them first.
     """
     chosen = next(one for one in defect.hypotheses if one.variant == mistake.variant)
@@ -99,7 +100,7 @@ def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None
             except (NotCovered, Unsupported):
                 continue
             except Exception as error:
-                if exact:
+                if exact and altered.answer((chosen,), case) is not None:
                     return f"{case.id} {case.dtype}: {type(error).__name__}: {error}"
                 refused += 1
                 continue
