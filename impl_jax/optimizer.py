@@ -26,7 +26,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`: `optax.clip_by_global_norm`, of any tree of gradients."""
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors: `optax.clip_by_global_norm`, of any tree of gradients."""
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     clip = optax.clip_by_global_norm(limit)

@@ -19,7 +19,7 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array:
     """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
 
-    `position = max(t - (number of padding tokens before the first real one), 0)`; start "row": `position = t`. The integers are JAX's
+    `position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row": `position_t = t`. The integers are JAX's
     default: int32, or int64 where jax_enable_x64 is set. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))

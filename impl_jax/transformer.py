@@ -168,7 +168,7 @@ class Transformer(EncoderOnly):
         total: jax.Array | int | None = None,
         keep: Tree | None = None,
     ) -> jax.Array:
-        """`L = cross_entropy(logits(source, target_1 .. target_n-1), target_2 .. target_n)`; labels that are padding do not count.
+        """`L = cross_entropy(logits(source, target_1 ... target_(n-1)), target_2 ... target_n)`; labels that are padding do not count.
 
         source: None of a decoder alone. The loss has the dtype of the parameters where it is wider than that of the computation.
         """

@@ -33,7 +33,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`, of any nest of dense tensors.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors, of any nest of dense tensors.
 
     Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every gradient that is short enough. The
     squares are summed in float64: the norm of millions of float32 numbers would lose digits. Raises ValueError where limit is not

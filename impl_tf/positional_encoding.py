@@ -16,7 +16,7 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor:
-    """`position = max(t - (number of padding tokens before the first real one), 0)`, int64 `b t`.
+    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one: int64 `b t`.
 
     start: "row" numbers from the first token of the row, real or not. A row without a real token is numbered 0, all of it.
     Raises ValueError on another start.

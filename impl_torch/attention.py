@@ -27,7 +27,7 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     training: bool = False,
 ) -> Output:
-    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or `(output, weights b h t s)`.
+    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or that and the weights `b h t s`.
 
     The weights exist where they are returned or meet a keep mask; otherwise torch's fused kernel computes the output without holding them.
     dropout_rate, training: as of `F.dropout`; in training, without a keep mask, weights are dropped at random.

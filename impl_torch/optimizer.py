@@ -44,7 +44,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`; within the limit a gradient keeps every bit.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; within the limit a gradient keeps every bit.
 
     `torch.nn.utils.clip_grad_norm_` adds 1e-6 to the norm.
     """

@@ -26,9 +26,10 @@ def scaled_dot_product_attention(
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    Returns the output `b t h e`; with return_weights `(output, weights b h t s)`.
+    Returns the output `b t h e`; with return_weights the output and the weights `b h t s`.
 
-    mask_bhts: boolean, True = may attend; causal also hides later keys (CAUSAL). bias_bhts: added to the logits; -inf hides a key.
+    mask_bhts: boolean, True = may attend (MASK); causal also hides later keys (CAUSAL). bias_bhts: added to the logits, which are divided
+    by sqrt(k) first (SCALE); -inf hides a key.
     A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
     mask of the weights; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in float32 and round
     the weights before they multiply the values.
@@ -129,7 +130,7 @@ def multi_head_attention(
 
     query_btd: x; memory_bsd: m, which is x itself in self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`,
     value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present.
-    Returns the output `b t d`; with return_weights `(output, weights b h t s)`. Raises ValueError on shapes that do not fit.
+    Returns the output `b t d`; with return_weights the output and the weights `b h t s`. Raises ValueError on shapes that do not fit.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
     width = parameters["query"]["kernel"].shape[0]

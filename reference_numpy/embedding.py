@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits that invert the first."""
+"""Token and segment embedding (EMBED), and the logits that invert the first."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bo
 
 
 def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool, *, cotangent: np.ndarray) -> dict[str, Any]:
-    """`dtable[v] = sqrt(d)^scale sum of g over the places where v stands`; a row that stands nowhere gets zero.
+    """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the places where v stands; a row that stands nowhere gets zero.
 
     Soft rows: `dtable = token^T g`, and the token has a gradient too, `g table^T`.
     """
@@ -63,7 +63,7 @@ def segment_embedding(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarr
 
 
 def segment_embedding_vjp(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
-    """`dtable[a] = sum of g over the tokens of segment a`."""
+    """`dtable[a] = sum_(segment = a) g`: the sum over the tokens of segment a."""
     return {"parameters": {"table": arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))}}
 
 

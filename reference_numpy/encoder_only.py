@@ -1,4 +1,4 @@
-"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
+"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes (ALONE)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -13,11 +13,11 @@ __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
 
 def activation(x: np.ndarray, name: str) -> np.ndarray:
-    """Elementwise, by name; half-precision dtypes compute in float32.
+    """Elementwise, by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016).
-    gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and gelu_sigmoid: `x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`, the same
-    paper's approximations.
+    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016).
+    gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`,
+    the same paper's approximations.
     Raises ValueError on another name.
     """
     if name == "relu":

@@ -1,4 +1,4 @@
-"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens (HEADS)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def pooler(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray) -> np.ndarra
 
 
 def pooler_vjp(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
-    """`g (1 - tanh^2)`, backwards through the dense layer; parameters, and x_bsd, which is zero but at the first token."""
+    """`du = g (1 - tanh^2 u)` with `u = x_0 W + b`, then backwards through the dense layer; parameters, x_bsd."""
     wide_br = _tanh(arithmetic.upcast_half(_first(parameters, x_bsd)))
     g_br = (arithmetic.upcast_half(cotangent) * (wide_br.dtype.type(1) - wide_br * wide_br)).astype(x_bsd.dtype, copy=False)
     first_bd, gradients = arithmetic.affine_vjp("bd,dr->br", x_bsd[:, 0], parameters, g_br)

@@ -45,7 +45,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum of g^2 over all tensors)`: the direction stays, the length is at most limit.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors: the direction stays, the length is at most limit.
 
     A tied tensor counts once. Raises ValueError where limit is not greater than 0. Source: Pascanu et al. 2013, algorithm 1.
     """

@@ -15,8 +15,8 @@ __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding"
 def token_positions(mask_bt: np.ndarray, start: str = "first_token") -> np.ndarray:
     """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
 
-    `position = max(t - (number of padding tokens before the first real one), 0)`, so padding a row on the left moves nothing.
-    mask_bt: boolean, True = real token. start: "row" numbers from the first token of the row, real or not: `position = t`.
+    `position_t = max(t - n, 0)`, n the padding tokens before the first real one, so padding a row on the left moves nothing.
+    mask_bt: boolean, True = real token. start: "row" numbers from the first token of the row, real or not: `position_t = t`.
     Returns int64 `b t`. A row without a real token is numbered 0, all of it. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
@@ -57,5 +57,5 @@ def position_embedding(parameters: Mapping[str, np.ndarray], position_bt: np.nda
 def position_embedding_vjp(
     parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int, *, cotangent: np.ndarray
 ) -> dict[str, Any]:
-    """`dtable[p] = sum of g over the places of position p - offset`."""
+    """`dtable[p] = sum_(position + offset = p) g`: the sum over the places whose vector is row p."""
     return {"parameters": {"table": arithmetic.scatter_add(cotangent, position_bt + offset, len(parameters["table"]))}}

@@ -119,7 +119,8 @@ def transformer(
 ) -> np.ndarray:
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    source: None of a decoder alone, `decode(target)`. Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
+    source: None of a decoder alone, `decode(target)` (ALONE). Arguments and errors as `encode` and `decode`.
+    Source: Vaswani et al. 2017, figure 1.
     """
     config.need_decoder()
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)

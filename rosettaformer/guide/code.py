@@ -1,9 +1,11 @@
 """Code on a page: where it comes from, and its colours."""
 
+import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Code", "highlighted", "styles"]
+__all__ = ["Code", "highlighted", "lines", "styles", "ticked"]
 
 LIGHT, DARK = "xcode", "github-dark"
 
@@ -39,6 +41,18 @@ def highlighted(code: Code) -> Any:
     )
 
 
+@functools.cache
+def lines(text: str) -> tuple[Any, ...]:
+    """Each line of a Python file as HTML."""
+    from markupsafe import Markup
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    inner = highlight(text, get_lexer_by_name("python", stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    return tuple(Markup(line) for line in inner.rstrip("\n").split("\n"))
+
+
 def styles() -> str:
     """The colours of code, light and dark."""
     from pygments.formatters import HtmlFormatter
@@ -47,3 +61,10 @@ def styles() -> str:
     chosen = dark.get_style_defs(':root[data-theme="dark"] .code code')
     preferred = dark.get_style_defs(':root:not([data-theme="light"]) .code code')
     return f"{light.get_style_defs('.code code')}\n{chosen}\n@media (prefers-color-scheme: dark) {{\n{preferred}\n}}\n"
+
+
+def ticked(text: str) -> Any:
+    """A sentence as HTML: what stands between backticks is code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -1,0 +1,194 @@
+"""A page for each component: its equation, its four sources side by side, and all that is known of it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...conformance.reference.components import COMPONENTS, VJP
+from ..code import Code, lines
+from ..site import Page
+from .alignment import Row, aligned
+from .decisions import decisions, governing
+from .facts import arguments, defects_of, errors, figures, number, parameters_of
+from .modules import PACKAGES, Symbol, read
+from .names import full_name, stock, used
+from .prose import paragraphs, sentence
+from .sources import Block, Piece, Source, source
+
+if TYPE_CHECKING:
+    from ..build import Run
+
+__all__ = ["GROUPS", "pages"]
+
+COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras", "JAX, Flax"), strict=True))
+FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
+GROUPS = {
+    "Tokens and positions": ("embedding", "segment_embedding", "token_positions", "position_embedding", "positional_encoding"),
+    "Masks": ("token_mask", "padding_mask", "causal_mask", "combine_masks"),
+    "Attention": ("softmax", "scaled_dot_product_attention", "multi_head_attention"),
+    "Parts of a layer": ("activation", "feed_forward", "layer_norm", "dropout", "random_dropout"),
+    "Layers and stacks": ("encoder_layer", "decoder_layer", "encoder", "decoder"),
+    "Heads": ("logits", "pooler", "classifier", "masked_language_head"),
+    "Whole models": ("transformer", "pool", "classify", "masked_language_logits", "states"),
+    "Decoding": ("decode_in_steps", "penalise", "truncate", "draw", "greedy_search", "sample", "beam_search"),
+    "Training": ("initialise", "cross_entropy", "training_loss", "classification_loss", "adam", "clip_global_norm", "noam"),
+}
+ORDER = tuple(component for group in GROUPS.values() for component in group)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A statement on a page: its lines as HTML with the width of what they are indented by, and whether a definition begins with it."""
+
+    piece: Piece
+    lines: tuple[tuple[int, Any], ...]
+    opens: bool
+
+    @property
+    def origin(self) -> str:
+        """The file, and the first line that is shown."""
+        return f"{self.piece.symbol.path}:{self.piece.last - len(self.lines) + 1}"
+
+
+def pages(run: "Run") -> Iterator[Page]:
+    """The index, and the pages in the order of the groups."""
+    yield Page("components/index.html", "Components", "components.html.jinja", {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title})
+    for component in ORDER:
+        yield _page(component, run)
+
+
+def _page(component: str, run: "Run") -> Page:
+    sources = [source(component, package) for package in PACKAGES]
+    gradient = component + VJP if component + VJP in COMPONENTS else ""
+    known = tuple(entry for entry in stock().get(component, ()))
+    values = {
+        "component": component,
+        "docs": _with_decisions(paragraphs(sources[0].docstring, _link), component),
+        "say": lambda text: sentence(text, _link),
+        "columns": [_column(one) for one in sources],
+        "rows": [[_cell(piece) for piece in row] for row in aligned(sources, component)],
+        "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
+        "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
+        "calls": sources[0].calls,
+        "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],
+        "arguments": [(one, sentence(one.meaning, _link)) for one in arguments(component)],
+        "errors": [sentence(text, _link) for text in errors(component)],
+        "parameters": parameters_of(component),
+        "decisions": [(id, decisions()[id]) for id in governing(component)],
+        "inherited": _inherited(component),
+        "figures": [(name, figures(run.summary, name)) for name in (component, gradient) if name],
+        "defects": list(defects_of(component)),
+        "gradient": _gradient(gradient) if gradient else None,
+        "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
+        "before": _neighbour(component, -1),
+        "after": _neighbour(component, 1),
+        "titled": _title,
+        "number": number,
+    }
+    return Page(f"components/{component}.html", _title(component), "component.html.jinja", values, _line(component), _names(component, sources))
+
+
+def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str], ...]:
+    """By what the search finds a component: its own name, what frameworks have for it, what its sources use, its decisions."""
+    native = [name for entry in stock().get(component, ()) for name in (entry.name, full_name(entry.name))]
+    own = [component, *(symbol.name for one in sources for symbol in [one.main[0].symbol])]
+    calls = [name for one in sources[1:] for name in used(one)]
+    found = dict.fromkeys([(name, "#framework") for name in native])
+    found |= dict.fromkeys([(name, "#source") for name in calls if name not in native])
+    return (*dict.fromkeys([*own, *governing(component)]), *found)
+
+
+def _column(one: Source) -> dict[str, Any]:
+    main = one.main[0]
+    notes = "" if one.package == PACKAGES[0] else paragraphs(one.docstring, _link, blocks=False)
+    files = dict.fromkeys(block.symbol.path for block in one.blocks)
+    return {"package": one.package, "title": COLUMNS.get(one.package, one.package), "name": main.symbol.name, "files": list(files),
+            "path": f"{main.symbol.path}:{main.lines[0]}", "notes": notes}  # fmt: skip
+
+
+def _cell(piece: Piece | None) -> Cell | None:
+    if piece is None:
+        return None
+    file = read(piece.symbol.package, piece.symbol.module)
+    shown = range(piece.last - len(piece.text.split("\n")), piece.last)
+    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), _unindented(lines(file.text)[i])) for i in shown)
+    return Cell(piece, made, isinstance(piece.node, ast.FunctionDef | ast.ClassDef))
+
+
+def _unindented(line: Any) -> Any:
+    """A line of HTML without the spaces that it begins with."""
+    return type(line)(re.sub(r"^((?:<span[^>]*>)?) +((?:</span>)?)", r"\1\2", line))
+
+
+def _gradient(component: str) -> dict[str, Any]:
+    own = source(component, PACKAGES[0])
+    return {"about": paragraphs(own.docstring, _link), "code": [_code(block) for block in own.blocks], "name": component}
+
+
+def _code(block: Block) -> Code:
+    text = "\n".join(line for piece in block.pieces for line in piece.lines)
+    return Code(text, block.symbol.path, caption=f"{block.symbol.path}:{block.lines[0]}")
+
+
+def _fast(symbol: Symbol) -> dict[str, Any]:
+    """A definition of the fast path: where it is, what it says, its source."""
+    file = read(symbol.package, symbol.module)
+    node = file.definitions[symbol.name]
+    first, last = min([node.lineno, *(part.lineno for part in node.decorator_list)]), node.end_lineno or node.lineno
+    text = "\n".join(file.lines[first - 1 : last])
+    about = paragraphs(ast.get_docstring(node) or "", _link, blocks=False)
+    return {"name": symbol.name, "path": f"{symbol.path}:{first}", "about": about, "code": Code(text, symbol.path)}
+
+
+def _inherited(component: str) -> list[tuple[str, list[str]]]:
+    """The decisions of the components that this one uses: (component, ids), the nearest first."""
+    own, found, queue = set(governing(component)), [], [*source(component, PACKAGES[0]).calls]
+    seen = {component}
+    while queue:
+        other = queue.pop(0)
+        if other in seen or other.endswith(VJP):
+            continue
+        seen.add(other)
+        queue += source(other, PACKAGES[0]).calls
+        if ids := [id for id in governing(other) if id not in own]:
+            own |= {*ids}
+            found.append((other, ids))
+    return found
+
+
+def _link(name: str) -> str:
+    """The page of a component that is named, from another page of this folder."""
+    last = name.removesuffix("()").rpartition(".")[2].removesuffix(VJP)
+    plain = name.count(".") < 2 and last in ORDER and name.partition(".")[0] not in ("F", "nn", "nnx", "tf", "jnp", "torch", "optax", "nnx")
+    return f"{last}.html" if plain else ""
+
+
+def _neighbour(component: str, step: int) -> str:
+    place = ORDER.index(component) + step
+    return ORDER[place] if 0 <= place < len(ORDER) else ""
+
+
+def _line(component: str) -> str:
+    """The first sentence of its docstring, as plain text."""
+    return _first(component).replace("`", "")
+
+
+def _first(component: str) -> str:
+    """The first paragraph of its docstring."""
+    return " ".join(source(component, PACKAGES[0]).docstring.partition("\n\n")[0].split())
+
+
+def _with_decisions(markup: str, component: str) -> str:
+    """The ids of decisions as links to what they say."""
+    return re.sub(rf"\b({'|'.join(governing(component))})\b", r'<a href="#\1">\1</a>', markup) if governing(component) else markup
+
+
+def _no_link(name: str) -> str:
+    return ""
+
+
+def _title(component: str) -> str:
+    """`layer_norm` as a heading."""
+    return component.replace("_", " ").capitalize()

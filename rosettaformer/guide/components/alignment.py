@@ -1,0 +1,220 @@
+"""The four sources of a component in rows: statements that correspond stand in one.
+
+Columns are aligned one after the other with those before, each by the order of its statements that makes their likeness largest. Two
+statements are as alike as the names in them are, each counting by how rare it is; frameworks call many things by other names, and these are
+made one.
+"""
+
+import ast
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .modules import pascal, read
+from .sources import Block, Piece, Source
+
+__all__ = ["Row", "aligned", "orders"]
+
+Row = tuple[Piece | None, ...]  # a statement of each column, None where it has none
+LEAST = 0.2  # the likeness from which two statements stand in one row
+MAIN = "main"
+# what the frameworks call one thing
+SAME = {
+    "forward": MAIN, "call": MAIN, "__call__": MAIN,
+    "astype": "cast", "to": "cast", "dim": "axis", "keepdim": "keepdims", "repeat_interleave": "repeat", "masked_fill": "where",
+    "rsqrt": "sqrt", "matmul": "einsum", "cat": "concatenate", "concat": "concatenate", "unsqueeze": "expand_dims",
+    "permute": "transpose", "take_along_axis": "gather", "fill": "full", "output_projection": "output", "clamp": "maximum",
+    "arange": "range", "logsumexp": "log_softmax", "Module": "Layer", "nest": "map", "logical_and": "and",
+}  # fmt: skip
+IGNORED = {"self", "np", "torch", "tf", "jnp", "jax", "nn", "nnx", "keras", "F", "lax", "math", "arithmetic", "precision", "dtype", "shape", "name",
+           "super", "kwargs", "Any", "param_dtype", "rngs"}  # fmt: skip
+
+
+def aligned(sources: Sequence[Source], component: str) -> list[Row]:
+    """The rows of the sources, one column each."""
+    words = {piece: _words(piece, component) for source in sources for block in source.blocks for piece in block.pieces}
+    weights = _weights(words.values())
+    likeness = _Likeness(words, weights)
+    columns = _best_orders(sources, likeness)
+    rows: list[Row] = [(piece, *[None] * (len(columns) - 1)) for piece in columns[0]]
+    for index, column in enumerate(columns[1:], 1):
+        rows = _joined(rows, column, index, likeness)
+    for index, column in enumerate(columns):  # again, each with all of the others
+        rest = [row for row in (_without(row, index) for row in rows) if any(row)]
+        rows = _joined(rest, column, index, likeness)
+    return rows
+
+
+def orders(source: Source) -> tuple[tuple[Piece, ...], ...]:
+    """The orders in which a source can be read: its helpers after it, as in the file; or each after the statement that first needs it."""
+    in_file = tuple(piece for block in source.blocks for piece in block.pieces)
+    left = {block.symbol: block for block in source.helpers}
+    inline = tuple(piece for block in (*source.bases, *source.main) for piece in _inline(block, left))
+    inline += tuple(piece for block in tuple(left.values()) if block.symbol in left for piece in block.pieces)
+    return (in_file,) if in_file == inline else (in_file, inline)
+
+
+def _inline(block: Block, left: dict) -> Iterator[Piece]:
+    file = read(*block.symbol[:2])
+    owner = block.symbol.name.rpartition(".")[0]
+    for piece in block.pieces:
+        yield piece
+        found = [symbol for part in piece.parts for symbol in file.references(part, owner)]
+        for symbol in found:
+            if symbol in left:
+                yield from _inline(left.pop(symbol), left)
+
+
+def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple[Piece, ...]]:
+    """The order of each source by which the ports are most like the reference."""
+    best, most = [orders(source)[0] for source in sources], -math.inf
+    for first in orders(sources[0]):
+        chosen = [max((_path(likeness.between(first, order))[1], i, order) for i, order in enumerate(orders(source))) for source in sources[1:]]
+        if (total := sum(score for score, *_ in chosen)) > most:
+            best, most = [first, *(order for *_, order in chosen)], total
+    return best
+
+
+def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Likeness") -> list[Row]:
+    """The rows with another column in its place."""
+    scores = np.full((len(rows), len(column)), -1.0)
+    for other in {i for row in rows for i, piece in enumerate(row) if piece}:
+        own = [(i, row[other]) for i, row in enumerate(rows) if row[other]]
+        places = [i for i, _ in own]
+        scores[places] = np.maximum(scores[places], likeness.between([piece for _, piece in own if piece], column))
+    pairs = dict(_path(scores)[0])
+    by_row = {i: j for i, j in pairs.items()}
+    empty: Row = (None,) * (len(rows[0]) if rows else 1)
+    result, done = [], 0
+    for i, row in enumerate(rows):
+        if i in by_row:
+            result += [_with(empty, index, piece) for piece in column[done : by_row[i]]]
+            row, done = _with(row, index, column[by_row[i]]), by_row[i] + 1
+        result.append(row)
+    return result + [_with(empty, index, piece) for piece in column[done:]]
+
+
+def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
+    """The pairs (i, j), both increasing, whose scores have the largest sum, and that sum."""
+    height, width = scores.shape
+    gains = scores - LEAST
+    total = np.zeros((height + 1, width + 1))
+    for i in range(height):
+        diagonal = np.maximum(total[i, :-1] + gains[i], total[i, 1:])
+        total[i + 1, 1:] = np.maximum.accumulate(diagonal)
+    pairs, i, j = [], height, width
+    while i and j:
+        if total[i, j] == total[i - 1, j]:
+            i -= 1
+        elif total[i, j] == total[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    return pairs[::-1], float(total[-1, -1])
+
+
+class _Likeness:
+    """How alike pieces are, from 0 to about 1; less than 0 where they are of another kind."""
+
+    def __init__(self, words: dict[Piece, Counter[str]], weights: dict[str, float]) -> None:
+        self._index = {piece: i for i, piece in enumerate(words)}
+        place = {word: i for i, word in enumerate(weights)}
+        vectors = np.zeros((len(words), len(weights)))
+        for piece, counted in words.items():
+            for word, count in counted.items():
+                vectors[self._index[piece], place[word]] = math.sqrt(count) * weights[word]
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        kinds = np.array([_kind(piece) for piece in words])
+        self._scores = vectors @ vectors.T
+        self._scores[kinds[:, None] != kinds[None, :]] = -1
+        methods = np.array([_method(piece) for piece in words])
+        apart = (methods[:, None] != "") & (methods[None, :] != "") & (methods[:, None] != methods[None, :])
+        self._scores[apart] = -1
+
+    def between(self, first: Sequence[Piece], second: Sequence[Piece]) -> np.ndarray:
+        """The likeness of each of the first and each of the second."""
+        return self._scores[np.ix_([self._index[piece] for piece in first], [self._index[piece] for piece in second])]
+
+
+def _kind(piece: Piece) -> str:
+    """Definitions are like definitions alone, and classes like classes."""
+    return type(piece.node).__name__ if isinstance(piece.node, ast.FunctionDef | ast.ClassDef) else "statement"
+
+
+def _method(piece: Piece) -> str:
+    """The method that a statement of a class stands in, as all frameworks have it; empty outside of one."""
+    shown = read(*piece.symbol[:2]).definitions[piece.symbol.name]
+    for part in shown.body if isinstance(shown, ast.ClassDef) else ():
+        if isinstance(part, ast.FunctionDef) and part.lineno <= piece.node.lineno <= (part.end_lineno or 0):
+            name = SAME.get(part.name, part.name)
+            return "__init__" if name == "build" else name
+    return ""
+
+
+def _weights(pieces: Sequence[Counter[str]] | Iterator[Counter[str]]) -> dict[str, float]:
+    counted = list(pieces)
+    found = Counter(word for words in counted for word in words)
+    return {word: math.log(1 + len(counted) / count) * (3 if word.startswith("=") else 1) for word, count in found.items()}
+
+
+def _words(piece: Piece, component: str) -> Counter[str]:
+    """The names of a piece as all frameworks call them. What is assigned counts as `=name`, and so does what is defined."""
+    node = piece.node
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        name = _plain(node.name, component)
+        arguments = [_plain(part.arg, component) for part in ast.walk(getattr(node, "args", ast.arguments([], [], None, [], [], None, [])))
+                     if isinstance(part, ast.arg) and part.arg not in IGNORED]  # fmt: skip
+        return Counter([f"={name}", f"=def {name}", *arguments])
+    words = Counter(word for part in piece.parts for word in _names(part, component))
+    words[type(node).__name__] += 1
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+    for target in itertools.chain.from_iterable(ast.walk(target) for target in targets):
+        if isinstance(target, ast.Name | ast.Attribute) and not (isinstance(target, ast.Name) and target.id == "self"):
+            words[f"={_stem(_plain(target.id if isinstance(target, ast.Name) else target.attr, component))}"] += 1
+    return words
+
+
+def _names(node: ast.AST, component: str) -> Iterator[str]:
+    for part in ast.walk(node):
+        match part:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.arg(arg=name):
+                found = [_plain(name, component)] if name not in IGNORED else []
+            case ast.Constant(value=str(text)):
+                found = re.findall(r"[A-Za-z_]\w*", text)[:6]
+            case ast.Constant(value=float(number)):
+                found = [str(number)]
+            case ast.Raise() | ast.Return():
+                found = [type(part).__name__]
+            case _:
+                found = []
+        for name in found:
+            yield name
+            if _stem(name) != name:
+                yield _stem(name)
+
+
+def _plain(name: str, component: str) -> str:
+    """A name as all frameworks have it."""
+    if name in (component, pascal(component)):
+        return MAIN
+    if name not in SAME:
+        name = name.removeprefix("_").removesuffix("_").removeprefix("reduce_")
+    return SAME.get(name, name.lower())
+
+
+def _stem(name: str) -> str:
+    """A name without its axes."""
+    return re.sub(r"_[a-z1]{1,5}$", "", name)
+
+
+def _with(row: Row, index: int, piece: Piece | None) -> Row:
+    return (*row[:index], piece, *row[index + 1 :])
+
+
+def _without(row: Row, index: int) -> Row:
+    return _with(row, index, None)

@@ -1,0 +1,33 @@
+"""The decisions that govern a component: those that docstrings name by their ids."""
+
+import functools
+import re
+from collections.abc import Mapping
+from importlib import resources
+
+from .modules import PACKAGES, read
+from .sources import source
+
+__all__ = ["decisions", "governing"]
+
+
+@functools.cache
+def decisions() -> Mapping[str, str]:
+    """The decisions by id, as docs/decisions.md has them. Raises ValueError where the table is not there."""
+    text = (resources.files("rosettaformer.guide") / "decisions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]{4,}) \| (.+) \|$", text, flags=re.MULTILINE)
+    if not rows:
+        raise ValueError("rosettaformer/guide/decisions.md must be docs/decisions.md, a table of ids and decisions; it has no such row")
+    return dict(rows)
+
+
+@functools.cache
+def governing(component: str) -> tuple[str, ...]:
+    """The ids that the docstrings of the component name: of what is shown of the reference, of the ports, and of their files."""
+    texts = [source(component, package).docstring for package in PACKAGES]
+    own = source(component, PACKAGES[0])
+    for block in own.blocks:
+        texts += ["\n".join(line for piece in block.pieces if piece.opens for line in piece.lines)]
+    mains = [source(component, package).main[0].symbol for package in PACKAGES]
+    texts += [read(main.package, main.module).docstring for main in mains]
+    return tuple(id for id in decisions() if any(re.search(rf"\b{id}\b", text) for text in texts))

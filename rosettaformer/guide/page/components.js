@@ -1,0 +1,82 @@
+"use strict";
+// the columns of the comparison: as many as are chosen where there is room, one at a time as tabs where there is not
+(() => {
+  const compare = document.getElementById("compare");
+  if (!compare) return;
+  const table = compare.querySelector("table");
+  const boxes = [...document.querySelectorAll(".columns input")];
+  const titles = boxes.map(box => box.parentElement.textContent.trim());
+  const names = boxes.map(box => box.name);
+  const rows = [...table.tBodies[0].rows];
+  const narrow = matchMedia("(max-width: 46rem)");
+  const medium = matchMedia("(max-width: 70rem)");
+  const keep = (name, value) => { try { localStorage.setItem(name, value); } catch {} };
+  const kept = name => { try { return localStorage.getItem(name); } catch { return null; } };
+
+  // tabs
+  const list = document.createElement("div");
+  list.setAttribute("role", "tablist");
+  list.setAttribute("aria-label", "Framework");
+  const tabs = names.map((name, i) => {
+    const tab = document.createElement("button");
+    tab.type = "button";
+    tab.id = `column-${name}`;
+    tab.textContent = titles[i];
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", compare.id);
+    tab.addEventListener("click", () => { keep("tab", titles[i]); show(); });
+    tab.addEventListener("keydown", event => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const next = step ? (i + step + names.length) % names.length : { Home: 0, End: names.length - 1 }[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      keep("tab", titles[next]);
+      chosen = titles[next];
+      show();
+      tabs[next].focus();
+    });
+    tab.addEventListener("click", () => { chosen = titles[i]; show(); });
+    return tab;
+  });
+  list.append(...tabs);
+  compare.before(list);
+
+  let chosen = kept("tab");
+  function columns() {
+    if (narrow.matches) return [names[Math.max(0, titles.indexOf(chosen))]];
+    return names.filter((_, i) => boxes[i].checked);
+  }
+  function show() {
+    const shown = columns();
+    list.hidden = !narrow.matches;
+    compare.toggleAttribute("tabindex", false);
+    if (narrow.matches) {
+      compare.setAttribute("role", "tabpanel");
+      compare.setAttribute("aria-labelledby", `column-${shown[0]}`);
+    } else {
+      compare.removeAttribute("role");
+      compare.removeAttribute("aria-labelledby");
+    }
+    tabs.forEach((tab, i) => {
+      tab.setAttribute("aria-selected", String(names[i] === shown[0]));
+      tab.tabIndex = names[i] === shown[0] ? 0 : -1;
+    });
+    table.dataset.shown = shown.length;
+    for (const cell of table.querySelectorAll("[data-column]")) cell.hidden = !shown.includes(cell.dataset.column);
+    for (const row of rows) row.hidden = ![...row.cells].some(cell => !cell.hidden && !cell.classList.contains("none"));
+  }
+  function start() {
+    const wanted = (kept("columns") || "").split(" ").filter(name => names.includes(name));
+    const usual = medium.matches ? names.slice(0, 2) : names;
+    boxes.forEach(box => { box.checked = (wanted.length ? wanted : usual).includes(box.name); });
+    show();
+  }
+  boxes.forEach(box => box.addEventListener("change", () => {
+    if (!boxes.some(one => one.checked)) box.checked = true;
+    keep("columns", boxes.filter(one => one.checked).map(one => one.name).join(" "));
+    show();
+  }));
+  narrow.addEventListener("change", show);
+  medium.addEventListener("change", start);
+  start();
+})();
