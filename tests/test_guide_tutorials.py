@@ -8,7 +8,7 @@ import pytest
 from test_session import masked
 from tutorials import HOUSE, SNIPPETS, all_pages, followed, session
 
-from rosettaformer.guide.tutorials.session import FORMATTER, regions
+from rosettaformer.guide.tutorials.session import regions
 
 NEEDS = {
     "index": (),
@@ -69,7 +69,7 @@ def test_every_snippet_is_on_a_page_and_every_region_of_it() -> None:
     files = {name: text for name, text in files.items() if "__pycache__" not in name and not name.endswith("ruff.toml")}
     assert files.keys() == shown.keys()
     for name, text in files.items():
-        whole = ("".join(regions(text).values()) if "# region " in text else text).replace(FORMATTER, "")
+        whole = "".join(regions(text).values()) if "# region " in text else text
         assert sorted(shown[name].splitlines()) == sorted(whole.splitlines()), name
 
 

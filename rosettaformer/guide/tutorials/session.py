@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from ..code import Code
 
-__all__ = ["FOLDER", "FORMATTER", "Session", "Step", "regions"]
+__all__ = ["FOLDER", "Session", "Step", "regions"]
 
 PACKAGE = __package__.rpartition(".")[0]
 FOLDER = "snippets/tutorials"  # of that package
-FORMATTER = "  # fmt: skip"  # for ours, not for the reader
 LANGUAGES = {"py": "python", "toml": "toml"}
 
 
@@ -63,8 +62,7 @@ class Session:
         return self._code(file, text, "sh", "")
 
     def _read(self, file: str) -> str:
-        text = resources.files(PACKAGE).joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
-        return text.replace(FORMATTER, "")
+        return resources.files(PACKAGE).joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
 
     def _code(self, file: str, text: str, language: str, caption: str) -> Code:
         return Code(text.strip("\n") + "\n", f"rosettaformer/guide/{FOLDER}/{self.folder}/{file}", language, caption)

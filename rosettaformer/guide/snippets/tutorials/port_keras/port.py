@@ -11,12 +11,12 @@ choices = {
     "positions": "learned", "position_offset": 0, "position_start": "first_token",
     "scale_embedding": False, "tie_logits": True, "output_bias": False, "attention_bias": True,
     "share_embeddings": False, "embedding_norm": False, "segments": 0, "padding_id": None,
-}  # fmt: skip
+}
 # The sizes of the cases: the heads share the width.
 config = choices | {
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "max_positions": 11,
-}  # fmt: skip
+}
 
 components, weights, call = {}, {}, {}
 
