@@ -58,12 +58,15 @@ def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
 
 
 def said(defect: Defect, mistake: Mistake) -> str:
-    """What `rosettaformer diagnose` finds in our PyTorch port with the edits in it, asked about the defect's component."""
+    """What `rosettaformer diagnose` finds in our PyTorch port with the edits in it, asked about the defect's component, or about the
+    smallest that shows it."""
+    showing = [case.component for case in sorted(cases(), key=lambda case: case.size) if defect.id in case.catches]
+    component = defect.component if defect.component in showing or not showing else showing[0]
     with copied(mistake, "torch") as name:
         folder = str(Path(importlib.import_module(name).__file__ or "").parents[1])
         with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}):
-            found = diagnose(f"{name}.port", [defect.component], pairs=False, gradients=defect.component.endswith("_vjp"))
-    own = [one for one in found.findings if one.component == defect.component] or found.findings
+            found = diagnose(f"{name}.port", [component], pairs=False, gradients=component.endswith("_vjp"))
+    own = [one for one in found.findings if one.component == component] or found.findings
     return "\n".join(f"{one.verdict} {one.text}" for one in own) or "all that was asked conforms"
 
 
