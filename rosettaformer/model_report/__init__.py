@@ -1,0 +1,3 @@
+"""One page about one model in four implementations: what agrees, where errors grow, attention, training, speed and memory."""
+
+IMPLEMENTATIONS = ("numpy", "torch", "tf", "jax")
