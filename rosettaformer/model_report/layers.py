@@ -1,6 +1,5 @@
 """How far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their attention."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, 
 from .subject import Subject
 from .workers import together
 
-__all__ = ["Attention", "Layers", "Place", "evaluate", "whole"]
+__all__ = ["Attention", "Layers", "Place", "evaluate", "whole", "whole_case"]
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
@@ -105,7 +104,7 @@ def evaluate(
         del runs, found
         if tree and dtype in dtypes:
             progress(f"components: {dtype}")
-            result.tree += _tree(dataclasses.replace(case, **_whole_case(subject)), workers, limit, result.problems)
+            result.tree += _tree(whole_case(subject).at(dtype), workers, limit, result.problems)
     return result
 
 
@@ -165,12 +164,13 @@ def _attention(
     return result
 
 
-def _whole_case(subject: Subject) -> dict[str, Any]:
-    """The fields of the case that runs the whole model."""
+def whole_case(subject: Subject) -> Case:
+    """The case that runs the whole model."""
     component = whole(subject)
     names = components.signature_of(component).parameters
     inputs = {name: value for name, value in subject.inputs.items() if name in names}
-    return {"component": component, "inputs": inputs | ({"source": None} if "source" not in inputs else {})}
+    given = inputs if "source" in inputs else {"source": None, **inputs}
+    return Case("report", component, subject.config, given, subject.parameters)
 
 
 def _tree(case: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]]) -> list[Place]:
@@ -182,7 +182,7 @@ def _tree(case: Case, workers: Mapping[str, Worker], limit: float, problems: dic
     places = []
     for path, depth in _walk(calls, None, 0):
         output = calls[path].output
-        if output.dtype.kind != "f":
+        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # which does nothing in evaluation
             continue
         expected = expectation(output, [run[path] for run in runs])
         got = {who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]}

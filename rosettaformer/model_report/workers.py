@@ -7,9 +7,11 @@ from typing import Any
 
 from ..conformance import runner
 from ..conformance.ports.process import Worker
-from ..processes import Answer, cores
+from ..processes import Answer, Child, cores
 
-__all__ = ["IMPLEMENTATIONS", "NAMES", "opened", "together"]
+__all__ = ["IMPLEMENTATIONS", "NAMES", "Ask", "opened", "together", "trainees"]
+
+Ask = Callable[..., Answer]
 
 # name -> what the judge loads as a port
 IMPLEMENTATIONS = {"numpy": "rosettaformer.model_report.plain", "torch": "torch", "tf": "tf", "jax": "jax"}
@@ -32,3 +34,26 @@ def together(workers: Mapping[str, Any], question: Callable[[Any], Answer]) -> I
     with ThreadPoolExecutor(max(1, len(workers))) as pool:
         asked = {name: pool.submit(question, worker) for name, worker in workers.items()}
         yield lambda: {name: one.result() for name, one in asked.items()}
+
+
+@contextlib.contextmanager
+def trainees(names: Sequence[str], threads: int, limit: float) -> Iterator[dict[str, Ask]]:
+    """How the processes that train and are timed are asked, by name, each with so many threads; one that could not start says so itself."""
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for name in names:
+            child = Child(f"{__package__}.worker", name, threads, "the implementation")
+            stack.callback(child.close)
+            started[name] = child
+        greetings = {name: child.answer(limit) for name, child in started.items()}
+
+        def asking(name: str) -> Ask:
+            def ask(method: str, *arguments: Any) -> Answer:
+                if greetings[name][0] != "answer":
+                    return greetings[name]
+                started[name].ask(method, *arguments, limit=limit)
+                return started[name].answer(limit)
+
+            return ask
+
+        yield {name: asking(name) for name in names}
