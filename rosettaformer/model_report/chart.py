@@ -45,8 +45,16 @@ class Chart:
         low, high = min(values), max(values)
         if self.log:
             return 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high) + 1e-9 + (low == high))
-        step = _step(high - low or abs(high) or 1.0)
+        step = self._step
         return math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step
+
+    @property
+    def _step(self) -> float:
+        """Between two labels of a linear axis."""
+        values = self._values or [1.0]
+        span = max(values) - min(values) or abs(max(values)) or 1.0
+        power = 10.0 ** math.floor(math.log10(span / 4))
+        return next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 7)
 
     @property
     def ticks(self) -> list[float]:
@@ -55,9 +63,9 @@ class Chart:
         if self.log:
             first, last = round(math.log10(low)), round(math.log10(high))
             every = max(1, math.ceil((last - first) / DECADES))
-            return [10.0**power for power in range(first, last + 1, every)]
-        step = _step(high - low)
-        return [low + step * index for index in range(round((high - low) / step) + 1)]
+            between = [factor * 10.0**power for power in range(first, last) for factor in (2, 5)] if last - first <= 2 else []
+            return sorted([10.0**power for power in range(first, last + 1, every)] + between)
+        return [low + self._step * index for index in range(round((high - low) / self._step) + 1)]
 
     @property
     def marks(self) -> list[tuple[float, str]]:
@@ -116,12 +124,6 @@ def _runs(good: Sequence[bool]) -> Iterator[tuple[int, int]]:
         elif not one and start is not None:
             yield start, index
             start = None
-
-
-def _step(span: float) -> float:
-    """1, 2 or 5 times a power of ten, of which four to eight are the span."""
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    return next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 7)
 
 
 def number(value: Any, digits: int = 2) -> str:

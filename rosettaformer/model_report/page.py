@@ -149,7 +149,7 @@ def _data(one: Attention) -> dict[str, Any]:
         "differences": differences,
         "scales": scales,
         "noise": list(map(float, one.noise_l)),
-        "titles": {name: NAMES[name] for name in one.found_lhts},
+        "titles": [[name, NAMES[name]] for name in one.found_lhts],
     }
 
 

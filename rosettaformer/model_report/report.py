@@ -1,6 +1,7 @@
 """Everything that a report says, and how it is found out."""
 
 import datetime
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -152,10 +153,19 @@ def _stamp(report: Report) -> dict[str, str]:
         "command": shlex.join(["rosettaformer", *sys.argv[1:]]),
         "made": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         **where,
+        "load": _load(),
         **{name: _about(about) for name, about in report.described.items() if name != "numpy"},
         **{f"SHA-256 of {file}": digest for file, digest in report.subject.digests.items()},
         "seed": str(options.seed),
     }
+
+
+def _load() -> str:
+    """How busy the machine is, which times tell of."""
+    try:
+        return f"{os.getloadavg()[1]:.1f} processes wanted to run, on average over five minutes"
+    except OSError:
+        return "the system does not say"
 
 
 def _about(about: dict[str, object]) -> str:

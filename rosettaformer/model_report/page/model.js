@@ -2,14 +2,14 @@
 const maps = document.getElementById("maps"), squares = all(".overview button");
 let place = { map: 0, layer: 0, head: 0 }, cell = { query: 0, key: 0 };
 
-// the bytes of the maps, unpacked when a head is first shown
-async function unpacked(map) {
-  if (map.ready) return map;
+// the bytes of a map, unpacked when one of its heads is first shown
+const unpacked = (map) => (map.ready ??= unpack(map));
+async function unpack(map) {
+  map.titles = Object.fromEntries(map.titles);
   const bytes = await inflated(map.weights), count = bytes.length / 2;
   map.values = Float64Array.from({ length: count }, (_, i) => (256 * bytes[i] + bytes[count + i]) / data.levels);
   map.away = {};
-  for (const [name, text] of Object.entries(map.differences)) map.away[name] = new Int8Array((await inflated(text)).buffer);
-  map.ready = true;
+  for (const name of Object.keys(map.titles)) map.away[name] = new Int8Array((await inflated(map.differences[name])).buffer);
   return map;
 }
 
@@ -98,9 +98,9 @@ async function draw() {
   for (const node of all("canvas", maps)) {
     const { kind, name } = node.dataset, part = away[name], own = part.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
     const values = kind === "weight" ? weights.map((value, i) => value + part[i]) : part;
-    const text = kind === "weight" ? "weights" : `${short(own)} = ${(own / noise).toFixed(2)} × noise`;
+    const text = kind === "weight" ? `at most ${spoken(values.reduce((a, b) => Math.max(a, b), 0))}` : `at most ${short(own)} = ${(own / noise).toFixed(2)} × noise`;
     node.previousSibling.replaceChildren(element("b", {}, kind === "weight" ? map.titles[name] : `${map.titles[name]} − reference`), element("span", {}, text));
-    node.setAttribute("aria-label", `${map.titles[name]}, layer ${place.layer}, head ${place.head}: ${kind === "weight" ? "weights" : `difference from the reference, at most ${text}`}`);
+    node.setAttribute("aria-label", `${map.titles[name]}, layer ${place.layer}, head ${place.head}: ${kind === "weight" ? "weights" : `difference from the reference, ${text}`}`);
     picture(node, values, kind === "weight" ? most : widest, kind === "weight" ? weight : difference, map);
   }
   scales(most, widest, weight, difference);
