@@ -53,7 +53,9 @@ def _layers(found: Layers | None) -> dict[str, Any]:
 
 
 def _place(place: Place) -> dict[str, Any]:
-    errors = {name: {"error": one.error, "ratio": one.ratio, "excess": one.excess, "message": one.message} for name, one in place.found.items()}
+    errors = {
+        name: {"error": one.error, "ratio": one.ratio, "excess": one.excess, "message": one.message} for name, one in place.found.items()
+    }
     return {"name": place.name, "path": place.path, "dtype": place.dtype, "largest": place.largest, "noise": place.noise, "found": errors}
 
 
@@ -64,9 +66,7 @@ def _attention(one: Attention) -> dict[str, Any]:
         "queries": list(one.queries),
         "keys": list(one.keys),
         "noise": list(one.noise_l),
-        "largest": {
-            name: [one.units(name, layer).tolist() for layer in range(len(found))] for name, found in one.found_lhts.items()
-        },
+        "largest": {name: [one.units(name, layer).tolist() for layer in range(len(found))] for name, found in one.found_lhts.items()},
         "reference": one.reference_lhts.tolist(),
         "differences": {name: (found - one.reference_lhts).tolist() for name, found in one.found_lhts.items()},
     }
@@ -79,7 +79,11 @@ def _curves(curves: Curves | None) -> dict[str, Any] | None:
         name: {"loss": [one for one, _ in pairs], "gradient_norm": [two for _, two in pairs], "units": curves.units(name)}
         for name, pairs in curves.found.items()
     }
-    return {"reference": {"loss": _expected(curves.losses), "gradient_norm": _expected(curves.norms)}, "found": found, "notes": list(curves.notes)}
+    return {
+        "reference": {"loss": _expected(curves.losses), "gradient_norm": _expected(curves.norms)},
+        "found": found,
+        "notes": list(curves.notes),
+    }
 
 
 def _expected(values: list[Expectation]) -> list[dict[str, float]]:
@@ -90,4 +94,11 @@ def _speed(speed: Speed | None) -> dict[str, Any] | None:
     if speed is None:
         return None
     rows = [dataclasses.asdict(row) | ({"median_ms": row.median_ms} if row.samples_ms else {}) for row in speed.timings]
-    return {"rounds": speed.rounds, "threads": speed.threads, "tokens": speed.tokens, "rows": rows, "alone": speed.alone, "peaks": speed.peaks}
+    return {
+        "rounds": speed.rounds,
+        "threads": speed.threads,
+        "tokens": speed.tokens,
+        "rows": rows,
+        "alone": speed.alone,
+        "peaks": speed.peaks,
+    }

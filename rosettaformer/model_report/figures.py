@@ -1,5 +1,6 @@
 """Every picture of a report as files, drawn by matplotlib from the report's data."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from .. import pictures
+from ..conformance.report.grouping import SHORT
+from ..conformance.report.summary import Cell
 from . import charts
 from .chart import Chart
 from .layers import Attention
 from .report import Report
+from .speed import Speed
 from .workers import NAMES
 
 __all__ = ["FORMATS", "MARK", "is_ours", "write"]
@@ -36,7 +40,7 @@ def is_ours(folder: Path) -> bool:
     return not names or (MARK in names and all(name == MARK or Path(name).suffix in FORMATS for name in names))
 
 
-def write(folder: Path, report: Report, progress: Callable[[str], None] = lambda text: None) -> int:
+def write(folder: Path, report: Report, progress: Callable[[str], None]) -> int:
     """Draws every figure into the folder, which exists, as PNG and SVG: how many figures there are."""
     from matplotlib.figure import Figure
 
@@ -52,23 +56,28 @@ def write(folder: Path, report: Report, progress: Callable[[str], None] = lambda
 
 
 def _figures(report: Report) -> Figures:
+    """Name, how it is drawn, and its size, of every figure."""
     if report.summary:
-        yield "matrix", lambda figure: _matrix(figure, report), (3 + 0.62 * 4 * len(report.present), 1.6 + 0.4 * len(report.summary.rows) / 4)
-    if report.layers and report.layers.outputs:
-        for chart in charts.layer_charts(report.layers):
-            yield chart.key, lambda figure, chart=chart: _chart(figure, chart), (7, 4)  # type: ignore[misc]
-    if report.layers and "attention" in report.options.sections:
-        for one, layer in itertools.chain.from_iterable(((one, layer) for layer in range(len(one.reference_lhts))) for one in report.layers.attention):
-            size = 2.2 * len(one.found_lhts) + 1.5, 1.2 + 2.1 * one.reference_lhts.shape[1] * 2
-            yield f"{one.name.replace(' ', '-')}-layer-{layer:02}", lambda figure, one=one, layer=layer: _attention(figure, one, layer), size  # type: ignore[misc]
-    if report.curves and report.curves.found:
-        for chart in charts.training_charts(report.curves):
-            yield chart.key, lambda figure, chart=chart: _chart(figure, chart), (7, 4)  # type: ignore[misc]
-    if (recorded := charts.recorded_chart(report.subject.log)) is not None:
-        yield recorded.key, lambda figure: _chart(figure, recorded), (7, 4)
+        size = 3 + 2.5 * len(report.present), 1.6 + 0.4 * len({component for component, _ in report.summary.rows})
+        yield "matrix", functools.partial(_matrix, report=report), size
+    for chart in _charts(report):
+        yield chart.key, functools.partial(_chart, chart=chart), (7, 4)
+    for one in report.layers.attention if report.layers and "attention" in report.options.sections else ():
+        size = 2.2 * len(one.found_lhts) + 1.5, 1.2 + 4.2 * one.reference_lhts.shape[1]
+        for layer in range(len(one.reference_lhts)):
+            yield f"{one.name.replace(' ', '-')}-layer-{layer:02}", functools.partial(_attention, one=one, layer=layer), size
     if report.speed:
-        yield "speed", lambda figure: _speed(figure, report), (8, 1.5 + 0.4 * len(report.speed.timings))
-        yield "memory", lambda figure: _memory(figure, report), (8, 2.6)
+        yield "speed", functools.partial(_speed, speed=report.speed), (8, 2.4 + 0.4 * len(report.speed.timings))
+        yield "memory", functools.partial(_memory, speed=report.speed), (8, 2.6)
+
+
+def _charts(report: Report) -> Iterator[Chart]:
+    if report.layers and report.layers.outputs:
+        yield from charts.layer_charts(report.layers)
+    if report.curves and report.curves.found:
+        yield from charts.training_charts(report.curves)
+    if recorded := charts.recorded_chart(report.subject.log):
+        yield recorded
 
 
 def _chart(figure: Any, chart: Chart) -> None:
@@ -80,7 +89,8 @@ def _chart(figure: Any, chart: Chart) -> None:
         axes.plot(places, values, color=COLOURS.get(name), linestyle=style, marker=marker, markersize=4, linewidth=width, label=label)
     low, high = chart.span
     if chart.noise:
-        axes.fill_between(places, low, [value if chart.good(value) else low for value in chart.noise], color="0.92", label="noise", zorder=0)
+        noise = [value if chart.good(value) else low for value in chart.noise]
+        axes.fill_between(places, low, noise, color="0.92", label="noise", zorder=0)
     every = max(1, math.ceil(len(chart.labels) / 14))
     axes.set_xticks(places[::every], list(chart.labels)[::every])
     axes.set(xlabel=chart.across, ylabel=chart.up, title=chart.title, yscale="log" if chart.log else "linear", ylim=(low, high))
@@ -94,16 +104,24 @@ def _matrix(figure: Any, report: Report) -> None:
     components = list(dict.fromkeys(component for component, _ in summary.rows))
     columns = [(column, dtype) for column in summary.columns for dtype in report.options.dtypes]
     axes = figure.subplots()
-    cells = [[summary.cell((component, dtype), column) for column, dtype in columns] for component in components]
-    texts = [["✗" if c.failed else "–" if not c.compared else f"{c.ratio:.2f}" if math.isfinite(c.ratio) else "pass" for c in row] for row in cells]
-    colours = [["#f7c9c4" if c.failed else "#eeeeee" if not c.compared else "#e3f2e9" for c in row] for row in cells]
-    heads = [f"{NAMES.get(column[0], column[0])}\n{dtype.replace('float', 'f').replace('bf', 'bf')}" for column, dtype in columns]
+    cells = [[_cell(summary.cell((component, dtype), column)) for column, dtype in columns] for component in components]
+    texts, colours = ([[cell[part] for cell in row] for row in cells] for part in (0, 1))
+    heads = [f"{NAMES.get(column[0], column[0])}\n{SHORT[dtype]}" for column, dtype in columns]
     table = axes.table(texts, cellColours=colours, rowLabels=components, colLabels=heads, loc="center", cellLoc="center")
     table.auto_set_font_size(False)
     table.set_fontsize(7)
     table.scale(1, 1.6)
     axes.set_axis_off()
     axes.set_title("error in units of plain NumPy's", loc="left", fontsize="small")
+
+
+def _cell(cell: Cell) -> tuple[str, str]:
+    """The text of a cell, and its colour."""
+    if cell.failed:
+        return "✗", "#f7c9c4"
+    if not cell.compared:
+        return "–", "#eeeeee"
+    return f"{cell.ratio:.2f}" if math.isfinite(cell.ratio) else "pass", "#e3f2e9"
 
 
 def _attention(figure: Any, one: Attention, layer: int) -> None:
@@ -125,23 +143,25 @@ def _attention(figure: Any, one: Attention, layer: int) -> None:
             axes.set(xticks=[], yticks=[])
 
 
-def _speed(figure: Any, report: Report) -> None:
-    assert report.speed is not None
-    rows = [timing for timing in report.speed.timings if timing.samples_ms]
-    axes, places = figure.subplots(), np.arange(len(rows), 0, -1)
-    errors = np.array([[row.median_ms - row.quartiles_ms[0], row.quartiles_ms[1] - row.median_ms] for row in rows]).T
-    bars = axes.barh(places, [row.median_ms for row in rows], xerr=errors, color=[COLOURS[row.name] for row in rows], error_kw={"elinewidth": 1})
-    axes.bar_label(bars, [f"{row.median_ms:.3g}" for row in rows], fontsize="x-small", padding=3)
-    axes.set_yticks(places, [f"{row.what}: {NAMES[row.name]} {row.mode}" for row in rows], fontsize="small")
-    axes.set(xlabel="median ms", title=f"{report.speed.tokens}, float32, {report.speed.threads} threads")
+def _speed(figure: Any, speed: Speed) -> None:
+    """Medians with their quartiles, each kind on an axis of its own."""
+    kinds = dict.fromkeys(timing.what for timing in speed.timings)
+    for axes, kind in zip(figure.subplots(len(kinds), squeeze=False)[:, 0], kinds, strict=True):
+        rows = [timing for timing in speed.timings if timing.what == kind and timing.samples_ms]
+        places, medians = np.arange(len(rows), 0, -1), [row.median_ms for row in rows]
+        errors = np.array([[row.median_ms - row.quartiles_ms[0], row.quartiles_ms[1] - row.median_ms] for row in rows]).reshape(-1, 2).T
+        bars = axes.barh(places, medians, xerr=errors, color=[COLOURS[row.name] for row in rows], error_kw={"elinewidth": 1})
+        axes.bar_label(bars, [f"{median:.3g}" for median in medians], fontsize="x-small", padding=3)
+        axes.set_yticks(places, [f"{NAMES[row.name]} {row.mode}" for row in rows], fontsize="small")
+        axes.set(xlabel="median ms")
+        axes.set_title(f"{kind}: {speed.tokens}, float32, {speed.threads} threads", loc="left", fontsize="medium")
 
 
-def _memory(figure: Any, report: Report) -> None:
-    assert report.speed is not None
-    names = list(report.speed.peaks)
+def _memory(figure: Any, speed: Speed) -> None:
+    names = list(speed.peaks)
     axes = figure.subplots()
-    axes.barh(names, [report.speed.peaks[name] for name in names], color=[COLOURS[name] for name in names], label="peak")
-    axes.barh(names, [report.speed.alone[name] for name in names], color="none", hatch="///", edgecolor="white", label="framework alone")
+    axes.barh(names, [speed.peaks[name] for name in names], color=[COLOURS[name] for name in names], label="peak")
+    axes.barh(names, [speed.alone[name] for name in names], color="none", hatch="///", edgecolor="white", label="framework alone")
     axes.set_yticks(range(len(names)), [NAMES[name] for name in names])
     axes.set(xlabel="MiB of the process at its peak; hatched: with the framework alone")
     axes.invert_yaxis()

@@ -185,7 +185,9 @@ def _tree(case: Case, workers: Mapping[str, Worker], limit: float, problems: dic
         if output.dtype.kind in "biu" or calls[path].component == "dropout":  # which does nothing in evaluation
             continue
         expected = expectation(output, [run[path] for run in runs])
-        got = {who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]}
+        got = {
+            who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]
+        }
         got |= {"numpy": runs[0][path]} if "numpy" in workers else {}
         places.append(_place(calls[path].name, path, depth, case.dtype, expected, got))
     return places

@@ -13,7 +13,7 @@ from ..conformance.reference.tolerance import MAX_FACTOR, ORDERS
 from ..conformance.report import html
 from ..inference.attention_page import LEVELS, packed
 from . import charts
-from .chart import Chart, number
+from .chart import number
 from .layers import Attention, Place
 from .report import Report
 from .speed import Speed, Timing

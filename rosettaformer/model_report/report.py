@@ -109,7 +109,8 @@ def _evaluate(report: Report, progress: Progress) -> None:
 def _matrix(report: Report, result: Callable[[Result], None]) -> Summary:
     cases = checkpoint_cases(report.subject.file, report.options.leave_out)
     names = {IMPLEMENTATIONS[name]: name for name in report.present}
-    rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result)
+    quick = report.subject.count < training.LARGE  # what is small takes longer to compile than to run
+    rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result, quick_compile=quick)
     return Summary([_renamed(row, names[row.port]) for row in rows])
 
 

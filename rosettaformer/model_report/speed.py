@@ -84,9 +84,7 @@ def _number(answer: Answer) -> float:
     return float(answer[1]) if answer[0] == "answer" else math.nan
 
 
-def _table(
-    result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[Ask], Answer], bound: float, progress: Progress
-) -> None:
+def _table(result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[Ask], Answer], bound: float, progress: Progress) -> None:
     """Rows that are timed in turn, and forgotten."""
     made: list[tuple[Timing, Ask, int]] = []
     for name, ask in asks.items():

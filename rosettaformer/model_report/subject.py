@@ -59,9 +59,7 @@ class Subject:
         return str(next(iter(self.parameters.values())).dtype)
 
 
-def open_subject(
-    path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = ()
-) -> Subject:
+def open_subject(path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = ()) -> Subject:
     """The model of a canonical file, a folder of Hugging Face or a run of `rosettaformer train`, and the tokens of the texts: the first of
     them where they are many, random ones of that seed where there is no text.
 

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +70,9 @@ def _learner(subject: Subject, seed: int) -> tuple[TransformerConfig, dict[str, 
     """The config and parameters of what has a loss; of an encoder that has none a fresh classifier on it."""
     config, notes = subject.config, []
     if not config.decoder_layers and (not config.classes or config.masked_language_head):
-        notes.append(f"the checkpoint has no loss of its own: a fresh classifier of {config.classes or CLASSES} classes stands on its encoder")
+        notes.append(
+            f"the checkpoint has no loss of its own: a fresh classifier of {config.classes or CLASSES} classes stands on its encoder"
+        )
         config = config.replace(masked_language_head=False, pooler=True, classes=config.classes or CLASSES)
     if config.classes:
         notes.append("the classes that it learns are random")
@@ -99,10 +100,12 @@ def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
     size = sum(array.size for array in plan.values.values())
     orders = [*ORDERS.values(), *(shuffled(seed) for seed in range(SHUFFLES if size < LARGE else 0))]
     wide = dataclasses.replace(plan, values={name: array.astype(np.float64) for name, array in plan.values.items()})
+    progress("training: the reference in float64")
     exact = np.array(_run(wide))
     runs = []
     for number, replacements in enumerate(orders, start=1):
-        progress(f"training: the reference's noise, order {number} of {len(orders)}")
+        if number == 1 or size >= LARGE:
+            progress(f"training: the reference in {len(orders)} orders" + (f", order {number}" if size >= LARGE else ""))
         with order(replacements):
             runs.append(np.array(_run(plan), np.float32))
     losses, norms = ([expectation(np.asarray(value), [np.asarray(run[step, kind]) for run in runs])

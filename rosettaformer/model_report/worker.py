@@ -1,6 +1,7 @@
 """The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.worker NAME`.
 
-It takes (method, *arguments) and gives pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of `Server`.
+It takes (method, *arguments) and gives pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
+`Server`.
 """
 
 import dataclasses
@@ -49,7 +50,7 @@ class Server(worker.Server):
     ) -> list[tuple[float, float]]:
         """The loss before every step on these batches, and the norm of its gradient."""
         given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
-        made = self._trainer(*given, seed=0, device="cpu", compiled=MODES[self._name][-1] == "compiled")
+        made = self._trainer(*given, seed=0, device="cpu", compiled=MODES[self._name][0] == "compiled")
         return trained(made, given[1], batches)
 
     def passes(
