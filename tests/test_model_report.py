@@ -14,6 +14,7 @@ from browser import names_nothing_outside, offline, opened, wide
 from checkpoint_models import CONFIG, random_parameters
 from invoke import invoke, refused
 from model_folders import bert, gpt2
+from training_runs import log, train
 
 from reference_numpy import parameters
 from reference_numpy.states import states
@@ -134,8 +135,9 @@ def test_the_matrix_is_that_of_the_check(encoder: Any) -> None:
 def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
     model, _, page, numbers = decoder
     ids = torch.tensor(numbers["inputs"]["target"])
-    loss = rounded(model)(ids, labels=ids).loss
+    loss = torch.nn.functional.cross_entropy(rounded(model)(ids).logits[0, :-1], ids[0, 1:])  # transformers' own loss is of float32
     loss.backward()
+    loss = loss.detach()
     norm = float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm())
     training = numbers["training"]
     first = {name: one[0] for name, one in training["reference"].items()}
@@ -212,6 +214,33 @@ def test_bad_input_is_one_message_before_any_work(tmp_path: Path) -> None:
     assert "holds something else" in refused(*given, "--figures", tmp_path / "own")
     assert (tmp_path / "own" / "notes.txt").read_text() == "mine"
     assert not out.exists()
+
+
+def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(run, "--steps", "6", "--validate-every", "3")
+    few = ("--backend", "numpy", "--dtype", "float32", "--only", "training,attention", "--steps", "1", "--text", "abcd")
+    page, numbers = report(run, *few, "--figures", tmp_path / "figures", folder=tmp_path)
+    assert "the target is the reference" in page and "recorded by the run" in page
+    recorded = numbers["recorded"]
+    assert recorded["training"] == pytest.approx([entry["loss"] for entry in log(run)])
+    assert [loss for loss in recorded["validation"] if loss] == pytest.approx([entry["loss"] for entry in log(run, "validation")])
+    assert (tmp_path / "figures" / "recorded.png").is_file()
+    refusal = refused("report", "--checkpoint", run, "--leave-out", "pooler", "--out", tmp_path / "report.html")
+    assert "a run has no heads to leave out" in refusal
+
+
+def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rosettaformer.model_report.figures.write", interrupted)
+    file, out, figures = tmp_path / "model.safetensors", tmp_path / "report.html", tmp_path / "figures"
+    canonical.save(file, CONFIG, random_parameters(CONFIG))
+    out.write_text("old")
+    choices = ("--backend", "numpy", "--only", "attention", "--figures", figures, "--out", out)
+    assert invoke("report", "--checkpoint", file, *choices).code == 130
+    assert out.read_text() == "old" and {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "report.html"}
 
 
 def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEIGHT", "WIDTH", "Chart", "number"]
+__all__ = ["HEIGHT", "WIDTH", "Chart", "Points", "number"]
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46  # margins of the plot
@@ -18,7 +18,7 @@ Points = Sequence[float | None]
 class Chart:
     """Curves by name over the same places. labels: of the places. noise: what is filled below. log: whether the values' axis is.
 
-    A value that is None, not finite, or on a logarithmic axis 0, is no point.
+    What is not finite, or on a logarithmic axis 0, is no point, and breaks the curve; None is a place that the curve passes over.
     """
 
     key: str
@@ -107,7 +107,8 @@ class Chart:
         for index, value in enumerate(curve):
             if self.good(value):
                 yield f"{'M' if fresh else 'L'}{self.x(index):.1f} {self.y(value):.1f}"  # type: ignore[arg-type]
-            fresh = not self.good(value)
+            if value is not None:
+                fresh = not self.good(value)
 
     @property
     def plot(self) -> dict[str, int]:

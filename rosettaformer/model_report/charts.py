@@ -1,12 +1,13 @@
 """The curves of a report."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .chart import Chart
-from .layers import Layers
+from .chart import Chart, Points
+from .layers import Layers, Place
 from .training import Curves
 from .workers import NAMES
 
@@ -17,16 +18,18 @@ def layer_charts(found: Layers) -> Iterator[Chart]:
     """For each dtype the error after every layer, in units of the layer's largest value."""
     for dtype in found.dtypes:
         places = [place for place in found.outputs if place.dtype == dtype]
-        stacks = {place.name.split()[0] for place in places}
-        labels = [_short(place.name, len(stacks) > 1) for place in places]
+        stacks = [[place for place in places if place.name.startswith(stack)] for stack in ("encoder", "decoder")]
+        rows: list[Place | None] = [*stacks[0], *([None] if all(stacks) else []), *stacks[1]]  # None: nothing joins the two
+        labels = ["" if row is None else _short(row.name, all(stacks)) for row in rows]
         names = dict.fromkeys(name for place in places for name in place.found)
-        curves = {name: [_relative(place.found.get(name), place.largest) for place in places] for name in names}
-        noise = [place.noise / (place.largest or 1.0) for place in places]
+        curves = {name: [_relative(row, name) for row in rows] for name in names}
+        noise = [math.nan if row is None else row.noise / (row.largest or 1.0) for row in rows]
         yield Chart(f"error-{dtype}", dtype, "layer", "error / largest value", labels, curves, noise, log=True)
 
 
-def _relative(comparison: Any, largest: float) -> float | None:
-    return None if comparison is None else comparison.error / (largest or 1.0)
+def _relative(row: Place | None, name: str) -> float:
+    """The error of an implementation, in units of the largest value."""
+    return row.found[name].error / (row.largest or 1.0) if row and name in row.found else math.nan
 
 
 def _short(name: str, several: bool) -> str:
@@ -57,7 +60,7 @@ def recorded_chart(log: Sequence[Mapping[str, Any]], parts: int = 60) -> Chart |
     for entry in log:
         if entry.get("event") == "validation" and "loss" in entry:
             validations[min(range(len(ends)), key=lambda index: abs(ends[index] - entry["step"]))] = float(entry["loss"])
-    curves = {"training": losses, "validation": validations}
+    curves: dict[str, Points] = {"training": losses, "validation": validations}
     return Chart("recorded", "recorded by the run", "step", "loss per token", [str(end) for end in ends], curves)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..conformance.reference.tolerance import Expectation
 from ..conformance.report.summary import jsonable
+from .charts import recorded_chart
 from .layers import Attention, Layers, Place
 from .page import facts, verdict
 from .report import Report
@@ -36,6 +37,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "matrix": report.summary.to_dict() if report.summary else None,
             **_layers(report.layers),
             "training": _curves(report.curves),
+            "recorded": _recorded(report),
             "speed": _speed(report.speed),
             "environment": report.stamp,
         }
@@ -84,6 +86,11 @@ def _curves(curves: Curves | None) -> dict[str, Any] | None:
         "found": found,
         "notes": list(curves.notes),
     }
+
+
+def _recorded(report: Report) -> dict[str, Any] | None:
+    chart = recorded_chart(report.subject.log)
+    return None if chart is None else {"step": [*map(int, chart.labels)]} | {name: list(curve) for name, curve in chart.curves.items()}
 
 
 def _expected(values: list[Expectation]) -> list[dict[str, float]]:

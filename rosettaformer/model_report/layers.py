@@ -156,8 +156,8 @@ def _attention(
     for name, side in HEADS.items():
         if (key := f"{name}_lbhts") in reference:
             queries = subject.tokens["source" if name.startswith("encoder") else "target"]
-            shape = reference[key].shape
-            got = {who: arrays[key][:, 0].astype(np.float64) for who, arrays in found.items() if arrays.get(key, shape).shape == shape}
+            fitting = {who: arrays[key] for who, arrays in found.items() if key in arrays and arrays[key].shape == reference[key].shape}
+            got = {who: array[:, 0].astype(np.float64) for who, array in fitting.items()}
             noise = [one.plain_error for one in expected[key]]
             title = name.replace(".", " ").replace("_", "-")
             result.append(Attention(title, dtype, queries, subject.tokens[side], reference[key][:, 0], got, noise))

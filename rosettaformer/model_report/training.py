@@ -50,7 +50,11 @@ class Curves:
     def units(self, name: str) -> list[tuple[float, float]]:
         """How far every loss and norm of an implementation is from the reference's, in units of its noise."""
         pairs = zip(self.found[name], self.losses, self.norms, strict=True)
-        return [(abs(a - one.reference) / one.plain_error, abs(b - two.reference) / two.plain_error) for (a, b), one, two in pairs]
+        return [(_units(loss, one), _units(norm, two)) for (loss, norm), one, two in pairs]
+
+
+def _units(value: float, expected: Expectation) -> float:
+    return abs(value - float(expected.reference)) / expected.plain_error
 
 
 def plan(subject: Subject, steps: int, seed: int) -> Plan:
