@@ -1,5 +1,6 @@
 """How far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their attention."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,11 @@ from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, 
 from .subject import Subject
 from .workers import together
 
-__all__ = ["Attention", "Layers", "Place", "evaluate", "whole", "whole_case"]
+__all__ = ["LARGE", "Attention", "Layers", "Place", "evaluate", "whole", "whole_case"]
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
+LARGE = 20_000_000  # parameters
 HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target", "decoder.cross_attention": "source"}  # name -> its keys
 
 
@@ -89,22 +91,25 @@ def evaluate(
     shown: the dtype of the attention weights. limit: seconds for one answer. tree: whether the components within layers are looked at.
     """
     result = Layers(whole(subject), dtypes)
+    large = subject.count >= LARGE  # which is asked one after the other, so that memory holds few copies of it
     for dtype in dict.fromkeys([*dtypes, shown]):
+        case = whole_case(subject).at(dtype)
+        wide = case if dtype == "float64" else case.at("float64")
         progress(f"layers: {dtype}")
-        case = Case("report", "states", subject.config, subject.inputs, subject.parameters).at(dtype)
-        with together(workers, lambda worker, case=case: worker.ask(case, limit)) as answers:  # type: ignore[misc]
-            reference = components.answer(case.at("float64"))
-            runs = _in_orders(lambda case=case: components.answer(case))  # type: ignore[misc]
+        states = {"component": "states", "inputs": subject.inputs}
+        own, exact = (dataclasses.replace(one, **states) for one in (case, wide))
+        with together(workers, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
+            reference = components.answer(exact)
+            runs = _in_orders(lambda own=own: components.answer(own))  # type: ignore[misc]
             found = _answered(answers(), f"states in {dtype}", result.problems)
         expected = {name: _by_layer(value, [run[name] for run in runs]) for name, value in reference.items()}
         if dtype in dtypes:
             result.outputs += _outputs(expected, found, dtype)
         if dtype == shown:
             result.attention = [*_attention(subject, expected, reference, found, dtype)]
-        del runs, found
         if tree and dtype in dtypes:
             progress(f"components: {dtype}")
-            result.tree += _tree(whole_case(subject).at(dtype), workers, limit, result.problems)
+            result.tree += _tree(case, wide, workers, limit, result.problems, large)
     return result
 
 
@@ -173,10 +178,10 @@ def whole_case(subject: Subject) -> Case:
     return Case("report", component, subject.config, given, subject.parameters)
 
 
-def _tree(case: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]]) -> list[Place]:
+def _tree(case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]], large: bool) -> list[Place]:
     """Every component that runs, in the order in which they begin: a component before its parts."""
-    with together(workers, lambda worker: _traced(worker, case, limit)) as answers:
-        calls = trace.record(case.at("float64"))
+    with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
+        calls = trace.record(wide)
         runs = _in_orders(lambda: {path: call.output for path, call in trace.record(case).items()})
         found = {who: answer[0] for who, answer in _answered(answers(), f"components in {case.dtype}", problems).items()}
     places = []

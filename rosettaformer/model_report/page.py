@@ -14,7 +14,7 @@ from ..conformance.report import html
 from ..inference.attention_page import LEVELS, packed
 from . import charts
 from .chart import number
-from .layers import Attention, Place
+from .layers import LARGE, Attention, Place
 from .report import Report
 from .speed import Speed, Timing
 from .workers import NAMES
@@ -56,6 +56,7 @@ def render(report: Report) -> str:
         factor=MAX_FACTOR,
         orders=len(ORDERS),
         levels=LEVELS,
+        quick_compile=report.subject.count < LARGE and "jax" in report.present,
         finest=FINEST,
     )
 

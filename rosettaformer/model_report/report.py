@@ -14,10 +14,11 @@ from ..conformance.report.summary import Summary
 from ..conformance.result import Result
 from ..processes import cores
 from . import training
-from .layers import Layers, evaluate
+from .layers import LARGE, Layers, evaluate
 from .speed import Speed, measure
 from .subject import Subject
-from .workers import IMPLEMENTATIONS, opened, trainees
+from .worker import MODES
+from .workers import IMPLEMENTATIONS, NAMES, opened, trainees
 
 __all__ = ["SECTIONS", "Options", "Report", "make"]
 
@@ -109,7 +110,7 @@ def _evaluate(report: Report, progress: Progress) -> None:
 def _matrix(report: Report, result: Callable[[Result], None]) -> Summary:
     cases = checkpoint_cases(report.subject.file, report.options.leave_out)
     names = {IMPLEMENTATIONS[name]: name for name in report.present}
-    quick = report.subject.count < training.LARGE  # what is small takes longer to compile than to run
+    quick = report.subject.count < LARGE  # what is small takes longer to compile than to run
     rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result, quick_compile=quick)
     return Summary([_renamed(row, names[row.port]) for row in rows])
 
@@ -125,6 +126,8 @@ def _train(report: Report, progress: Progress) -> None:
     plan = training.plan(subject, max(1, steps), options.seed)
     if steps:
         report.curves = training.reference(plan, progress)
+        modes = ", ".join(f"{NAMES[name]} {MODES[name][0]}" for name in report.present if name != "numpy")
+        report.curves.notes = [*plan.notes, *([modes] if modes else [])]
     with trainees(report.present, cores(), options.limit) as asks:
         measured = Speed(options.rounds, cores(), "")
         for name, ask in asks.items():

@@ -114,17 +114,18 @@ def _run(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, .
         strategy = Strategy(start_id=START, end_id=END, max_new_tokens=LONGEST)
         nested = parameters.nest(subject.parameters)
         answer = decoding.greedy_search(nested, subject.config, source, strategy)["token_bn"][0].tolist()
-        target = [START, *(answer[: answer.index(END)] if END in answer else answer)]
+        target = [START, *(answer[: answer.index(END) + 1] if END in answer else answer)]
         notes.append("the target is the reference's own greedy translation")
     else:
-        target = tokens.target([pair])[0][:-1]
+        target = tokens.target([pair])[0]
     inputs: Inputs = {"source": source, "target": np.array([target])}
     words = {"source": tokens.words(source[0].tolist()), "target": tokens.words(target)}
     return dataclasses.replace(subject, inputs=inputs, tokens=words, texts=_texts(text, pair), notes=notes)
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    return checkpoint.config, checkpoint.parameters
+    """The config, and the parameters laid out in their own order, so that nothing that looks at them copies them."""
+    return checkpoint.config, {name: np.ascontiguousarray(array) for name, array in checkpoint.parameters.items()}
 
 
 def _texts(text: str, pair: str | None) -> list[str]:

@@ -12,13 +12,13 @@ from reference_numpy.training import Trainer
 
 from ..conformance.reference.orders import shuffled
 from ..conformance.reference.tolerance import ORDERS, SHUFFLES, Expectation, expectation, order
+from .layers import LARGE
 from .subject import Subject
 from .worker import trained
 
 __all__ = ["RECIPE", "Curves", "Plan", "plan", "reference"]
 
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
-LARGE = 20_000_000  # parameters, from which on the reference is not run in random orders too
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 ROWS = 4  # of a batch of random tokens
 CLASSES = 2  # of a fresh classifier
@@ -63,11 +63,15 @@ def plan(subject: Subject, steps: int, seed: int) -> Plan:
     config = config.replace(**dict.fromkeys(RATES, 0.0))
     rng = np.random.default_rng([seed, 1])
     notes.append("float32, without dropout and label smoothing; Adam with the paper's schedule, warm-up of 100 steps")
-    notes.append("every step has the text as its batch" if subject.texts else f"every step has {ROWS} rows of random tokens, seed {seed}")
-    one = _batch(config, {side: ids for side, ids in subject.inputs.items() if side in ("source", "target")}, rng)
-    lengths = {side: ids.shape[1] for side, ids in subject.inputs.items() if side in ("source", "target")}
-    random = [_batch(config, _random(config, lengths, rng), rng) for _ in range(steps)]
-    return Plan(config, values, RECIPE, [one] * steps if subject.texts else random, notes)
+    ids = {side: array for side, array in subject.inputs.items() if side in ("source", "target")}
+    if subject.texts and (config.classes or ids["target"].shape[1] > 1):
+        notes.append("every step has the text as its batch")
+        batches = [_batch(config, ids, rng)] * steps
+    else:  # a target of one token has no label
+        notes.append(f"every step has {ROWS} rows of random tokens, seed {seed}")
+        lengths = {side: max(2, array.shape[1]) for side, array in ids.items()}
+        batches = [_batch(config, _random(config, lengths, rng), rng) for _ in range(steps)]
+    return Plan(config, values, RECIPE, batches, notes)
 
 
 def _learner(subject: Subject, seed: int) -> tuple[TransformerConfig, dict[str, np.ndarray], list[str]]:
@@ -101,7 +105,7 @@ def _batch(config: TransformerConfig, ids: Mapping[str, np.ndarray], rng: np.ran
 
 def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
     """The reference's run in float64, and what its runs in float32 in other summation orders make of it, one after the other."""
-    size = sum(array.size for array in plan.values.values())
+    size = sum(array.size for array in plan.values.values())  # of what is large random orders would take too long
     orders = [*ORDERS.values(), *(shuffled(seed) for seed in range(SHUFFLES if size < LARGE else 0))]
     wide = dataclasses.replace(plan, values={name: array.astype(np.float64) for name, array in plan.values.items()})
     progress("training: the reference in float64")

@@ -29,9 +29,11 @@ def opened(names: Sequence[str], limit: float) -> Iterator[dict[str, Worker]]:
 
 
 @contextlib.contextmanager
-def together(workers: Mapping[str, Any], question: Callable[[Any], Answer]) -> Iterator[Callable[[], dict[str, Answer]]]:
-    """Puts the question to all of them at once; what the block is given waits for their answers, by name."""
-    with ThreadPoolExecutor(max(1, len(workers))) as pool:
+def together(
+    workers: Mapping[str, Any], question: Callable[[Any], Answer], in_turn: bool = False
+) -> Iterator[Callable[[], dict[str, Answer]]]:
+    """Puts the question to all of them at once, or in turn; what the block is given waits for their answers, by name."""
+    with ThreadPoolExecutor(1 if in_turn else max(1, len(workers))) as pool:
         asked = {name: pool.submit(question, worker) for name, worker in workers.items()}
         yield lambda: {name: one.result() for name, one in asked.items()}
 
