@@ -15,13 +15,19 @@ from ..atomic import replacing
 from ..atomic import require as writable
 from ..backends import MissingBackend
 from ..conformance.case import DTYPES
+from ..conformance.report import files
 from ..extras import install
+from ..model_report import figures as drawing
+from ..model_report.data import to_dict
+from ..model_report.page import render, verdict
+from ..model_report.report import SECTIONS, Options, Report, make
+from ..model_report.subject import open_subject
+from ..model_report.workers import IMPLEMENTATIONS
 from .options import Choice, Grouped, Missing, leave_out_option, listed, section
 from .ports import importable
 
 __all__ = ["report"]
 
-SECTIONS = ("matrix", "layers", "attention", "training", "speed")
 OUT = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -38,7 +44,7 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 @section(
     "What is made",
     listed("only", f"Only these sections: {', '.join(SECTIONS)}."),
-    listed("backend", "Only these implementations: numpy, torch, tf, jax."),
+    listed("backend", f"Only these implementations: {', '.join(IMPLEMENTATIONS)}."),
     listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}."),
     click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="The dtype of the attention weights."),
     click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
@@ -65,10 +71,6 @@ def report(
     """
     options = _options(seed, leave_out, onlys, **choices)
     _require(out, figures, json_file)
-    from ..model_report.page import render, verdict
-    from ..model_report.report import Options, make
-    from ..model_report.subject import open_subject
-
     try:
         subject = open_subject(checkpoint, text, pair, seed, leave_out)
     except MissingBackend as error:
@@ -86,9 +88,8 @@ def report(
 def _options(seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
              steps: int, quick: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
     """The fields of `Options`. Raises ValueError on words that are none, and on what contradicts --quick."""
-    names = ("numpy", "torch", "tf", "jax")
     known("section", onlys, SECTIONS)
-    known("implementation", backends, names)
+    known("implementation", backends, IMPLEMENTATIONS)
     known("dtype", dtypes, DTYPES)
     if quick and dtypes:
         raise ValueError(f"--quick is of float32 alone; it takes no --dtype, got {', '.join(dtypes)}")
@@ -97,14 +98,12 @@ def _options(seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...], back
         raise ValueError("at least one section must be made; got --only training with --steps 0")
     chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
     given = {"steps": min(steps, 3) if quick else steps, "rounds": min(rounds, 3) if quick else rounds, "dtypes": chosen}
-    implementations = tuple(name for name in names if not backends or name in backends)
+    implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
     return given | others | {"seed": seed, "leave_out": leave_out, "sections": sections, "names": implementations}
 
 
 def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
     """Raises ValueError, before any work, where something could not be written, and Missing where a package is not there."""
-    from ..model_report import figures as drawing
-
     for path in (out, json_file):
         if path:
             writable(path)
@@ -117,12 +116,8 @@ def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
         raise Missing(f"the report needs {', '.join(lacking)}: {install('report')}")
 
 
-def _write(found: Any, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
+def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
     """Each file, and the folder of figures, whole or not at all."""
-    from ..conformance.report import files
-    from ..model_report import figures as drawing
-    from ..model_report.data import to_dict
-
     numbers = to_dict(found) if figures or json_file else {}
     if figures:
         with replacing(figures, folder=True) as temporary:
