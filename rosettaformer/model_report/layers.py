@@ -96,7 +96,7 @@ def evaluate(
         case = whole_case(subject).at(dtype)
         wide = case if dtype == "float64" else case.at("float64")
         progress(f"layers: {dtype}")
-        states = {"component": "states", "inputs": subject.inputs}
+        states: dict[str, Any] = {"component": "states", "inputs": subject.inputs}
         own, exact = (dataclasses.replace(one, **states) for one in (case, wide))
         with together(workers, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
             reference = components.answer(exact)
