@@ -32,6 +32,7 @@ COMMANDS = {
     "classify": "Classify lines with a BERT folder, in any backend.",
     "embed": "One vector for every line, by a BERT folder, in any backend.",
     "attention": "Show what every head of a BERT or GPT-2 folder attends to, as a page.",
+    "report": "Write one page about one model in four implementations.",
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
