@@ -1,0 +1,75 @@
+"""The process of one framework: it executes the snippets of its column, one after another, and gives their values."""
+
+import os
+import runpy
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from ...processes import Answer, serve_methods, words
+from . import snippets
+from .table import FRAMEWORKS, rows
+
+Value = dict[str, Any]
+
+
+class Server:
+    """One column. `values` gives for every row the value of `code` and of `measure`: {"value": ...} or {"error": ...}, with "seconds"."""
+
+    def __init__(self, framework: str) -> None:
+        if framework not in FRAMEWORKS:
+            raise ValueError(f"the framework must be one of {', '.join(FRAMEWORKS)}; got {framework!r}")
+        snippets.quiet()
+        warnings.simplefilter("ignore")
+        self._framework = framework
+        self._names = snippets.namespace(framework)
+
+    def values(self, only: list[str]) -> dict[str, dict[str, Value]]:
+        """The values of the rows with these ids; of all, where none is named."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)  # snippets write their files there
+            try:
+                chosen = [row for row in rows() if not only or row.id in only]
+                return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
+            finally:
+                os.chdir(os.sep)
+
+    def example(self) -> dict[str, Any]:
+        """What the worked example of this framework gives."""
+        file = resources.files("rosettaformer.guide") / "snippets" / "translation" / f"block_{self._framework}.py"
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                return snippets.plain(runpy.run_path(str(file))["results"]())
+            finally:
+                os.chdir(os.sep)
+
+    def _text(self, row: Any, part: str) -> str:
+        return getattr(row.cells[self._framework], part)
+
+    def _value(self, row: Any, part: str) -> Value:
+        started = time.monotonic()
+        try:
+            given: dict[str, Any] = {}
+            snippets.execute(row.given, before := self._names | {"np": snippets.np})
+            given = {name: value for name, value in before.items() if name not in self._names and name != "__builtins__"}
+            names = self._names | snippets.native(self._framework, given)
+            value = snippets.plain(snippets.execute(self._text(row, part), names, f"{row.id}.{self._framework}.{part}"))
+            return {"value": value, "seconds": time.monotonic() - started}
+        except Exception as error:
+            return {"error": words(error), "seconds": time.monotonic() - started}
+
+
+def _reply(action: Callable[[], Any]) -> Answer:
+    try:
+        return "answer", action()
+    except Exception as error:
+        return "error", words(error)
+
+
+if __name__ == "__main__":
+    serve_methods(lambda: Server(sys.argv[1]), _reply)
