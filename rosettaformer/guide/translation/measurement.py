@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ...conformance.ports.process import QUICK_XLA
 from ...processes import Child
 from .table import FRAMEWORKS
 
 __all__ = ["Values", "ask", "examples", "measure"]
 
 LIMIT = 300.0  # seconds for all snippets of a framework
+# The processor alone: what is measured is then the same on every machine.
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 # row -> framework -> "code" or "measure" -> value
 Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -35,7 +38,8 @@ def measure(only: Sequence[str] = (), cpus: int = 2) -> tuple[Values, Mapping[st
 
 def ask(framework: str, only: Sequence[str] = ()) -> tuple[dict[str, Any], Any]:
     """What the process of one framework answers: every value or error, with its seconds, and the worked example."""
-    child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'")
+    environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
+    child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
     try:
         _answered(framework, child.answer)
         child.ask("values", list(only), limit=LIMIT)

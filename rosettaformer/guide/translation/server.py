@@ -23,7 +23,6 @@ class Server:
     def __init__(self, framework: str) -> None:
         if framework not in FRAMEWORKS:
             raise ValueError(f"the framework must be one of {', '.join(FRAMEWORKS)}; got {framework!r}")
-        snippets.quiet()
         warnings.simplefilter("ignore")
         self._framework = framework
         self._names = snippets.namespace(framework)

@@ -3,11 +3,12 @@
 import ast
 import importlib
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from .distributions import fitted
 
 __all__ = ["IMPORTS", "execute", "namespace", "plain"]
 
@@ -29,7 +30,7 @@ def namespace(framework: str) -> dict[str, Any]:
     """What the framework's imports bind. Imports the framework."""
     if framework == "keras":
         importlib.import_module("impl_tf.framework")  # which chooses the backend of Keras
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"fitted": fitted}
     for line in IMPORTS[framework]:
         exec(line, names)
     return names
@@ -89,9 +90,3 @@ def alike(one: Any, other: Any, tolerance: float = 2e-5) -> bool:
     if isinstance(one, numbers) and isinstance(other, numbers) and isinstance(one, bool) == isinstance(other, bool):
         return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-6)
     return type(one) is type(other) and one == other
-
-
-def quiet() -> None:
-    """The frameworks on the processor alone, and without what they say of it; called before they are imported."""
-    for name, value in {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}.items():
-        os.environ[name] = value
