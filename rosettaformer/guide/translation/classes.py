@@ -51,7 +51,7 @@ def _codes(row: Row, values: Values) -> Iterator[str]:
     yield from (f"the last line of {framework}'s code must have a value" for framework, value in codes.items() if value is None)
     if not row.apart:
         for (one, first), (other, second) in combinations(codes.items(), 2):
-            if not alike(first, second):
+            if not alike(first, second, 1e-6):
                 yield f"the codes of {one} and {other} must agree; got {first} and {second}"
 
 

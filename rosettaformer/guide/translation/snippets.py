@@ -80,13 +80,13 @@ def plain(value: Any) -> Any:
     return array.tolist()
 
 
-def alike(one: Any, other: Any, tolerance: float = 2e-5) -> bool:
-    """Whether two values are the same up to the rounding of float32."""
+def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
+    """Whether two values are the same up to the rounding of float32. absolute: by how much numbers may differ in any case."""
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(alike, one, other, [tolerance] * len(one)))
+        return len(one) == len(other) and all(map(alike, one, other, [absolute] * len(one)))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key], tolerance) for key in one)
+        return one.keys() == other.keys() and all(alike(one[key], other[key], absolute) for key in one)
     numbers = (int, float)
     if isinstance(one, numbers) and isinstance(other, numbers) and isinstance(one, bool) == isinstance(other, bool):
-        return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-6)
+        return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=2e-5, abs_tol=absolute)
     return type(one) is type(other) and one == other
