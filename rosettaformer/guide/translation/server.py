@@ -7,11 +7,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 from ...processes import Answer, serve_methods, words
-from . import snippets
+from . import example, snippets
 from .table import FRAMEWORKS, rows
 
 Value = dict[str, Any]
@@ -39,11 +38,10 @@ class Server:
 
     def example(self) -> dict[str, Any]:
         """What the worked example of this framework gives."""
-        file = resources.files("rosettaformer.guide") / "snippets" / "translation" / f"block_{self._framework}.py"
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                return snippets.plain(runpy.run_path(str(file))["results"]())
+                return snippets.plain(runpy.run_path(str(example.file(self._framework)))["results"](*example.task()))
             finally:
                 os.chdir(os.sep)
 
