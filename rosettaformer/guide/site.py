@@ -26,7 +26,7 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-SCRIPTS = ("site.js",)
+SCRIPTS = ("site.js", "translation.js")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
     environment = pages.environment(__package__)
     with replacing(out, folder=True) as folder:
         (folder / "assets").mkdir(parents=True)
-        shared = "".join(environment.loader.get_source(environment, name)[0] for name in ("shared.css", "site.css"))
+        shared = "".join(environment.loader.get_source(environment, name)[0] for name in ("shared.css", "site.css", "translation.css"))
         (folder / "assets" / "site.css").write_text(shared + styles(), encoding="utf-8")
         for name in SCRIPTS:
             (folder / "assets" / name).write_text(environment.loader.get_source(environment, name)[0], encoding="utf-8")

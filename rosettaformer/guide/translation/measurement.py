@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...conformance.ports.process import QUICK_XLA
 from ...processes import Child
 from .table import FRAMEWORKS
 
-__all__ = ["Values", "ask", "examples", "measure"]
+__all__ = ["Measured", "Values", "ask", "measure"]
 
 LIMIT = 300.0  # seconds for all snippets of a framework
 # The processor alone: what is measured is then the same on every machine.
@@ -18,36 +19,47 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_L
 Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
-def measure(only: Sequence[str] = (), cpus: int = 2) -> tuple[Values, Mapping[str, Any]]:
-    """The values of the rows with these ids, by default of all, and what the worked example gives, by framework.
+@dataclass(frozen=True)
+class Measured:
+    """values: of all snippets. examples: what the worked example of each framework gives. layouts: the weight table of each port."""
+
+    values: Values
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    layouts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
+    """The snippets of the rows with these ids, by default of all, executed; and then the worked examples.
 
     Raises ValueError where a process or a snippet fails, naming all of them.
     """
-    with ThreadPoolExecutor(cpus) as pool:
-        answers = dict(zip(FRAMEWORKS, pool.map(lambda framework: ask(framework, only), FRAMEWORKS), strict=True))
+    with ThreadPoolExecutor(cpus) as pool:  # the slowest first
+        answers = dict(pool.map(lambda framework: (framework, ask(framework, only)), reversed(FRAMEWORKS)))
     values: dict[str, dict[str, dict[str, Any]]] = {}
     problems = []
-    for framework, (column, _) in answers.items():
-        for row, parts in column.items():
+    for framework in FRAMEWORKS:
+        for row, parts in answers[framework]["values"].items():
             problems += [f"{row}.{framework}.{part}: {found['error']}" for part, found in parts.items() if "error" in found]
             values.setdefault(row, {})[framework] = {part: found.get("value") for part, found in parts.items()}
     if problems:
         raise ValueError("snippets that fail:\n  " + "\n  ".join(problems))
-    return values, {framework: example for framework, (_, example) in answers.items()}
+    if only:
+        return Measured(values)
+    examples, layouts = ({framework: answers[framework][what] for framework in FRAMEWORKS} for what in ("example", "layout"))
+    return Measured(values, examples, layouts)
 
 
-def ask(framework: str, only: Sequence[str] = ()) -> tuple[dict[str, Any], Any]:
-    """What the process of one framework answers: every value or error, with its seconds, and the worked example."""
+def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """What the process of one framework answers: "values", every value or error with its seconds; of all rows also "example" and "layout"."""
     environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
     child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
     try:
         _answered(framework, child.answer)
-        child.ask("values", list(only), limit=LIMIT)
-        values = _answered(framework, child.answer)
-        if only:
-            return values, None
-        child.ask("example", limit=LIMIT)
-        return values, _answered(framework, child.answer)
+        answers = {}
+        for method in ("values",) if only else ("values", "example", "layout"):
+            child.ask(method, *([list(only)] if method == "values" else []), limit=LIMIT)
+            answers[method] = _answered(framework, child.answer)
+        return answers
     finally:
         child.close()
 

@@ -1,5 +1,6 @@
 """The process of one framework: it executes the snippets of its column, one after another, and gives their values."""
 
+import importlib
 import os
 import runpy
 import sys
@@ -11,9 +12,15 @@ from typing import Any
 
 from ...processes import Answer, serve_methods, words
 from . import example, snippets
-from .table import FRAMEWORKS, rows
+from .table import FRAMEWORKS, Row, rows
 
 Value = dict[str, Any]
+PORTS = {
+    "numpy": ("reference_numpy.layout", "CANONICAL"),
+    "pytorch": ("impl_torch.weights", "TABLE"),
+    "keras": ("impl_tf.weights", "TABLE"),
+    "flax": ("impl_jax.weights", "TABLE"),
+}
 
 
 class Server:
@@ -45,16 +52,18 @@ class Server:
             finally:
                 os.chdir(os.sep)
 
-    def _text(self, row: Any, part: str) -> str:
+    def layout(self) -> list[list[str]]:
+        """The weight table of our port: end of the canonical name, native name, native axes."""
+        module, table = PORTS[self._framework]
+        return [list(row) for row in getattr(importlib.import_module(module), table)]
+
+    def _text(self, row: Row, part: str) -> str:
         return getattr(row.cells[self._framework], part)
 
-    def _value(self, row: Any, part: str) -> Value:
+    def _value(self, row: Row, part: str) -> Value:
         started = time.monotonic()
         try:
-            given: dict[str, Any] = {}
-            snippets.execute(row.given, before := self._names | {"np": snippets.np})
-            given = {name: value for name, value in before.items() if name not in self._names and name != "__builtins__"}
-            names = self._names | snippets.native(self._framework, given)
+            names = self._names | snippets.native(self._framework, snippets.given(row.given))
             value = snippets.plain(snippets.execute(self._text(row, part), names, f"{row.id}.{self._framework}.{part}"))
             return {"value": value, "seconds": time.monotonic() - started}
         except Exception as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .distributions import fitted
 
-__all__ = ["IMPORTS", "execute", "namespace", "plain"]
+__all__ = ["IMPORTS", "alike", "execute", "given", "namespace", "native", "plain"]
 
 # framework -> the imports that its snippets take for granted
 IMPORTS = {
@@ -42,6 +42,12 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, origin, "exec"), names)
     return eval(compile(ast.Expression(last.value), origin, "eval"), names) if last else None
+
+
+def given(statements: str) -> dict[str, Any]:
+    """What the statements bind, which see NumPy alone."""
+    execute(statements, names := {"np": np})
+    return {name: value for name, value in names.items() if name not in ("np", "__builtins__")}
 
 
 def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
