@@ -26,8 +26,8 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-STYLES = ("shared.css", "site.css", "home.css", "components.css", "defects.css", "models.css", "tutorials.css")
-SCRIPTS = ("site.js", "components.js")
+STYLES = ("shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css")
+SCRIPTS = ("site.js", "components.js", "translation.js")
 
 
 @dataclass(frozen=True)
