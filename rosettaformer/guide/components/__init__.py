@@ -119,7 +119,7 @@ def _cell(piece: Piece | None) -> Cell | None:
 
 def _unindented(line: Any) -> Any:
     """A line of HTML without the spaces that it begins with."""
-    return type(line)(re.sub(r"^((?:<span[^>]*>)?) +((?:</span>)?)", r"\1\2", line))
+    return type(line)(re.sub(r"^(<span class=\"\w+\">)? +(?(1)(</span>)?)", lambda found: "" if found[2] else found[1] or "", str(line)))
 
 
 def _gradient(component: str) -> dict[str, Any]:

@@ -34,14 +34,14 @@ def kind(span: str) -> str:
 
 
 def mathml(text: str, block: bool = False) -> str:
-    """The equation as a `math` element, which holds its plain text too. Raises ValueError where it is none."""
+    """The equation as a `math` element, which holds its plain text too; with `block` as it stands on a line of its own. Raises ValueError where it is none."""
     parser = _Parser(text)
     markup = parser.equation().markup
     if parser.at < len(parser.tokens):
         raise parser.wrong("an operator")
     note = f'<annotation encoding="text/plain">{html.escape(text)}</annotation>'
-    display = ' display="block"' if block else ""
-    return f'<math{display}><semantics><mrow>{markup}</mrow>{note}</semantics></math>'
+    style = ' displaystyle="true"' if block else ""
+    return f'<math{style}><semantics><mrow>{markup}</mrow>{note}</semantics></math>'
 
 
 class _Token(NamedTuple):

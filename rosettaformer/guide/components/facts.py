@@ -1,6 +1,7 @@
 """What is known of a component beside its source: arguments, parameters in every layout, conformance, defects."""
 
-import importlib
+import ast
+import functools
 import inspect
 import math
 import re
@@ -14,6 +15,7 @@ from ...conformance.defects import Defect, all_defects
 from ...conformance.reference.components import VJP, function_of, model_of
 from ...conformance.reference.tolerance import MAX_FACTOR
 from ...conformance.report.summary import Summary
+from .modules import read
 from .names import Stock, stock
 from .prose import axes_in_words
 
@@ -116,13 +118,22 @@ def parameters_of(component: str) -> list[Parameter]:
                                                       "segment_embedding") else CONFIG, component)  # fmt: skip
     except ValueError:
         return []
-    tables = {port: importlib.import_module(f"impl_{port}.weights").TABLE for port in PORTS}
+    tables = {port: table(port) for port in PORTS}
     layers = [entry for entry in stock().get(component, ()) if entry.parameters]
     found = []
     for name, letters in axes.items():
         ports = {port: _native(*layout.native(name, letters, table), letters) for port, table in tables.items()}
         found.append(Parameter(name, letters, axes_in_words(letters), ports, {layer.name: _stock(layer, name, letters) for layer in layers}))
     return found
+
+
+@functools.cache
+def table(port: str) -> layout.Table:
+    """The weight table of a port. It is read from its file, since importing that would load the framework."""
+    tree = ast.parse(read(f"impl_{port}", "weights").text)
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
+              and ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) == "TABLE"]  # fmt: skip
+    return tuple(eval(compile(ast.Expression(values[0]), "weights.py", "eval"), {"layout": layout}))  # noqa: S307 - our own file
 
 
 def _stock(layer: Stock, name: str, letters: str) -> Native | None:

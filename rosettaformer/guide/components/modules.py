@@ -44,7 +44,7 @@ ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class File:
     """A module: its text, its definitions by name, methods among them, what its imports mean (local name -> dotted origin), and the names
     in its `__all__`."""

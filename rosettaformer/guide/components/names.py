@@ -2,13 +2,14 @@
 
 import ast
 import functools
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
 from .modules import read
-from .sources import Source
+from .sources import Piece, Source
 
 __all__ = ["ALIASES", "Stock", "full_name", "stock", "used"]
 
@@ -49,17 +50,16 @@ def used(source: Source) -> list[str]:
     found: dict[str, None] = {}
     for block in source.blocks:
         imports = read(*block.symbol[:2]).imports
-        for node in (node for piece in block.pieces for part in piece.parts for node in ast.walk(part)):
-            called = node.func if isinstance(node, ast.Call) else node
-            chain = ast.unparse(called) if isinstance(called, ast.Attribute) else ""
-            first, _, rest = chain.partition(".")
-            origin = imports.get(first, "").replace("keras.src", "keras")
-            if (isinstance(node, ast.Call) or _is_base(block, node)) and rest.replace(".", "").isidentifier():
-                if origin.partition(".")[0] in FRAMEWORKS or (first == "keras" and origin):
-                    found[chain] = None
+        for name in (name for piece in block.pieces for name in _called(piece)):
+            first = name.partition(".")[0]
+            if imports.get(first, "").partition(".")[0] in FRAMEWORKS or (first == "keras" and first in imports):
+                found[name] = None
     return list(found)
 
 
-def _is_base(block: object, node: ast.AST) -> bool:
-    pieces = getattr(block, "pieces", ())
-    return any(isinstance(piece.node, ast.ClassDef) and node in piece.node.bases for piece in pieces)
+def _called(piece: Piece) -> Iterator[str]:
+    """The names with dots that are called, and those of the classes that a class inherits from."""
+    calls = [node.func for part in piece.parts for node in ast.walk(part) if isinstance(node, ast.Call)]
+    for node in (*(piece.node.bases if isinstance(piece.node, ast.ClassDef) else ()), *calls):
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"\w+(\.\w+)+", name := ast.unparse(node)):
+            yield name

@@ -42,7 +42,7 @@ def _paragraph(text: str, link: Link, blocks: bool) -> str:
         if not own_line:
             line += _span(part, link) if i % 2 else html.escape(part)
             continue
-        out += [_text(line, bool(out)), mathml(part, True)]
+        out += [_text(line, bool(out)), f'<div class="equation">{mathml(part, True)}</div>']
         line = ""
     out.append(_text(line, len(out) > 0))
     return "".join(out)

@@ -1,5 +1,8 @@
 "use strict";
 // the columns of the comparison: as many as are chosen where there is room, one at a time as tabs where there is not
+for (const box of document.querySelectorAll(".equation")) {
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // so that the arrow keys can scroll it
+}
 (() => {
   const compare = document.getElementById("compare");
   if (!compare) return;
@@ -24,24 +27,26 @@
     tab.textContent = titles[i];
     tab.setAttribute("role", "tab");
     tab.setAttribute("aria-controls", compare.id);
-    tab.addEventListener("click", () => { keep("tab", titles[i]); show(); });
     tab.addEventListener("keydown", event => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       const next = step ? (i + step + names.length) % names.length : { Home: 0, End: names.length - 1 }[event.key];
       if (next === undefined) return;
       event.preventDefault();
-      keep("tab", titles[next]);
-      chosen = titles[next];
-      show();
+      choose(next);
       tabs[next].focus();
     });
-    tab.addEventListener("click", () => { chosen = titles[i]; show(); });
+    tab.addEventListener("click", () => { choose(i); });
     return tab;
   });
   list.append(...tabs);
   compare.before(list);
 
   let chosen = kept("tab");
+  function choose(i) {
+    chosen = titles[i];
+    keep("tab", chosen);
+    show();
+  }
   function columns() {
     if (narrow.matches) return [names[Math.max(0, titles.indexOf(chosen))]];
     return names.filter((_, i) => boxes[i].checked);
@@ -49,7 +54,6 @@
   function show() {
     const shown = columns();
     list.hidden = !narrow.matches;
-    compare.toggleAttribute("tabindex", false);
     if (narrow.matches) {
       compare.setAttribute("role", "tabpanel");
       compare.setAttribute("aria-labelledby", `column-${shown[0]}`);
