@@ -308,8 +308,8 @@ def test_every_map_is_drawn_in_every_implementation(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {
           const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
-          for (let i = 0; i < pixels.length; i += 4) colours.add(pixels.slice(i, i + 3).join());
-          return [canvas.dataset.kind, canvas.dataset.name, colours.size, colours.has("0,0,0")];
+          for (let i = 0; i < pixels.length; i += 4) colours.add(pixels.slice(i, i + 4).join());
+          return [canvas.dataset.kind, canvas.dataset.name, colours.size, colours.has("0,0,0,255")];
         });"""
     browser.find_element("css selector", "#maps canvas")
     drawn = browser.execute_script(script)
