@@ -115,7 +115,7 @@ def gradient_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarr
 
 
 def _moments(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: np.array(array) for name, array in state.items() if name.startswith("first_moment.")}
+    return {name: array for name, array in state.items() if name.startswith("first_moment.")}  # copies, as `state` gives them
 
 
 def _read(result: Any) -> Mapping[str, np.ndarray]:

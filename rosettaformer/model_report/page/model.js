@@ -24,7 +24,7 @@ function headOf(map, { layer, head }) {
 }
 
 const short = (value) => number(value);
-const spoken = (value) => (Math.abs(value) >= 1e-3 ? value.toFixed(6) : number(value));
+const spoken = (value) => Math.max(0, value).toFixed(5); // as exact as the weights are stored
 const shade = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 function rgb(name) {
   const probe = element("i", { style: `color: var(${name})` });
@@ -36,10 +36,9 @@ function rgb(name) {
 const mixed = (from, to, share) => from.map((value, i) => value + (to[i] - value) * share);
 
 function palette() {
-  const ground = rgb("--sunken"), warm = rgb("--warm"), cool = rgb("--cool"), ink = rgb("--ink");
-  return { weight: (share) => mixed(ground, rgbAccent, Math.sqrt(share)), difference: (share) => mixed(ground, share > 0 ? warm : cool, Math.abs(share)), ink };
+  const ground = rgb("--sunken"), full = rgb("--accent"), warm = rgb("--warm"), cool = rgb("--cool");
+  return { weight: (share) => mixed(ground, full, Math.sqrt(Math.max(0, share))), difference: (share) => mixed(ground, share > 0 ? warm : cool, Math.abs(share)) };
 }
-let rgbAccent = [0, 0, 0];
 
 // a map as pixels, its tokens beside it where they have room, and the chosen cell
 function picture(canvas, values, scale, colour, map) {
@@ -90,8 +89,7 @@ function panels(map) {
 }
 
 async function draw() {
-  const map = await unpacked(data.attention[place.map]), { weights, away, noise } = headOf(map, place), { weight, difference, ink } = palette();
-  rgbAccent = rgb("--accent");
+  const map = await unpacked(data.attention[place.map]), { weights, away, noise } = headOf(map, place), { weight, difference } = palette();
   panels(map);
   const most = Math.max(...weights), widest = Math.max(...Object.values(away).map((part) => part.reduce((a, b) => Math.max(a, Math.abs(b)), 0)));
   document.getElementById("head-title").textContent = `${map.name} · layer ${place.layer} · head ${place.head}`;
