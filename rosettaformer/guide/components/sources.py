@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """A definition that is shown: all of it but its docstring, where it is the component's own, and methods that are components themselves."""
+    """A definition that is shown: all of it but its docstring, where it is the component's own, and methods that are components."""
 
     symbol: Symbol
     pieces: tuple[Piece, ...]
