@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from browser import offline, wide
 
@@ -143,6 +144,26 @@ def test_what_frameworks_have_exists_with_these_defaults(framework: str) -> None
             signature = inspect.signature(found.__init__ if inspect.isclass(found) else found) if entry.defaults else None
             for name, value in entry.defaults.items():
                 assert signature is not None and repr(signature.parameters[name].default) == value, (entry.name, name)
+
+
+def test_what_is_said_of_attention_and_softmax_in_the_frameworks_holds() -> None:
+    import jax
+    import keras
+    import tensorflow as tf
+    import torch
+    from flax import nnx
+
+    rng, nothing = np.random.default_rng(0), np.zeros((1, 1, 2, 3), bool)
+    query, key, value = (rng.normal(size=(1, length, 1, 4)).astype(np.float32) for length in (2, 3, 3))
+    hidden = np.full((1, 3), -np.inf, np.float32)
+    for row in (torch.softmax(torch.tensor(hidden), -1), tf.nn.softmax(hidden), jax.nn.softmax(hidden)):
+        assert np.isnan(np.asarray(row)).all()
+    assert not np.asarray(keras.layers.Softmax()(np.ones((1, 3), np.float32), mask=np.zeros((1, 3), bool))).any()
+    for attention in (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention):
+        np.testing.assert_allclose(np.asarray(attention(query, key, value, mask=nothing))[0, 0, 0], value.mean(1)[0, 0], rtol=1e-5)
+    by_head = [torch.tensor(x).transpose(1, 2) for x in (query, key, value)]
+    causal = torch.nn.functional.scaled_dot_product_attention(*by_head, is_causal=True)
+    np.testing.assert_allclose(causal[0, 0, 0], value[0, 0, 0], rtol=1e-6)  # the first query sees the first key alone
 
 
 SIZES = {"b": 2, "t": 3, "s": 3, "d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 7, "v": 11, "p": 8, "a": 2}

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -157,7 +157,7 @@ def _method(piece: Piece) -> str:
     return ""
 
 
-def _weights(pieces: Sequence[Counter[str]] | Iterator[Counter[str]]) -> dict[str, float]:
+def _weights(pieces: Iterable[Counter[str]]) -> dict[str, float]:
     counted = list(pieces)
     found = Counter(word for words in counted for word in words)
     return {word: math.log(1 + len(counted) / count) * (3 if word.startswith("=") else 1) for word, count in found.items()}

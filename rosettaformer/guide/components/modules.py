@@ -154,7 +154,7 @@ def _public(tree: ast.Module) -> tuple[str, ...]:
 
 def _imports(tree: ast.Module, package: str, module: str) -> dict[str, str]:
     """Local name -> dotted origin."""
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]
