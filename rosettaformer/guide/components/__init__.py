@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...conformance.reference.components import COMPONENTS, VJP
 from ..code import Code, lines
 from ..site import Page
-from .alignment import Row, aligned
+from .alignment import aligned
 from .decisions import decisions, governing
 from .facts import arguments, defects_of, errors, figures, number, parameters_of
 from .modules import PACKAGES, Symbol, read
@@ -54,7 +54,12 @@ class Cell:
 
 def pages(run: "Run") -> Iterator[Page]:
     """The index, and the pages in the order of the groups."""
-    yield Page("components/index.html", "Components", "components.html.jinja", {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title})
+    yield Page(
+        "components/index.html",
+        "Components",
+        "components.html.jinja",
+        {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title},
+    )
     for component in ORDER:
         yield _page(component, run)
 
@@ -87,7 +92,9 @@ def _page(component: str, run: "Run") -> Page:
         "titled": _title,
         "number": number,
     }
-    return Page(f"components/{component}.html", _title(component), "component.html.jinja", values, _line(component), _names(component, sources))
+    return Page(
+        f"components/{component}.html", _title(component), "component.html.jinja", values, _line(component), _names(component, sources)
+    )
 
 
 def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str], ...]:

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,8 +30,8 @@ SAME = {
     "permute": "transpose", "take_along_axis": "gather", "fill": "full", "output_projection": "output", "clamp": "maximum",
     "arange": "range", "logsumexp": "log_softmax", "Module": "Layer", "nest": "map", "logical_and": "and",
 }  # fmt: skip
-IGNORED = {"self", "np", "torch", "tf", "jnp", "jax", "nn", "nnx", "keras", "F", "lax", "math", "arithmetic", "precision", "dtype", "shape", "name",
-           "super", "kwargs", "Any", "param_dtype", "rngs"}  # fmt: skip
+IGNORED = {"self", "np", "torch", "tf", "jnp", "jax", "nn", "nnx", "keras", "F", "lax", "math", "arithmetic", "precision", "dtype",
+           "shape", "name", "super", "kwargs", "Any", "param_dtype", "rngs"}  # fmt: skip
 
 
 def aligned(sources: Sequence[Source], component: str) -> list[Row]:
@@ -73,7 +73,9 @@ def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple
     """The order of each source by which the ports are most like the reference."""
     best, most = [orders(source)[0] for source in sources], -math.inf
     for first in orders(sources[0]):
-        chosen = [max((_path(likeness.between(first, order))[1], i, order) for i, order in enumerate(orders(source))) for source in sources[1:]]
+        chosen = [
+            max((_path(likeness.between(first, order))[1], i, order) for i, order in enumerate(orders(source))) for source in sources[1:]
+        ]
         if (total := sum(score for score, *_ in chosen)) > most:
             best, most = [first, *(order for *_, order in chosen)], total
     return best
@@ -86,8 +88,7 @@ def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Li
         own = [(i, row[other]) for i, row in enumerate(rows) if row[other]]
         places = [i for i, _ in own]
         scores[places] = np.maximum(scores[places], likeness.between([piece for _, piece in own if piece], column))
-    pairs = dict(_path(scores)[0])
-    by_row = {i: j for i, j in pairs.items()}
+    by_row = dict(_path(scores)[0])
     empty: Row = (None,) * (len(rows[0]) if rows else 1)
     result, done = [], 0
     for i, row in enumerate(rows):
@@ -156,7 +157,7 @@ def _method(piece: Piece) -> str:
     return ""
 
 
-def _weights(pieces: Sequence[Counter[str]] | Iterator[Counter[str]]) -> dict[str, float]:
+def _weights(pieces: Iterable[Counter[str]]) -> dict[str, float]:
     counted = list(pieces)
     found = Counter(word for words in counted for word in words)
     return {word: math.log(1 + len(counted) / count) * (3 if word.startswith("=") else 1) for word, count in found.items()}

@@ -11,6 +11,7 @@ Names of Greek letters are these letters, `m_hat` has a hat, `dx` is the gradien
 """
 
 import html
+import itertools
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -34,14 +35,17 @@ def kind(span: str) -> str:
 
 
 def mathml(text: str, block: bool = False) -> str:
-    """The equation as a `math` element, which holds its plain text too; with `block` as it stands on a line of its own. Raises ValueError where it is none."""
+    """The equation as a `math` element, which holds its plain text too. block: as it stands on a line of its own.
+
+    Raises ValueError where the text is no equation.
+    """
     parser = _Parser(text)
     markup = parser.equation().markup
     if parser.at < len(parser.tokens):
         raise parser.wrong("an operator")
     note = f'<annotation encoding="text/plain">{html.escape(text)}</annotation>'
     style = ' displaystyle="true"' if block else ""
-    return f'<math{style}><semantics><mrow>{markup}</mrow>{note}</semantics></math>'
+    return f"<math{style}><semantics><mrow>{markup}</mrow>{note}</semantics></math>"
 
 
 class _Token(NamedTuple):
@@ -121,7 +125,7 @@ class _Parser:
         if len(parts) == 1:
             return parts[0]
         markup = [parts[0].markup]
-        for before, after in zip(parts, parts[1:], strict=False):
+        for before, after in itertools.pairwise(parts):
             space = ".22em" if before.word or after.word else ".06em"
             markup += [f'<mo lspace="{space}" rspace="0">&#x2062;</mo>', after.markup]
         return _Part(_row(markup), word=parts[-1].word)

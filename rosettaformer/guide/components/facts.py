@@ -24,8 +24,8 @@ __all__ = ["Argument", "Figure", "Native", "Parameter", "arguments", "defects_of
 PORTS = ("torch", "tf", "jax")
 # one layer of each kind, with all parameters that a layer can have
 CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)
-HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, classes=3, segments=2, masked_language_head=True, max_positions=8,
-                       positions="learned")  # fmt: skip
+HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, classes=3, segments=2, masked_language_head=True,
+                       max_positions=8, positions="learned")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def parameters_of(component: str) -> list[Parameter]:
     found = []
     for name, letters in axes.items():
         ports = {port: _native(*layout.native(name, letters, table), letters) for port, table in tables.items()}
-        found.append(Parameter(name, letters, axes_in_words(letters), ports, {layer.name: _stock(layer, name, letters) for layer in layers}))
+        found.append(
+            Parameter(name, letters, axes_in_words(letters), ports, {layer.name: _stock(layer, name, letters) for layer in layers})
+        )
     return found
 
 
@@ -133,7 +135,7 @@ def table(port: str) -> layout.Table:
     tree = ast.parse(read(f"impl_{port}", "weights").text)
     values = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
               and ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) == "TABLE"]  # fmt: skip
-    return tuple(eval(compile(ast.Expression(values[0]), "weights.py", "eval"), {"layout": layout}))  # noqa: S307 - our own file
+    return tuple(eval(compile(ast.Expression(values[0]), "weights.py", "eval"), {"layout": layout}))
 
 
 def _stock(layer: Stock, name: str, letters: str) -> Native | None:

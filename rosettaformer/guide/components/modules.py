@@ -39,7 +39,7 @@ ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     },
     "random_dropout": {
         "reference_numpy": (("statistics", "random_dropout"),),
-        **{package: (("dropout", "Dropout"),) for package in PACKAGES[1:]},
+        **dict.fromkeys(PACKAGES[1:], (("dropout", "Dropout"),)),
     },
 }
 
@@ -115,7 +115,10 @@ def read(package: str, module: str) -> File:
 
 @functools.cache
 def main_of(component: str, package: str) -> tuple[Symbol, ...]:
-    """Where a package defines a component: a function, a class or a method; of some components several. Raises ValueError where it does not."""
+    """Where a package defines a component: a function, a class or a method; of some components several.
+
+    Raises ValueError where it does not.
+    """
     module = COMPONENTS[component][0]
     if places := ELSEWHERE.get(component, {}).get(package):
         return tuple(Symbol(JUDGE if where == "statistics" else package, where, name) for where, name in places)
@@ -151,7 +154,7 @@ def _public(tree: ast.Module) -> tuple[str, ...]:
 
 def _imports(tree: ast.Module, package: str, module: str) -> dict[str, str]:
     """Local name -> dotted origin."""
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]

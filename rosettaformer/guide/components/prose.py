@@ -36,7 +36,8 @@ def axes_in_words(letters: str) -> str:
 
 def _paragraph(text: str, link: Link, blocks: bool) -> str:
     parts = re.split(r"`([^`]+)`", text)
-    out, line = [], ""
+    out: list[str] = []
+    line = ""
     for i, part in enumerate(parts):
         own_line = blocks and i % 2 and kind(part) == "equation" and (_relates(part) or not "".join(parts[:i]).strip())
         if not own_line:

@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """A definition that is shown: all of it but its docstring, where it is the component's own, and methods that are components themselves."""
+    """A definition that is shown: all of it but its docstring, where it is the component's own, and methods that are components."""
 
     symbol: Symbol
     pieces: tuple[Piece, ...]
@@ -110,8 +110,8 @@ def source(component: str, package: str) -> Source:
                 queue.append(other)
     ordered = sorted(helpers, key=lambda symbol: (symbol.module != main[0].module, symbol.module, _node(symbol).lineno))
     calls.pop(component, None)
-    blocks = [tuple(_block(symbol, symbols is main, known) for symbol in symbols) for symbols in (bases, main, ordered)]
-    return Source(package, *blocks, tuple(calls), tuple(fast), ast.get_docstring(_node(main[0])) or "")
+    before, own, after = (tuple(_block(symbol, symbols is main, known) for symbol in symbols) for symbols in (bases, main, ordered))
+    return Source(package, before, own, after, tuple(calls), tuple(fast), ast.get_docstring(_node(main[0])) or "")
 
 
 def _references(symbol: Symbol, main: Sequence[Symbol], known: Iterable[Symbol]) -> Iterator[Symbol]:
@@ -169,8 +169,8 @@ def _split(symbol: Symbol, node: ast.stmt, own: bool, known: Iterable[Symbol]) -
     """The pieces of a statement: first and last line, node, and whether others stand within it."""
     first = _span(node)[0]
     body = [part for _, value in ast.iter_fields(node) if isinstance(value, list) for part in value]
-    within = [part for part in body if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case)]
-    within = [inner for part in within for inner in ([part] if isinstance(part, ast.stmt) else part.body)]
+    parts = [part for part in body if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case)]
+    within = [inner for part in parts for inner in ([part] if isinstance(part, ast.stmt) else part.body)]
     short = _end(node) - node.lineno + 1 < LONG and not (isinstance(node, Definition) and within and _is_own(symbol, node))
     if not within or within[0].lineno == node.lineno or short:
         yield first, _end(node), node, False

@@ -1,6 +1,6 @@
 "use strict";
 // the columns of the comparison: as many as are chosen where there is room, one at a time as tabs where there is not
-for (const box of document.querySelectorAll(".equation")) {
+for (const box of document.querySelectorAll(".equation, .notes > div, .groups li")) {
   if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // so that the arrow keys can scroll it
 }
 (() => {
