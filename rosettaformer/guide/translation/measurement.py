@@ -50,7 +50,7 @@ def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
 
 
 def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What the process of one framework answers: "values", every value or error with its seconds; of all rows also "example" and "layout"."""
+    """What the process of one framework answers: "values", each with its seconds or an error; of all rows also "example" and "layout"."""
     environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
     child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
     try:

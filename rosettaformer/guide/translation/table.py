@@ -9,7 +9,6 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-
 __all__ = ["FRAMEWORKS", "SECTIONS", "Cell", "Row", "rows"]
 
 # column -> title, in the order of the columns

@@ -45,7 +45,7 @@ def noam(count):
 
 
 def train(block, batches):
-    decays = lambda parameters: jax.tree.map(lambda p: p.ndim == 2, parameters)
+    decays = jax.tree.map(lambda parameter: parameter.ndim == 2, nnx.state(block, nnx.Param))
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(noam, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.01, mask=decays))
     optimizer = nnx.Optimizer(block, tx, wrt=nnx.Param)
 

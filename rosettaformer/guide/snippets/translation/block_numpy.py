@@ -72,4 +72,9 @@ def restore(file):
 def results(weights, batches, x_btd):
     trained, losses = train(load(weights), batches)
     save(trained, "block.npz")
-    return {"before": block(load(weights), x_btd), "losses": losses, "after": block(trained, x_btd), "restored": block(restore("block.npz"), x_btd)}
+    return {
+        "before": block(load(weights), x_btd),
+        "losses": losses,
+        "after": block(trained, x_btd),
+        "restored": block(restore("block.npz"), x_btd),
+    }
