@@ -15,7 +15,7 @@ def first(rows: Sequence[Any], output: Any, unmatched: Sequence[Sequence[str]]) 
     leaves = [row for row in rows if row.leaf]
     before = None
     for row in leaves:
-        if row.inputs.verdict == "differs" and not (before and before.free.verdict == "differs"):
+        if row.inputs.verdict == row.free.verdict == "differs" and not (before and before.free.verdict == "differs"):
             return _between(before, row, unmatched)
         if any(one.verdict == "differs" for one in row.forced) or (not row.forced and row.free.verdict == "differs"):
             return _layer(row, leaves)

@@ -11,6 +11,7 @@ from ..conformance.reference.tolerance import MAX_FACTOR, ulp
 __all__ = ["VERDICTS", "WIDER", "Difference", "difference"]
 
 VERDICTS = ("equal", "rounding", "differs", "not comparable")
+SAME = 1000.0  # times the noise that float64 would have: what one run of float32 says of it is a guess, and a difference is far larger
 WIDER = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)  # what is left of float32's noise in float64
 
 
@@ -20,8 +21,8 @@ class Difference:
 
     error: max|left - right| in float32; noise: the larger of the sides' max|float32 - float64|, at least half an ulp; units: their
     quotient. wide: max|left - right| in float64, in units of the noise that float64 would have; None where a side has no float64.
-    verdict: `equal` where the sides agree in float64 up to MAX_FACTOR times its noise (and one ulp), `rounding` where they do so in float32
-    alone, `differs` where they do in neither.
+    verdict: `equal` where the sides agree in float64 up to SAME times its noise, `rounding` where they only agree in float32, up to MAX_FACTOR
+    times its noise and one ulp, `differs` where they do neither.
     """
 
     verdict: str
@@ -71,7 +72,7 @@ def _finite(left: np.ndarray, right: np.ndarray, left_wide: Any, right_wide: Any
         return Difference("differs" if error > allowed else "rounding" if error else "equal", error, noise, units, None, note)
     wide_error = float(np.abs(wides[0] - wides[1]).max())
     wide = min(wide_error / (noise * WIDER), HIGHEST)
-    if wide_error <= allowed * WIDER:
+    if error <= allowed and wide_error <= SAME * (noise + unit) * WIDER:
         return Difference("equal", error, noise, units, wide)
     if error <= allowed:
         note = f"in float64 still {wide_error / noise:.1g} of float32's noise apart"

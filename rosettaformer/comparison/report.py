@@ -38,7 +38,9 @@ def units(value: float | None) -> str:
         return ""
     if value >= HIGHEST:
         return "inf"
-    return f"{value:.2g}" if value < 1000 else f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    if value >= 1000:
+        return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def sentences(report: Report) -> list[str]:

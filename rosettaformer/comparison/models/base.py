@@ -17,7 +17,8 @@ DTYPES = ("float32", "float64")
 # an argument that says whether a call trains -> its value where it does
 FLAGS = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 EVALUATION = {name: not value for name, value in FLAGS.items()}
-LEARNING_RATE, DECAY, BETAS, EPSILON = 0.01, 0.01, (0.9, 0.999), 1e-8
+# Exact in float32: frameworks round such constants in more than one place, in float64 too.
+LEARNING_RATE, DECAY, BETAS, EPSILON = 2.0**-7, 2.0**-7, (0.875, 1 - 2.0**-10), 2.0**-27
 Arrays = dict[str, np.ndarray]
 
 
