@@ -20,6 +20,11 @@ from .options import Choice, Grouped, Missing, section, wide_console
 __all__ = ["compare"]
 
 WIDTH = 140  # of the tables where there is no terminal
+RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
+WORSE = "Of two reports: noise units, and the factor, by which an error gets worse."
+TIMED = click.option(
+    "--time", "time_", type=Choice(["none", *MODES, "all"]), default="none", show_default=True, help="Forward and step, and memory."
+)
 WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -30,14 +35,19 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
     "Models",
     click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of both classes or functions; repeatable."),
     click.option("--component", default="", help="Of a port's file: what is compared, such as encoder_layer."),
-    click.option("--weights", default="left", show_default=True, help="Whose weights both have: left, right, a .safetensors file of the left's names, or own."),
+    click.option(
+        "--weights",
+        default="left",
+        show_default=True,
+        help="Whose weights both have: left, right, a .safetensors file of the left's names, or own.",
+    ),
     click.option("--rename", "rename_file", type=click.Path(path_type=Path), help="A TOML table of the left's names and the right's."),
     click.option("--write-rename", type=WRITTEN, help="Write the table that was used."),
 )
 @section(
     "Inputs",
     click.option("--inputs", "inputs_file", type=click.Path(path_type=Path), help="A .npz file, its names those of the arguments."),
-    click.option("--input", "inputs", multiple=True, metavar="DECLARATION", help="A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."),
+    click.option("--input", "inputs", multiple=True, metavar="DECLARATION", help=RANDOM),
     click.option("--left-axes", multiple=True, metavar="AXES", help="The order of an input's axes on the left: 'image: b c h w'."),
     click.option("--right-axes", multiple=True, metavar="AXES", help="The same on the right."),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs and cotangents."),
@@ -46,7 +56,7 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
     "What is compared",
     click.option("--gradients/--no-gradients", default=True, show_default=True, help="Of the sum of cotangent * output."),
     click.option("--step/--no-step", default=True, show_default=True, help="One step of SGD and of AdamW, in training mode."),
-    click.option("--time", "time_", type=Choice(["none", *MODES, "all"]), default="none", show_default=True, help="Forward and step, and memory."),
+    TIMED,
     click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Of timing."),
     click.option("--limit", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds for one answer of a side."),
     click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of each side."),
@@ -54,14 +64,16 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
 @section(
     "Output",
     click.option("--json", "json_file", type=WRITTEN, help="Write everything; - prints it instead."),
-    click.option("--threshold", type=click.FloatRange(min=0), default=versus.WORSE, show_default=True, help="Of two reports: noise units, and the factor, by which an error gets worse."),
+    click.option("--threshold", type=click.FloatRange(min=0), default=versus.WORSE, show_default=True, help=WORSE),
     click.option("-q", "--quiet", is_flag=True, help="Only the result, no tables."),
 )  # fmt: skip
-def compare(left: str, right: str, json_file: Path | None, quiet: bool, threshold: float, write_rename: Path | None, **options: Any) -> None:
+def compare(
+    left: str, right: str, json_file: Path | None, quiet: bool, threshold: float, write_rename: Path | None, **options: Any
+) -> None:
     """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
 
-    LEFT and RIGHT are FILE.py:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND (a file or folder, in
-    torch, tf, jax or numpy), a port's FILE.py with --component, or two JSON reports of this command. Errors are in units of rounding
+    LEFT and RIGHT are FILE.py:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND (a file or
+    folder, in torch, tf, jax or numpy), a port's FILE.py with --component, or two JSON reports of this command. Errors are in units of rounding
     noise: the larger of the sides' |float32 - float64|.
 
     Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.
@@ -141,5 +153,3 @@ def _versus(before: Path, after: Path, threshold: float, json_file: Path | None,
     counts = ", ".join(f"{len(found[word])} {word}" for word in ("worse", "better", "appeared", "vanished"))
     console.print(f"{after} against {before}: {counts}", highlight=False, soft_wrap=True)
     return 1 if found["worse"] else 0
-
-

@@ -114,7 +114,9 @@ def _attention(framework: str) -> Rows:
             for name in ("query", "key", "value")
             for end, role, axes in (("weight", "kernel", "(h k) d"), ("bias", "bias", "(h k)"))
         }
-        separate = {f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", _ATTENTION["keras"], strict=False)}
+        separate = {
+            f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", _ATTENTION["keras"], strict=False)
+        }
         return parts | separate | {"out_proj.weight": ("output.kernel", "d (h k)"), "out_proj.bias": ("output.bias", "d")}
     *inner, out = _ATTENTION[framework]
     rows = {f"{name}.{end}": (f"{name}.{end}", axes) for name in inner for end, axes in (("kernel", "d h k"), ("bias", "h k"))}

@@ -21,8 +21,8 @@ class Difference:
 
     error: max|left - right| in float32; noise: the larger of the sides' max|float32 - float64|, at least half an ulp; units: their
     quotient. wide: max|left - right| in float64, in units of the noise that float64 would have; None where a side has no float64.
-    verdict: `equal` where the sides agree in float64 up to SAME times its noise, `rounding` where they only agree in float32, up to MAX_FACTOR
-    times its noise and one ulp, `differs` where they do neither.
+    verdict: `equal` where the sides agree in float64 up to SAME times its noise, `rounding` where they only agree in float32,
+    up to MAX_FACTOR times its noise and one ulp, `differs` where they do neither.
     """
 
     verdict: str
@@ -31,16 +31,17 @@ class Difference:
     units: float = 0.0
     wide: float | None = None
     note: str = ""
+    shapes: bool = False  # whether the two have different ones
 
     def plain(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name == "verdict" or value not in ("", None)}
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False and value != ""}
 
 
 @np.errstate(invalid="ignore", over="ignore")
 def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None, right_wide: np.ndarray | None) -> Difference:
     """Of an array of the two sides, in float32 and in float64; the axes are in one order."""
     if left.shape != right.shape:
-        return Difference("differs", HIGHEST, 0.0, HIGHEST, None, f"shape {left.shape} on the left, {right.shape} on the right")
+        return Difference("differs", HIGHEST, 0.0, HIGHEST, None, f"shape {left.shape} on the left, {right.shape} on the right", True)
     if not left.size:
         return Difference("not comparable", note="it is empty")
     if left.dtype.kind != "f" or right.dtype.kind != "f":

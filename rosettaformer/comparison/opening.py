@@ -18,7 +18,6 @@ from .sides import Side
 __all__ = ["opened"]
 
 
-
 def opened(side: Side) -> Model:
     """The side's model. Raises ValueError where it cannot be built, and MissingBackend where its framework is missing."""
     if side.kind == "checkpoint":
@@ -58,7 +57,9 @@ def _maker(side: Side) -> Callable[[], Any]:
     module = _module(Path(side.path))
     found = getattr(module, side.name, None)
     if found is None:
-        candidates = [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
+        candidates = [
+            name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
         has = ", ".join(candidates) or "no class or function"
         raise ValueError(f"{side.path} has no {side.name}{nearest(side.name, candidates)}; it has {has}")
     if not callable(found):

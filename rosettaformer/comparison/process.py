@@ -11,7 +11,12 @@ from .sides import Side
 __all__ = ["Failed", "Process", "both"]
 
 
-DOING = {"start": "cannot be built", "prepare": "cannot be called with the inputs", "run": "cannot be run", "load": "cannot take the weights"}
+DOING = {
+    "start": "cannot be built",
+    "prepare": "cannot be called with the inputs",
+    "run": "cannot be run",
+    "load": "cannot take the weights",
+}
 
 
 class Failed(ValueError):
@@ -25,7 +30,7 @@ class Process:
 
     def __init__(self, side: Side, which: str, limit: float, threads: int) -> None:
         self.side, self.which, self._limit = side, which, limit
-        self._child = Child(f"{__package__}.server", json.dumps(side.plain()), threads, "its")
+        self._child = Child(f"{__package__}.server", json.dumps(side.plain()), threads, "the side")
         self._waiting = "start"
 
     def start(self) -> dict[str, Any]:

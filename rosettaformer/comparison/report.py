@@ -71,7 +71,9 @@ def _name(left: str, right: str) -> str:
 
 def _layer(found: Mapping[str, Any]) -> str:
     which = f", call {found['call'] + 1}," if found["call"] else ""
-    text = f"first: {_name(found['left'], found['right'])}{which} differs by {units(found['units'])} times the noise although its inputs agree"
+    text = (
+        f"first: {_name(found['left'], found['right'])}{which} differs by {units(found['units'])} times the noise although its inputs agree"
+    )
     text += f": {'; '.join(found['settings'])}" if found["settings"] else "; its settings that show are the same"
     text += f" ({found['note']})" if found["note"] else ""
     return text + (f"; so do {', '.join(found['also'][:5])}" if found["also"] else "")
@@ -83,7 +85,11 @@ def _between(found: Mapping[str, Any]) -> str:
         text = f"first: between {after}, whose output agrees, and {before}, whose inputs differ"
     else:
         text = f"first: before {before}, whose inputs differ" if before else f"first: after {after}, whose output agrees"
-    said = [f"{which} has {', '.join(names[:5])} alone" for which, names in zip(("the left", "the right"), found["unmatched"], strict=True) if names]
+    said = [
+        f"{which} has {', '.join(names[:5])} alone"
+        for which, names in zip(("the left", "the right"), found["unmatched"], strict=True)
+        if names
+    ]
     return "; ".join([text, *said, *found["settings"]])
 
 
@@ -133,7 +139,9 @@ def _table(title: str, *columns: str) -> Table:
 
 def _layers(report: Report) -> Table:
     sides = " and ".join(f"{report[side]['side']} ({report[side]['framework']})" for side in ("left", "right"))
-    table = _table(f"{sides}; errors in units of rounding noise", "left", "right", "shape", "as run", "left's input", "right's input", "verdict")
+    table = _table(
+        f"{sides}; errors in units of rounding noise", "left", "right", "shape", "as run", "left's input", "right's input", "verdict"
+    )
     for row in report["layers"]:
         forced = [units(one["units"]) if one["verdict"] != "not comparable" else "-" for one in row["forced"]]
         name = row["left"] + (f" #{row['call'] + 1}" if row["call"] else "")
@@ -168,6 +176,8 @@ def _timing(report: Report) -> Table:
     for row in report["timing"]:
         cells = []
         for key, form in (("median_ms", ".3g"), ("first_ms", ".4g"), ("peak_mib", ".3g")):
-            cells += ["failed" if "failed" in side else format(side[key], form) if side.get(key) is not None else "" for side in row["sides"]]
+            cells += [
+                "failed" if "failed" in side else format(side[key], form) if side.get(key) is not None else "" for side in row["sides"]
+            ]
         table.add_row(f"{row['what']}, {row['mode']}", *cells)
     return table

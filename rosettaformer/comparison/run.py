@@ -9,6 +9,7 @@ import numpy as np
 
 from ..checkpoints import container
 from . import axes, declared, matching, trained, variables, weights
+from .noise import difference
 from .process import Process, both
 from .rename import Rename
 from .rows import Rows
@@ -54,6 +55,7 @@ class _Comparison:
         self._sides, self._options = sides, options
         self._notes: list[str] = []
         self._ranks: list[str] = []
+        self._alike: dict[str, Any] = {}  # layers that flatten as the left does, though the right's axes are not followed
 
     def report(self) -> dict[str, Any]:
         options, progress = self._options, self._options.progress
@@ -68,6 +70,11 @@ class _Comparison:
         self._carry()
         progress("running in float32 and float64")
         runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
+        if self._found_otherwise(runs):
+            self._layers, self._table = self._matched(first)
+            self._carry()
+            runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
+            self._tag(runs)
         self._require_finite(runs["float32"])
         rows = Rows(self._sides, self._networks, self._layers, self._table, runs, self._ranks)
         report = self._start(inputs) | rows.report()
@@ -113,8 +120,8 @@ class _Comparison:
             if not suggested:
                 named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
                 raise ValueError(
-                    f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 c=3 "
-                    f"float32'; the left takes {named}"
+                    f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
+                    f"c=3 float32'; the left takes {named}"
                 )
             chosen = [declared.declaration(text) for text in suggested]
         return declared.make(chosen, given, options.seed)
@@ -127,8 +134,8 @@ class _Comparison:
             self._orders[name] = [self._order(which, name, named, conventions) for which in (0, 1)]
             if not named and array.ndim > 2 and array.dtype.kind == "f" and {*conventions} == {"first", "last"}:
                 raise ValueError(
-                    f"the axes of {name} must be declared, such as --input '{name}: b h w c', with c for the channels: the left has channels "
-                    f"{conventions[0]}, the right {conventions[1]}"
+                    f"the axes of {name} must be declared, such as --input '{name}: b h w c', with c for the channels: the left has "
+                    f"channels {conventions[0]}, the right {conventions[1]}"
                 )
             self._ranks += [axis for axis in axes.common(named) if axis not in self._ranks]
         described = []
@@ -162,7 +169,8 @@ class _Comparison:
         flattened = self._flattened(calls, found)
         table, more = ([], []) if problems else variables.pairs(left, right, found, self._options.rename, flattened)
         if (problems or more) and self._options.weights != "own":
-            raise ValueError("weights of the two sides cannot be matched (--rename FILE.toml says what is what):\n  " + "\n  ".join(problems + more))
+            said = "weights of the two sides cannot be matched (--rename FILE.toml says what is what):"
+            raise ValueError("\n  ".join([said, *problems, *more]))
         self._notes += [f"not matched: {problem}" for problem in problems + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
         if by_order:
@@ -186,9 +194,42 @@ class _Comparison:
         result = {}
         for path, (other, _) in found.items():
             flat = [_flat(several, name) for several, name in zip(calls, (path, other), strict=True)]
+            flat = [next(filter(None, flat), None)] * 2 if path in self._alike else flat
             if any(flat):
                 result[path] = flat
         return result
+
+    def _found_otherwise(self, runs: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether a layer's flattened inputs are the other's in its own order of axes, and not in that of channels last."""
+        for row in self._table:
+            other = self._layers.get(row["layer"], ("", ""))[0]
+            if not row["how"].endswith("flattened"):
+                continue
+            calls = [
+                [next(call for call in runs[dtype][which][0] if call["path"] == path) for dtype in ("float32", "float64")]
+                for which, path in enumerate((row["layer"], other))
+            ]
+            tags = [several[0]["input_axes"][0] for several in calls]
+            if all(tags):
+                continue
+            raw = [[call["inputs"][0] for call in several] for several in calls]
+            turned = [[axes.to_common(array, tag, self._ranks) for array in several] for several, tag in zip(raw, tags, strict=True)]
+            if difference(*turned[0], *turned[1]).verdict == "differs" != difference(*raw[0], *raw[1]).verdict:
+                tag = next(filter(None, tags))
+                self._alike[row["layer"]] = tag
+                self._notes.append(
+                    f"{row['layer']} and {other} are given inputs that both sides flatten in the same order, and so are kernels"
+                )
+        return bool(self._alike)
+
+    def _tag(self, runs: Mapping[str, Sequence[Any]]) -> None:
+        """Says of the inputs that are flattened alike which axes they have, on the side that does not follow them."""
+        for path, tag in self._alike.items():
+            for which, name in enumerate((path, self._layers[path][0])):
+                for dtype in runs:
+                    for call in runs[dtype][which][0]:
+                        if call["path"] == name:
+                            call["input_axes"][0] = tag
 
     def _carry(self) -> None:
         """Gives the weights of one side, or of a file, to the other."""
@@ -213,7 +254,8 @@ class _Comparison:
     def _of_file(self, path: Path) -> dict[str, np.ndarray]:
         """The weights of a file, which has the left's names."""
         source = container.read(path)
-        wanted = {one["name"]: tuple(one["shape"]) for several in self._networks[0].variables.values() for one in several if one["required"]}
+        own = [one for several in self._networks[0].variables.values() for one in several if one["required"]]
+        wanted = {one["name"]: tuple(one["shape"]) for one in own}
         problems = [f"{path} has no {name}" for name in wanted if name not in source.tensors]
         problems += [
             f"{name} must have shape {shape}; {path} has {source.tensors[name].shape}"
@@ -238,5 +280,3 @@ def _flat(calls: Sequence[Mapping[str, Any]], path: str) -> list[tuple[str, int]
     if not tag or len(tag[-1]) < 2 or not any(name == axes.CHANNELS for name, _ in tag[-1]):
         return None
     return [(name, int(size)) for name, size in tag[-1]]
-
-

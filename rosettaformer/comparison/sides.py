@@ -1,4 +1,4 @@
-"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a component of a port's file, or an earlier report."""
+"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a port's component, or an earlier report."""
 
 import dataclasses
 import re

@@ -48,7 +48,9 @@ def pairs(
                 problems.append(f"left {one['name']} and right {other['name']}: {error}")
     for one in everything.values():
         if one["name"] not in taken:
-            table.append({"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]})
+            table.append(
+                {"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]}
+            )
             problems += _missing(one, "right", {variable["name"]: variable for several in left.variables.values() for variable in several})
     return table, problems
 
@@ -93,7 +95,9 @@ def _with_axes(
     known = {**one["sizes"], **other["sizes"], **(row.sizes if row else {})}
     if not axes[0] or not axes[1]:
         if tuple(one["shape"]) != tuple(other["shape"]):
-            raise ValueError(f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ, and no axes are known; give a row with axes")
+            raise ValueError(
+                f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ, and no axes are known; give a row with axes"
+            )
         return pair | {"how": f"{how}, as it is"}
     if not (row and row.left) and one["role"] == "kernel" and any(flattened):
         groups = [_group(flat) for flat in _both(flattened)]

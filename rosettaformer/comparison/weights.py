@@ -32,9 +32,7 @@ def _reversed(array: np.ndarray, axes: str) -> np.ndarray:
     return np.flip(array, flipped) if flipped else array
 
 
-def solved(
-    left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], known: Mapping[str, int]
-) -> tuple[str, str, dict[str, int]]:
+def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], known: Mapping[str, int]) -> tuple[str, str, dict[str, int]]:
     """Both axes and the size of every letter in them, from the shapes. known: sizes of letters that the shapes do not show.
 
     A group that both sides have is one letter. Raises ValueError where the shapes do not fit, or a size stays unknown.

@@ -1,5 +1,7 @@
 """The small network of conv_torch.py with one mistake each."""
 
+import os
+
 import torch
 import torch.nn.functional as F
 from conv_torch import Net
@@ -66,8 +68,6 @@ class Swapped(Net):
 
 class Crash(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        import os
-
         os._exit(7)
 
 

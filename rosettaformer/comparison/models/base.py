@@ -156,7 +156,9 @@ def bound(function: Callable[..., Any], inputs: Mapping[str, Any], training: boo
             own = ", ".join(name for name in names if name not in FLAGS) or "none"
             raise ValueError(f"the model has no argument for the input {name}; its arguments are {own}")
         placed[free.pop(0)] = value
-    required = [name for name in free if names[name]]
+    optional = {name: None for name in free if names[name] and "None" in str(inspect.signature(function).parameters[name].annotation)}
+    placed |= optional
+    required = [name for name in free if names[name] and name not in optional]
     if required:
         raise ValueError(f"the model needs the arguments {', '.join(required)}; the inputs are {', '.join(inputs)}")
     return [], placed | flags

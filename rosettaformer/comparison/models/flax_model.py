@@ -50,7 +50,9 @@ def own_variables(path: str, kind: str, module: Any, owned: Mapping[str, tuple[A
     found = []
     for name, (value, trainable) in owned.items():
         role, axes = rows.get(name, ("", ""))
-        found.append(Variable(f"{path}.{name}".lstrip("."), path, role, axes, tuple(value.shape), trainable, sizes, trainable or bool(role)))
+        found.append(
+            Variable(f"{path}.{name}".lstrip("."), path, role, axes, tuple(value.shape), trainable, sizes, trainable or bool(role))
+        )
     return found
 
 

@@ -19,7 +19,21 @@ import tensorflow as tf
 
 from .. import kinds
 from .base import (
-    BETAS, DECAY, DTYPES, EPSILON, LEARNING_RATE, Arrays, Called, Layer, Model, Variable, arguments, bound, exchanged, guarded, rounded,
+    BETAS,
+    DECAY,
+    DTYPES,
+    EPSILON,
+    LEARNING_RATE,
+    Arrays,
+    Called,
+    Layer,
+    Model,
+    Variable,
+    arguments,
+    bound,
+    exchanged,
+    guarded,
+    rounded,
     tensors,
 )  # fmt: skip
 
@@ -149,7 +163,9 @@ class KerasModel(Model):
 
         def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
             args, kwargs = self._templates[dtype][path, index]
-            given = exchanged([list(args), kwargs], arrays, is_tensor, lambda array, tensor: tf.cast(tf.constant(np.array(array)), tensor.dtype))
+            given = exchanged(
+                [list(args), kwargs], arrays, is_tensor, lambda array, tensor: tf.cast(tf.constant(np.array(array)), tensor.dtype)
+            )
             return [tensor.numpy() for tensor in tensors(layers[path](*given[0], **given[1]), is_tensor)]
 
         with _default(dtype):

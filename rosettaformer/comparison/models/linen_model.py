@@ -67,9 +67,7 @@ class LinenModel(FlaxModel):
         for path in sorted(self._layers, key=lambda path: -len(path)):
             layer, module = self._layers[path]
             prefix = f"{path}." if path else ""
-            held = {
-                name.removeprefix(prefix): (left.pop(name), name in self._trainable) for name in list(left) if name.startswith(prefix)
-            }
+            held = {name.removeprefix(prefix): (left.pop(name), name in self._trainable) for name in list(left) if name.startswith(prefix)}
             found = own_variables(path, layer.kind, module, held) + found
         return found
 
@@ -129,7 +127,9 @@ def _called(path: str, index: int, given: list[np.ndarray], output: Any) -> Call
 
 
 @contextlib.contextmanager
-def _watched(calls: list[Called], layers: dict[str, tuple[Layer, Any]], forced: Forced, answers: dict[tuple[str, int], Any]) -> Iterator[None]:
+def _watched(
+    calls: list[Called], layers: dict[str, tuple[Layer, Any]], forced: Forced, answers: dict[tuple[str, int], Any]
+) -> Iterator[None]:
     """Records the calls; a layer that is to be given other arrays is called with these too, within the same call of the whole."""
     counts: dict[str, int] = {}
     closed: list[str] = []
@@ -153,7 +153,8 @@ def _watched(calls: list[Called], layers: dict[str, tuple[Layer, Any]], forced: 
         calls.append(_called(path, index, given, output))
         if (path, index) in forced:
             quiet.append(True)
-            answers[path, index] = guarded(lambda: _forced(call, args, kwargs, forced[path, index]))
+            alone = context.module.clone(parent=None, name=None)
+            answers[path, index] = guarded(lambda: _forced(alone, context.module.variables, args, kwargs, forced[path, index]))
             quiet.pop()
         if kind == "attention":
             closed.remove(path)
@@ -163,6 +164,6 @@ def _watched(calls: list[Called], layers: dict[str, tuple[Layer, Any]], forced: 
         yield
 
 
-def _forced(call: Any, args: Any, kwargs: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _forced(module: nn.Module, variables: Any, args: Any, kwargs: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
     given = exchanged([list(args), kwargs], arrays, is_tensor, lambda array, tensor: jnp.asarray(array).astype(tensor.dtype))
-    return [np.array(tensor) for tensor in tensors(call(*given[0], **given[1]), is_tensor)]
+    return [np.array(tensor) for tensor in tensors(module.apply(variables, *given[0], **given[1]), is_tensor)]

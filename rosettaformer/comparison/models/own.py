@@ -21,6 +21,7 @@ from .base import Arrays, Called, Layer, Model, Variable, is_floating, rounded
 __all__ = ["of_checkpoint", "of_component"]
 
 TOKENS = 16  # of random inputs, where the model has room for them
+RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 MODULES = {"torch": "impl_torch", "tf": "impl_tf", "jax": "impl_jax"}
 
 
@@ -44,7 +45,8 @@ def inputs_of(config: TransformerConfig) -> list[str]:
 def of_checkpoint(path: Path, backend: str) -> Model:
     """The model of a canonical file, a folder of Hugging Face or of a run, with its weights in float32."""
     checkpoint = checkpoints.load(path)
-    config = checkpoint.config
+    # Nothing is dropped in evaluation, and what drops at random cannot be compared.
+    config = checkpoint.config.replace(**dict.fromkeys(RATES, 0.0))
     values = {name: array.astype(np.float32) for name, array in checkpoint.parameters.items()}
     call = component_of(config)
     if backend == "numpy":
@@ -163,7 +165,11 @@ class ReferenceModel(Model):
 
     def about(self) -> dict[str, Any]:
         names = [text.partition(":")[0] for text in self.defaults]
-        return {"class": f"reference {self._component}", "versions": {"numpy": np.__version__}, "arguments": [(name, True) for name in names]}
+        return {
+            "class": f"reference {self._component}",
+            "versions": {"numpy": np.__version__},
+            "arguments": [(name, True) for name in names],
+        }
 
     def build(self, inputs: Arrays) -> None:
         pass

@@ -65,7 +65,9 @@ class Followed(TorchFunctionMode):
         elif name in RESHAPED:
             self._put(output, _reshaped(tag, output.shape))
         elif output.ndim == len(tag):
-            self._put(output, [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, output.shape, strict=True)])
+            self._put(
+                output, [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, output.shape, strict=True)]
+            )
         else:
             self._put(output, None)
 

@@ -12,7 +12,21 @@ from impl_torch.weights import from_numpy, to_numpy
 
 from .. import kinds
 from .base import (
-    BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Called, Layer, Model, Variable, arguments, bound, exchanged, guarded, rounded, tensors,
+    BETAS,
+    DECAY,
+    EPSILON,
+    LEARNING_RATE,
+    Arrays,
+    Called,
+    Layer,
+    Model,
+    Variable,
+    arguments,
+    bound,
+    exchanged,
+    guarded,
+    rounded,
+    tensors,
 )  # fmt: skip
 from .torch_axes import Followed
 
