@@ -1,7 +1,9 @@
 """The rename table: what a layer or a variable of the left is called on the right.
 
-A TOML file of rows `"left" = "right"`: whole names, the beginnings of names, or single parts of them; the longest that fits counts.
-A row of a variable can have axes too: `"head.weight" = {name = "head.kernel", left = "o (c h w)", right = "(h w c) o", c = 8, h = 7, w = 7}`.
+A TOML file of rows `"left" = "right"`: whole names, the beginnings of names, or single parts of them; the longest that fits counts. A row
+of a variable can have axes too, and sizes of letters that the shapes do not show:
+
+    "head.weight" = {name = "head.kernel", left = "o (c h w)", right = "(h w c) o", c = 8, h = 7, w = 7}
 """
 
 import dataclasses

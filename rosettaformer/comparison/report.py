@@ -56,7 +56,7 @@ def sentences(report: Report) -> list[str]:
 def _headline(report: Report) -> str:
     worst = max(report["outputs"], key=lambda row: row["units"])
     leaves = [row for row in report["layers"] if row["leaf"]]
-    differ = [row for row in leaves if row["verdict"] == "differs"]
+    differ = [row for row in leaves if any(one["verdict"] == "differs" for one in row["forced"])]
     outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"

@@ -79,7 +79,7 @@ class Rows:
         if all(one.verdict != "differs" for one in outputs):
             for row in rows:
                 _excuse(row)
-        found = first(rows, output, self._unmatched())
+        found = first(rows, output, self._between)
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
                 "unmatched": self._unmatched()}  # fmt: skip
 
@@ -181,6 +181,14 @@ class Rows:
             [path for path in network.leaves() if path not in known]
             for network, known in zip(self._networks, (self._layers, taken), strict=True)
         ]
+
+    def _between(self, before: Row | None, after: Row | None) -> list[list[str]]:
+        """The layers without another that either side calls after the one row and before the other."""
+        found = []
+        for network, several, which in zip(self._networks, self._unmatched(), ("left", "right"), strict=True):
+            ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
+            found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
+        return found
 
     def _force(self, rows: Sequence[Row]) -> None:
         """Gives every layer without layers the other's inputs, in both dtypes, and its own in float64."""

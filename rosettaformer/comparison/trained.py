@@ -83,7 +83,7 @@ def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, rows
     batch = [(array.astype(np.float64) - share * before) / (1 - share) for array, share in zip(after, kept, strict=True)]
     factors = {"": 1.0}
     if pair["role"] == "variance" and count > 1:
-        text = f"one side keeps the unbiased variance of the batch, n/(n-1) = {count / (count - 1):.4g} times the other's"
+        text = "one side keeps the unbiased variance of the batch, n/(n-1) times the other's"
         factors = {"": 1.0, f"{text} (left)": (count - 1) / count, f"{text} (right)": count / (count - 1)}
     momentum = "" if np.isclose(*kept) else f"a step keeps {kept[0]:g} of the statistics on the left, {kept[1]:g} on the right"
     for text, factor in factors.items():
