@@ -121,7 +121,8 @@ def render(console: Console, report: Report, quiet: bool) -> None:
     if not quiet:
         console.print(_layers(report))
         for title, rows in _others(report):
-            console.print(_plain(title, rows))
+            if rows:
+                console.print(_plain(title, rows))
         if report.get("timing"):
             console.print(_timing(report))
     colour = COLOURS[verdict(report)]
@@ -160,9 +161,7 @@ def _others(report: Report) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
         yield f"variables after a step of {name}", [row for row in step["rows"] if row["verdict"] in ("differs", CONVENTION)]
 
 
-def _plain(title: str, rows: Sequence[Mapping[str, Any]]) -> Table | str:
-    if not rows:
-        return ""
+def _plain(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     more = f", {SHOWN} of {len(rows)}" if len(rows) > SHOWN else ""
     table = _table(f"{title} that are not equal{more}", "left", "right", "error", "verdict")
     for row in rows[:SHOWN]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import container
-from . import axes, declared, matching, trained, variables, weights
+from . import axes, declared, matching, trained, variables
+from .given import Given, carry
 from .noise import difference
 from .process import Process, both
 from .rename import Rename
@@ -61,9 +61,11 @@ class _Comparison:
         options, progress = self._options, self._options.progress
         progress("building the models")
         self._about = [side.start() for side in self._sides]
-        inputs = self._inputs()
+        given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
+        self._ranks = given.ranks
         progress("matching layers")
-        described = self._prepared(inputs)
+        described = given.prepared(self._sides)
+        self._notes += [note for one in self._about for note in one["notes"]]
         first = [answer[0] for answer in both(self._sides, "run", "float32")]
         self._networks = [matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
         self._layers, self._table = self._matched(first)
@@ -77,7 +79,7 @@ class _Comparison:
             self._tag(runs)
         self._require_finite(runs["float32"])
         rows = Rows(self._sides, self._networks, self._layers, self._table, runs, self._ranks)
-        report = self._start(inputs) | rows.report()
+        report = self._start(given) | rows.report()
         self._notes += rows.notes
         if options.gradients or options.step or options.time:
             cotangents = rows.cotangents(options.seed)
@@ -85,8 +87,7 @@ class _Comparison:
                 side.call("cotangents", arrays)
         if options.gradients:
             progress("gradients")
-            names = {name: self._orders[name] for name in inputs}
-            report["gradients"] = trained.gradients(self._sides, self._table, names)
+            report["gradients"] = trained.gradients(self._sides, self._table, given.orders)
         if options.step:
             progress("one step of training")
             report["steps"] = trained.steps(self._sides, self._table, rows)
@@ -96,70 +97,19 @@ class _Comparison:
         report["notes"] = self._notes
         return report
 
-    def _start(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _start(self, given: Given) -> dict[str, Any]:
         about = [
             {"side": side.side.text} | {name: one[name] for name in ("class", "framework", "versions", "convention")}
             for side, one in zip(self._sides, self._about, strict=True)
         ]
-        given = {
-            name: {"shape": list(array.shape), "dtype": str(array.dtype), "axes": list(named), "left": self._orders[name][0],
-                   "right": self._orders[name][1]}
-            for name, (array, named) in inputs.items()
+        inputs = {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype), "axes": list(named), "left": given.orders[name][0],
+                   "right": given.orders[name][1]}
+            for name, (array, named) in given.arrays.items()
         }  # fmt: skip
         layers = [{"left": one, "right": other, "how": how} for one, (other, how) in self._layers.items()]
-        return {"version": VERSION, "left": about[0], "right": about[1], "inputs": given, "weights": self._options.weights,
+        return {"version": VERSION, "left": about[0], "right": about[1], "inputs": inputs, "weights": self._options.weights,
                 "layers_matched": layers, "variables": self._table}  # fmt: skip
-
-    def _inputs(self) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
-        """The inputs by name, from the file, as declared, or those that a checkpoint's model suggests."""
-        options = self._options
-        given = declared.read(options.file) if options.file else {}
-        chosen = list(options.inputs)
-        if not given and not chosen:
-            suggested = next((one["inputs"] for one in self._about if one["inputs"]), None)
-            if not suggested:
-                named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
-                raise ValueError(
-                    f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
-                    f"c=3 float32'; the left takes {named}"
-                )
-            chosen = [declared.declaration(text) for text in suggested]
-        return declared.make(chosen, given, options.seed)
-
-    def _prepared(self, inputs: Mapping[str, tuple[np.ndarray, tuple[str, ...]]]) -> list[Any]:
-        """Gives both sides the inputs in their own axes; what they consist of."""
-        conventions = [one["convention"] for one in self._about]
-        self._orders: dict[str, list[list[str]]] = {}
-        for name, (array, named) in inputs.items():
-            self._orders[name] = [self._order(which, name, named, conventions) for which in (0, 1)]
-            if not named and array.ndim > 2 and array.dtype.kind == "f" and {*conventions} == {"first", "last"}:
-                raise ValueError(
-                    f"the axes of {name} must be declared, such as --input '{name}: b h w c', with c for the channels: the left has "
-                    f"channels {conventions[0]}, the right {conventions[1]}"
-                )
-            self._ranks += [axis for axis in axes.common(named) if axis not in self._ranks]
-        described = []
-        for which, side in enumerate(self._sides):
-            own = {
-                name: np.ascontiguousarray(array.transpose(axes.permutation(named, self._orders[name][which])) if named else array)
-                for name, (array, named) in inputs.items()
-            }
-            described.append(side.call("prepare", own, {name: self._orders[name][which] for name in inputs}))
-        for one, found in zip(self._about, described, strict=True):
-            one["convention"] = found["convention"]
-            self._notes += one["notes"]
-        return described
-
-    def _order(self, which: int, name: str, named: Sequence[str], conventions: Sequence[str]) -> list[str]:
-        given = self._options.axes[which].get(name)
-        if given:
-            try:
-                axes.permutation(named, given)
-            except ValueError as error:
-                raise ValueError(f"--{('left', 'right')[which]}-axes {name}: {error}") from None
-            return list(given)
-        known = conventions[which] or next(filter(None, conventions), "")
-        return axes.ordered(named, known) if {*conventions} - {""} else list(named)
 
     def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variables.Pair]]:
         left, right = self._networks
@@ -214,7 +164,8 @@ class _Comparison:
                 continue
             raw = [[call["inputs"][0] for call in several] for several in calls]
             turned = [[axes.to_common(array, tag, self._ranks) for array in several] for several, tag in zip(raw, tags, strict=True)]
-            if difference(*turned[0], *turned[1]).verdict == "differs" != difference(*raw[0], *raw[1]).verdict:
+            verdicts = [difference(*narrow, *wide).verdict for narrow, wide in (zip(*turned, strict=True), zip(*raw, strict=True))]
+            if verdicts[0] == "differs" != verdicts[1]:
                 tag = next(filter(None, tags))
                 self._alike[row["layer"]] = tag
                 self._notes.append(
@@ -232,39 +183,7 @@ class _Comparison:
                             call["input_axes"][0] = tag
 
     def _carry(self) -> None:
-        """Gives the weights of one side, or of a file, to the other."""
-        choice = self._options.weights
-        if choice == "own":
-            return
-        source = 1 if choice == "right" else 0
-        values = self._sides[source].call("values") if choice in ("left", "right") else self._of_file(Path(choice))
-        wrong = [name for name, array in values.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
-        if wrong:
-            raise ValueError(f"weights must be finite; NaN or infinite are {', '.join(wrong[:5])} of {choice}")
-        ends = ("left", "right") if source == 0 else ("right", "left")
-        carried = {}
-        for row in self._table:
-            if row["left"] and row["right"]:
-                array = values[row[ends[0]]]
-                carried[row[ends[1]]] = weights.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
-        self._sides[1 - source].call("load", carried)
-        if choice not in ("left", "right"):
-            self._sides[0].call("load", {row["left"]: values[row["left"]] for row in self._table if row["left"] in values})
-
-    def _of_file(self, path: Path) -> dict[str, np.ndarray]:
-        """The weights of a file, which has the left's names."""
-        source = container.read(path)
-        own = [one for several in self._networks[0].variables.values() for one in several if one["required"]]
-        wanted = {one["name"]: tuple(one["shape"]) for one in own}
-        problems = [f"{path} has no {name}" for name in wanted if name not in source.tensors]
-        problems += [
-            f"{name} must have shape {shape}; {path} has {source.tensors[name].shape}"
-            for name, shape in wanted.items()
-            if name in source.tensors and tuple(source.tensors[name].shape) != shape
-        ]
-        if problems:
-            raise ValueError("\n  ".join(problems))
-        return {name: np.asarray(source.tensors[name], np.float32) for name in wanted}
+        carry(self._sides, self._networks[0], self._table, self._options.weights)
 
     def _require_finite(self, runs: Sequence[Any]) -> None:
         for side, (calls, _) in zip(self._sides, runs, strict=True):

@@ -2,12 +2,9 @@
 
 import contextlib
 import functools
-import inspect
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -36,14 +33,9 @@ from .base import (
     rounded,
     tensors,
 )  # fmt: skip
+from .keras_layers import Functional, called, is_tensor, layers, watched
 
 __all__ = ["KerasModel"]
-
-Functional = type(keras.Model(*[keras.Input((1,))] * 2))  # Keras makes this class of a model that is given inputs and outputs
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, (tf.Tensor, tf.Variable))
 
 
 class KerasModel(Model):
@@ -55,7 +47,7 @@ class KerasModel(Model):
         self._make, self._call = make, call
         self._models: dict[str, Any] = {"float32": first}
         self._templates: dict[str, dict[tuple[str, int], Any]] = {}
-        spatial = [layer for _, layer, kind in _layers(first) if kind in kinds.SPATIAL or "pool" in kind]
+        spatial = [layer for _, layer, kind in layers(first) if kind in kinds.SPATIAL or "pool" in kind]
         formats = {getattr(layer, "data_format", "channels_last") for layer in spatial}
         self.convention = "" if len(formats) != 1 else "first" if formats == {"channels_first"} else "last"
 
@@ -85,7 +77,7 @@ class KerasModel(Model):
 
     def layers(self) -> list[Layer]:
         found = []
-        for path, layer, kind in _layers(self._models["float32"]):
+        for path, layer, kind in layers(self._models["float32"]):
             size = getattr(layer, "kernel_size", None) or getattr(layer, "pool_size", None) or ()
             rank = len(size) if isinstance(size, (tuple, list)) else 1
             found.append(Layer(path, kind, type(layer).__name__, kinds.settings("keras", kind, layer, rank)))
@@ -107,7 +99,7 @@ class KerasModel(Model):
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
         """The layers with the floating variables that each has of its own, by name."""
         taken: set[int] = set()
-        for path, layer, kind in sorted(_layers(self._models[dtype]), key=lambda row: -len(row[0])):
+        for path, layer, kind in sorted(layers(self._models[dtype]), key=lambda row: -len(row[0])):
             owned = {}
             for variable in layer.variables:
                 if id(variable) not in taken and "float" in str(variable.dtype):
@@ -151,22 +143,22 @@ class KerasModel(Model):
     def run(self, inputs: Arrays, dtype: str) -> list[Called]:
         calls: list[Called] = []
         templates = self._templates[dtype] = {}
-        with _default(dtype), _watched(list(_layers(self._models[dtype])), calls, templates):
+        with _default(dtype), watched(list(layers(self._models[dtype])), calls, templates):
             given = self._inputs(inputs, dtype)
             output = self._applied_to(dtype, given, False)
         if not any(call.path == "" for call in calls):
-            calls.append(_called("", 0, [value.numpy() for value in given.values()], output))
+            calls.append(called("", 0, [value.numpy() for value in given.values()], output))
         return calls
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        layers = {path: layer for path, layer, _ in _layers(self._models[dtype])}
+        own = {path: layer for path, layer, _ in layers(self._models[dtype])}
 
         def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
             args, kwargs = self._templates[dtype][path, index]
             given = exchanged(
                 [list(args), kwargs], arrays, is_tensor, lambda array, tensor: tf.cast(tf.constant(np.array(array)), tensor.dtype)
             )
-            return [tensor.numpy() for tensor in tensors(layers[path](*given[0], **given[1]), is_tensor)]
+            return [tensor.numpy() for tensor in tensors(own[path](*given[0], **given[1]), is_tensor)]
 
         with _default(dtype):
             return [guarded(lambda item=item: forced(*item)) for item in wanted]  # type: ignore[misc]
@@ -215,7 +207,7 @@ class KerasModel(Model):
     @contextlib.contextmanager
     def _training(self, dtype: str) -> Iterator[None]:
         """Dropout drops nothing, and afterwards every variable is as it was."""
-        rates = [(layer, layer.rate) for _, layer, kind in _layers(self._models[dtype]) if kind == "dropout"]
+        rates = [(layer, layer.rate) for _, layer, kind in layers(self._models[dtype]) if kind == "dropout"]
         before = [(variable, np.array(variable)) for variable in self._models[dtype].variables]
         self._restore = lambda: [variable.assign(value) for variable, value in before]
         for layer, _ in rates:
@@ -246,78 +238,3 @@ def _default(dtype: str) -> Iterator[None]:
     finally:
         keras.config.set_floatx(before[0])
         keras.config.set_dtype_policy(before[1])
-
-
-def _layers(model: Any) -> Iterator[tuple[str, Any, str]]:
-    """The layers by path from the outermost, each with its kind; attention is one, whatever it is made of."""
-    seen: set[int] = set()
-
-    def walk(path: str, layer: Any) -> Iterator[tuple[str, Any, str]]:
-        if id(layer) in seen:
-            return
-        seen.add(id(layer))
-        kind = kinds.kind_of("keras", layer)
-        yield path, layer, kind
-        if kind == "attention":
-            return
-        for name, child in _children(layer):
-            yield from walk(f"{path}.{name}".lstrip("."), child)
-
-    yield from walk("", model)
-
-
-def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(layer, (Functional, keras.Sequential)):
-        yield from _named(layer.layers)
-        return
-    for name, value in vars(layer).items():
-        if name.startswith("_"):
-            continue
-        if isinstance(value, keras.layers.Layer):
-            yield name, value
-        elif isinstance(value, (list, tuple)):
-            yield from ((f"{name}.{index}", item) for index, item in enumerate(value) if isinstance(item, keras.layers.Layer))
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, keras.layers.Layer))
-
-
-def _named(layers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """By name; those that Keras has named itself count from 0 within their model, and not through the process."""
-    counts: dict[str, int] = {}
-    for layer in layers:
-        own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(layer).__name__).lower()
-        automatic = re.fullmatch(r"(.+?)(_\d+)?", layer.name)
-        if automatic and automatic[1].replace("_", "") == own.replace("_", ""):
-            index = counts[own] = counts.get(own, -1) + 1
-            yield f"{automatic[1]}_{index}" if index else automatic[1], layer
-        else:
-            yield layer.name, layer
-
-
-def _called(path: str, index: int, given: list[np.ndarray], output: Any) -> Called:
-    outputs = [tensor.numpy() for tensor in tensors(output, is_tensor)]
-    return Called(path, index, given, outputs, [None] * len(given), [None] * len(outputs))
-
-
-@contextlib.contextmanager
-def _watched(layers: Sequence[tuple[str, Any, str]], calls: list[Called], templates: Any) -> Iterator[None]:
-    """Records the calls, through the `__call__` that all layers share."""
-    paths = {id(layer): path for path, layer, _ in layers}
-    counts: dict[str, int] = {}
-    original = keras.layers.Layer.__call__
-
-    @functools.wraps(original)
-    def __call__(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) not in paths:
-            return original(layer, *args, **kwargs)
-        path = paths[id(layer)]
-        index = counts[path] = counts.get(path, -1) + 1
-        templates[path, index] = (args, kwargs)
-        given = [np.array(tensor) for tensor in tensors([args, kwargs], is_tensor)]
-        output = original(layer, *args, **kwargs)
-        calls.append(_called(path, index, given, output))
-        return output
-
-    __call__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    with mock.patch.object(keras.layers.Layer, "__call__", __call__):
-        yield

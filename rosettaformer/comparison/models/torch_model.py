@@ -1,6 +1,5 @@
 """A side in PyTorch."""
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,14 +28,11 @@ from .base import (
     tensors,
 )  # fmt: skip
 from .torch_axes import Followed
+from .torch_calls import called, is_tensor, watched
 
 __all__ = ["TorchModel"]
 
 IN_PROJECTION = ("query", "key", "value")
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 class TorchModel(Model):
@@ -135,11 +131,11 @@ class TorchModel(Model):
         calls: list[Called] = []
         templates = self._templates[dtype] = {}
         followed = Followed([(tensor, self.axes.get(name, ())) for name, tensor in given.items()])
-        with _watched(list(self._paths(module)), calls, templates, followed), followed:
+        with watched(list(self._paths(module)), calls, templates, followed), followed:
             output = self._applied(module, given)
         if self._call:
             arrays = [to_numpy(tensor) for tensor in given.values()]
-            calls.append(_called("", 0, arrays, [followed.of(tensor) for tensor in given.values()], output, followed))
+            calls.append(called("", 0, arrays, [followed.of(tensor) for tensor in given.values()], output, followed))
         return calls
 
     @torch.no_grad()
@@ -246,33 +242,3 @@ def _optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=LEARNING_RATE)
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
-
-
-def _called(path: str, index: int, given: list[np.ndarray], tags: list[Any], output: Any, followed: Followed) -> Called:
-    outputs = list(tensors(output, is_tensor))
-    return Called(path, index, given, [to_numpy(tensor) for tensor in outputs], tags, [followed.of(tensor) for tensor in outputs])
-
-
-@contextlib.contextmanager
-def _watched(paths: Sequence[tuple[str, torch.nn.Module, str]], calls: list[Called], templates: Any, followed: Followed) -> Iterator[None]:
-    """Records the calls, by hooks. A module that stands at several paths is known by its first."""
-    counts: dict[str, int] = {}
-    open_: list[tuple[str, int, list[np.ndarray], list[Any]]] = []
-    handles = []
-    for path, part, _ in paths:
-
-        def before(module: Any, args: Any, kwargs: Any, path: str = path) -> None:
-            index = counts[path] = counts.get(path, -1) + 1
-            templates[path, index] = (args, kwargs)
-            given = list(tensors([args, kwargs], is_tensor))  # copied now, since a layer may overwrite what it is given
-            open_.append((path, index, [to_numpy(tensor) for tensor in given], [followed.of(tensor) for tensor in given]))
-
-        def after(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            calls.append(_called(*open_.pop(), output, followed))
-
-        handles += [part.register_forward_pre_hook(before, with_kwargs=True), part.register_forward_hook(after, with_kwargs=True)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
