@@ -86,7 +86,7 @@ def compare(
     if reports:
         if len(reports) == 1:
             raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
-        sys.exit(_versus(*(Path(side.path) for side in named), threshold, json_file, quiet))
+        sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
     try:
         found = _run(named, options)
     except MissingBackend as error:
@@ -121,7 +121,8 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("comparing", total=None)
         return run.compare(
-            *named,
+            named[0],
+            named[1],
             run.Options(
                 inputs=inputs,
                 file=options["inputs_file"],

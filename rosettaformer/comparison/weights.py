@@ -29,7 +29,7 @@ def carried(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str,
 
 def _reversed(array: np.ndarray, axes: str) -> np.ndarray:
     flipped = [index for index, axis in enumerate(_GROUP.findall(axes)) if axis.startswith("-")]
-    return np.flip(array, flipped) if flipped else array
+    return np.flip(array, tuple(flipped)) if flipped else array
 
 
 def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], known: Mapping[str, int]) -> tuple[str, str, dict[str, int]]:

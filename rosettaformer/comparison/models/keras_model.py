@@ -108,7 +108,7 @@ class KerasModel(Model):
             yield path, layer, kind, owned
 
     def _tensors(self, dtype: str) -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         for path, _, _, owned in self._owned(dtype):
             found |= {f"{path}.{name}".lstrip("."): variable for name, variable in owned.items()}
         return found

@@ -93,7 +93,7 @@ class LinenModel(FlaxModel):
         output, changed = result if mutable is not False else (result, {})
         flat = {collection: traverse_util.flatten_dict(dict(tree)) for collection, tree in changed.items()}
         after = {name: flat.get(place[0], {}).get(place[1], values[name]) for name, place in self._places.items()}
-        second = once(1) if twice else None
+        second: Any = once(1) if twice else None
         return output, after, second[0] if twice and mutable is not False else second
 
     def _recorded(self, inputs: Arrays, dtype: str, forced: Forced) -> tuple[list[Called], dict[tuple[str, int], Any]]:

@@ -76,7 +76,7 @@ class TorchModel(Model):
     def layers(self) -> list[Layer]:
         found = []
         for path, part, kind in self._paths(self._modules["float32"]):
-            weight = getattr(part, "weight", None)
+            weight: Any = getattr(part, "weight", None)
             rank = weight.ndim - 2 if is_tensor(weight) and "convolution" in kind else _rank(type(part).__name__)
             found.append(Layer(path, kind, type(part).__name__, kinds.settings("torch", kind, part, rank)))
         return found
@@ -84,10 +84,12 @@ class TorchModel(Model):
     def variables(self) -> list[Variable]:
         found = []
         for path, part, kind in self._paths(self._modules["float32"]):
-            weight = getattr(part, "weight", None)
+            weight: Any = getattr(part, "weight", None)
             rows = kinds.roles("torch", kind, part, weight.ndim if is_tensor(weight) else 0)
             for name, tensor, trainable in _owned(part, recurse=kind == "attention"):
-                sizes = {"h": part.num_heads} if kind == "attention" else {"i": part.groups} if "convolution" in kind else {}
+                sizes: dict[str, Any] = (
+                    {"h": part.num_heads} if kind == "attention" else {"i": part.groups} if "convolution" in kind else {}
+                )
                 full = f"{path}.{name}".lstrip(".")
                 for own, shape in _parts(full, name, tensor):
                     role, axes = rows.get(own.removeprefix(f"{path}.") if path else own, ("", ""))
@@ -98,7 +100,8 @@ class TorchModel(Model):
 
     def _tensors(self, dtype: str) -> dict[str, torch.Tensor]:
         """The native tensors by own name; parts of a tensor are views of it."""
-        module, found = self._modules[dtype], {}
+        module = self._modules[dtype]
+        found: dict[str, torch.Tensor] = {}
         for path, part, kind in self._paths(module):
             for name, tensor, _ in _owned(part, recurse=kind == "attention"):
                 full = f"{path}.{name}".lstrip(".")
@@ -229,6 +232,7 @@ def _parts(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, tu
 
 
 def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
+    part: Any
     for part in module.modules():
         if kinds.kind_of("torch", part) == "dropout":
             part.p = 0.0
