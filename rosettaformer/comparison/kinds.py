@@ -75,9 +75,8 @@ def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
     if kind == "dense":
         return {kernel: ("kernel", "o i" if framework == "torch" else "i o"), "bias": ("bias", "o")}
     if kind in ("convolution", "depthwise_convolution"):
-        axes = _convolution(framework, kind, module, space)
-        bias = "(i m)" if "m" in axes else "o"
-        return {kernel: ("kernel", axes), "bias": ("bias", bias)}
+        axes = f"{space} i m" if kind == "depthwise_convolution" else f"o i {space}" if framework == "torch" else f"{space} i o"
+        return {kernel: ("kernel", axes), "bias": ("bias", "o")}
     if kind == "transposed_convolution":
         return {kernel: ("kernel", _transposed(framework, module, space)), "bias": ("bias", "o")}
     if kind == "embedding":
@@ -87,16 +86,6 @@ def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
     if kind == "attention":
         return _attention(framework)
     return {}
-
-
-def _convolution(framework: str, kind: str, module: Any, space: str) -> str:
-    if kind == "depthwise_convolution":
-        return f"{space} i m"
-    groups = getattr(module, "groups", None) or getattr(module, "feature_group_count", None) or 1
-    inputs = getattr(module, "in_channels", None) or getattr(module, "in_features", None)
-    if groups > 1 and groups == inputs:
-        return f"(i m) 1 {space}" if framework == "torch" else f"{space} 1 (i m)"
-    return f"o i {space}" if framework == "torch" else f"{space} i o"
 
 
 def _transposed(framework: str, module: Any, space: str) -> str:

@@ -105,6 +105,8 @@ def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two tensors of one role have sizes that fit."""
     if math.prod(one["shape"]) != math.prod(other["shape"]):
         return False
+    if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution of as many groups as channels beside a depthwise one
+        return True
     mine, others = (_letters(variable["axes"], variable["shape"]) for variable in (one, other))
     return all(mine[letter] == others[letter] for letter in mine.keys() & others.keys())
 

@@ -60,6 +60,8 @@ def _headline(report: Report) -> str:
     outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
+    if verdict(report) == "rounding":
+        outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
     if differ:
         return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
     return f"{verdict(report)}: {outputs}, and each of {len(leaves)} layers gives the same for the same input"

@@ -132,6 +132,8 @@ class Rows:
         for dtype in ("float32", "float64"):
             calls = self._calls[0][dtype].get(left), self._calls[1][dtype].get(right)
             found.append([self._common(call, what) if call else [] for call in calls])
+        if len(found[0][0]) != len(found[0][1]) and (what == "inputs" or self._networks[0].kind(left[0]) == "attention"):
+            found = [[_first(several, what) for several in pair] for pair in found]
         if len(found[0][0]) != len(found[0][1]):
             return [Difference("not comparable", note=f"{len(found[0][0])} arrays on the left, {len(found[0][1])} on the right")]
         arrays = [self._activated(left[0], right[0], several) if what == "outputs" else several for several in found]
@@ -210,6 +212,8 @@ class Rows:
     def _exchanged(self, call: Mapping[str, Any], other: Mapping[str, Any]) -> list[np.ndarray]:
         """The other's inputs in the axes of the side's own."""
         arrays = self._common(other, "inputs")
+        if len(arrays) != len(call["inputs"]) and len(_first(arrays, "inputs")) == len(_first(call["inputs"], "inputs")) == 1:
+            arrays = arrays[:1] * len(call["inputs"])
         tags = call["input_axes"] if len(call["input_axes"]) == len(arrays) else [None] * len(arrays)
         return [axes.from_common(array, tag, self._ranks) for array, tag in zip(arrays, tags, strict=True)]
 
@@ -223,14 +227,22 @@ class Rows:
         if failed := next((text for text in (*narrow, *wide) if isinstance(text, str)), ""):
             row.note = row.note or f"cannot be given the other's input: {failed}"
             return
+        if self._networks[0].kind(row.left) == "attention":
+            narrow, wide = [several[:1] for several in narrow], [several[:1] for several in wide]
         if len({len(several) for several in (*narrow, *wide)}) != 1:
             return
 
         def common(which: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            return [axes.to_common(array, tag, self._ranks) for array, tag in zip(arrays, calls[which]["output_axes"], strict=True)]
+            return [axes.to_common(array, tag, self._ranks) for array, tag in zip(arrays, calls[which]["output_axes"], strict=False)]
 
         pairs = [self._activated(row.left, row.right, [common(which, several[which]) for which in (0, 1)]) for several in (narrow, wide)]
         row.forced.append(worst([self._difference(*four) for four in zip(*pairs[0], *pairs[1], strict=True)]))
+
+
+def _first(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
+    """One array, where the layer gives more (its attention weights too), or is given the same one several times (query, key and value)."""
+    same = what == "outputs" or all(np.array_equal(array, arrays[0]) for array in arrays[1:])
+    return arrays[:1] if same else arrays
 
 
 def _excuse(row: Row) -> None:

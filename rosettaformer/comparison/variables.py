@@ -92,6 +92,8 @@ def _with_axes(
     pair = _pair(one, other, path, "", how)
     row = rename.rows.get(one["name"])
     axes = (row.left, row.right) if row and row.left else (one["axes"], other["axes"])
+    if ("m" in axes[0]) != ("m" in axes[1]):
+        axes = (_depthwise(axes[0]), _depthwise(axes[1]))
     known = {**one["sizes"], **other["sizes"], **(row.sizes if row else {})}
     if not axes[0] or not axes[1]:
         if tuple(one["shape"]) != tuple(other["shape"]):
@@ -106,6 +108,11 @@ def _with_axes(
         how = f"{how}, flattened"
     left_axes, right_axes, sizes = weights.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
     return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
+
+
+def _depthwise(axes: str) -> str:
+    """The axes of a convolution of as many groups as channels, as those of a depthwise one."""
+    return axes if "m" in axes else axes.replace("o i", "(i m) 1").replace("i o", "1 (i m)")
 
 
 def _both(flattened: Sequence[Sequence[tuple[str, int]] | None]) -> list[list[tuple[str, int]]]:

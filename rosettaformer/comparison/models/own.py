@@ -1,6 +1,7 @@
 """Models of ours: a checkpoint in a backend, and a component of a port's file."""
 
 import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,15 +82,23 @@ def of_component(file: str, component: str, settings: Mapping[str, Any]) -> Mode
     case = next(case for case in all_cases() if case.component == component and case.core)
     config = case.config.replace(**{**port.config, **settings})
     build = port.module.components[component]
-    dtype = port.adapter._dtype("float32")
 
     def make() -> Any:
-        return build(config, dtype)
+        return build(config, _dtype(port.module.framework))
 
     from ..opening import wrapped
 
     table = layout_table(config, getattr(port.module, "weights", port.adapter.own.TABLE), model_of(component))
     return _Canonical(wrapped(make(), make, file), table, config, model_of(component), [])
+
+
+def _dtype(framework: str) -> Any:
+    """What a port's component is built in: float32, but for Keras, which builds once in each dtype."""
+    if framework == "torch":
+        return importlib.import_module("torch").float32
+    if framework == "jax":
+        return np.dtype("float32")
+    return importlib.import_module("tensorflow").as_dtype(importlib.import_module("keras").config.floatx())
 
 
 class _Canonical(Model):
