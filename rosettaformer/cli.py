@@ -18,6 +18,7 @@ __all__ = ["main"]
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
     "check": "Check ports against the reference and print the matrix.",
+    "compare": "Compare any two models on the same weights and inputs, layer by layer.",
     "diagnose": "Say what is wrong with a port, and how to fix it.",
     "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
