@@ -1,13 +1,14 @@
 "use strict";
 // ---- topics of one class alone
 {
-  const buttons = all("[data-filter]");
-  const topics = all("[data-class]");
+  const found = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const buttons = found("[data-filter]");
+  const topics = found("[data-class]");
   const filter = chosen => {
     buttons.forEach(button => button.setAttribute("aria-pressed", String(button.dataset.filter === chosen)));
     topics.forEach(topic => { topic.hidden = Boolean(chosen) && topic.dataset.class !== chosen; });
-    all("section.topics").forEach(section => {
-      const own = all("[data-class]", section);
+    found("section.topics").forEach(section => {
+      const own = found("[data-class]", section);
       section.hidden = own.length > 0 && own.every(topic => topic.hidden);
     });
     const shown = topics.filter(topic => !topic.hidden).length;

@@ -39,9 +39,13 @@ def namespace(framework: str) -> dict[str, Any]:
 def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
     """Runs the statements in the namespace, and gives the value of the last one where it is an expression, otherwise None."""
     tree = ast.parse(code, origin)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, origin, "exec"), names)
+        return None
+    del tree.body[-1]
     exec(compile(tree, origin, "exec"), names)
-    return eval(compile(ast.Expression(last.value), origin, "eval"), names) if last else None
+    return eval(compile(ast.Expression(last.value), origin, "eval"), names)
 
 
 def given(statements: str) -> dict[str, Any]:

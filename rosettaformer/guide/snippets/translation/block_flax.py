@@ -27,7 +27,7 @@ class Block(nnx.Module):
 # region weights
 def load(block, weights):
     """Canonical arrays into the module, in the layout that they have."""
-    tree = {}
+    tree: dict = {}
     for name, array in weights.items():
         part, leaf = name.split(".")
         tree.setdefault(part, {})["bias" if leaf == "offset" else leaf] = jnp.asarray(array)
@@ -44,8 +44,12 @@ def noam(count):
     return 8**-0.5 * jnp.minimum(n**-0.5, n * 10**-1.5)
 
 
+def decays(parameters):
+    """Kernels decay; biases and the scale of the norm do not."""
+    return jax.tree.map(lambda parameter: parameter.ndim == 2, parameters)
+
+
 def train(block, batches):
-    decays = jax.tree.map(lambda parameter: parameter.ndim == 2, nnx.state(block, nnx.Param))
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(noam, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.01, mask=decays))
     optimizer = nnx.Optimizer(block, tx, wrt=nnx.Param)
 

@@ -18,7 +18,7 @@ def block(parameters, x_btd, keep_btd=None, rate=0.1):
 
 # region weights
 def load(weights):
-    parameters = {}
+    parameters: dict = {}
     for name, array in weights.items():
         part, leaf = name.split(".")
         parameters.setdefault(part, {})[leaf] = array
