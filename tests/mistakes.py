@@ -21,7 +21,7 @@ from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
-from rosettaformer.conformance.reference import tolerance
+from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import named_outputs
 from rosettaformer.guide.mistakes import FRAMEWORKS, SAID, Mistake, all_mistakes, all_sayings, edited
 
@@ -99,7 +99,7 @@ def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None
     with port_with(mistake, framework) as port:
         for case in asked:
             try:
-                outputs = named_outputs(port.run(case))
+                outputs = statistics.measured(case.component, case.inputs, named_outputs(port.run(case)))
             except (NotCovered, Unsupported):
                 continue
             except Exception as error:
