@@ -57,7 +57,7 @@ def styles() -> str:
     """The colours of code, light and dark."""
     from pygments.formatters import HtmlFormatter
 
-    light, dark = (HtmlFormatter(style=style) for style in (LIGHT, DARK))
+    light, dark = (HtmlFormatter(style=style, nobackground=True) for style in (LIGHT, DARK))
     chosen = dark.get_style_defs(':root[data-theme="dark"] .code code')
     preferred = dark.get_style_defs(':root:not([data-theme="light"]) .code code')
     return f"{light.get_style_defs('.code code')}\n{chosen}\n@media (prefers-color-scheme: dark) {{\n{preferred}\n}}\n"
