@@ -24,7 +24,7 @@ LEGEND = (
     "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
     f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
 )
-PARTLY = " (11/14): 11 of 14 cases were compared, the others are below."
+PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 
 def render(console: Console, summary: Summary, seconds: float | None = None) -> None:
