@@ -1,6 +1,7 @@
 """The porting guide, built as a user builds it, and read in a real browser."""
 
 import contextlib
+import functools
 import html
 import re
 import subprocess
@@ -17,6 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.guide import site
 from rosettaformer.guide.mistakes import FRAMEWORKS
+from rosettaformer.guide.translation.snippets import IMPORTS
 
 ROOT = Path(__file__).resolve().parents[1]
 # one page of every kind
@@ -73,10 +75,14 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
         yield html.unescape(origin), html.unescape(re.sub(r"<[^>]+>", "", inner))
 
 
+@functools.cache
 def source_of(origin: str) -> str:
     """The text of a file of the project; of a mistake what its table holds."""
+    if origin == "rosettaformer/guide/translation/snippets.py":  # what the snippets of a framework take for granted
+        return "\n".join(line for lines in IMPORTS.values() for line in lines)
     if not origin.startswith("mistakes/"):
-        return (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
+        text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
+        return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
     name = origin.removeprefix("mistakes/")
     tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "rosettaformer/guide/mistakes").glob("*.toml")]
     if name == "said.toml":
@@ -84,6 +90,15 @@ def source_of(origin: str) -> str:
     identity, framework = name.split(".")
     edits = next(table[identity][framework] for table in tables if identity in table and not isinstance(table[identity], str))
     return "\n".join(edit.get(side, "") for edit in edits for side in ("right", "wrong"))
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in what a TOML file holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)
 
 
 def stands_in(text: str, source: str) -> bool:
