@@ -37,5 +37,5 @@ def _page(model: Model, followed: Pass) -> Page:
         "followed": followed,
         "snippet": Code(snippet, origin, caption=f"{model.name}.py"),
     }
-    names = (model.name, *model.classes, *((row.name, "#tensors") for row in tensors))
+    names: tuple[str | tuple[str, str], ...] = (model.name, *model.classes, *((row.name, "#tensors") for row in tensors))
     return Page(f"models/{model.name}.html", model.title, "model.html.jinja", values, model.summary, names)
