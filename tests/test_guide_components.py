@@ -159,10 +159,11 @@ def test_what_is_said_of_attention_and_softmax_in_the_frameworks_holds() -> None
     for row in (torch.softmax(torch.tensor(hidden), -1), tf.nn.softmax(hidden), jax.nn.softmax(hidden)):
         assert np.isnan(np.asarray(row)).all()
     assert not np.asarray(keras.layers.Softmax()(np.ones((1, 3), np.float32), mask=np.zeros((1, 3), bool))).any()
-    for attention in (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention):
+    attentions: tuple[Any, ...] = (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention)
+    for attention in attentions:
         np.testing.assert_allclose(np.asarray(attention(query, key, value, mask=nothing))[0, 0, 0], value.mean(1)[0, 0], rtol=1e-5)
-    by_head = [torch.tensor(x).transpose(1, 2) for x in (query, key, value)]
-    causal = torch.nn.functional.scaled_dot_product_attention(*by_head, is_causal=True)
+    q, k, v = (torch.tensor(x).transpose(1, 2) for x in (query, key, value))
+    causal = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     np.testing.assert_allclose(causal[0, 0, 0], value[0, 0, 0], rtol=1e-6)  # the first query sees the first key alone
 
 
