@@ -11,8 +11,9 @@ help:  ## this list
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all-cpu,dev]'
-# keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only this one besides.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex
+# keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only regex besides. Of
+# axe-playwright-python the tests take axe-core alone, and no other browser.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex axe-playwright-python
 	touch $(INSTALLED)
 
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes

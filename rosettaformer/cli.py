@@ -18,6 +18,7 @@ __all__ = ["main"]
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",
     "check": "Check ports against the reference and print the matrix.",
+    "compare": "Compare any two models on the same weights and inputs, layer by layer.",
     "diagnose": "Say what is wrong with a port, and how to fix it.",
     "list": "List components with their arguments, cases, defects, or ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
@@ -32,6 +33,7 @@ COMMANDS = {
     "classify": "Classify lines with a BERT folder, in any backend.",
     "embed": "One vector for every line, by a BERT folder, in any backend.",
     "attention": "Show what every head of a BERT or GPT-2 folder attends to, as a page.",
+    "report": "Write one page about one model in four implementations.",
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }

@@ -1,6 +1,7 @@
 """A real browser without a network, in which a page is opened and watched."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -54,6 +55,13 @@ def opened(driver: Any, page: str, folder: Path) -> Iterator[Any]:
     """The opened page; afterwards nothing may have been requested and nothing may stand in the console."""
     file = folder / "page.html"
     file.write_text(page, encoding="utf-8")
+    with visited(driver, file):
+        yield driver
+
+
+@contextlib.contextmanager
+def visited(driver: Any, file: Path) -> Iterator[Any]:
+    """The opened file; afterwards nothing but files may have been requested and nothing may stand in the console."""
     for log in ("browser", "performance"):
         driver.get_log(log)
     driver.get("about:blank")
@@ -64,6 +72,19 @@ def opened(driver: Any, page: str, folder: Path) -> Iterator[Any]:
     requests = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert requests
     assert [url for url in requests if not url.startswith(("file:", "data:", "about:"))] == []
+
+
+def violations(driver: Any) -> list[str]:
+    """What axe-core has to say against the page that is open: a rule and the first node that breaks it."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None or spec.origin is None:
+        reason = "needs axe-core: pip install --no-deps axe-playwright-python"
+        if os.environ.get("ROSETTAFORMER_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    driver.execute_script(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    found = driver.execute_async_script("axe.run(document).then(found => arguments[0](found.violations))")
+    return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']} (of {len(one['nodes'])})" for one in found]
 
 
 def names_nothing_outside(page: str) -> bool:

@@ -4,30 +4,34 @@ python tests/mistakes.py NRM1 torch      # or without arguments: all; says which
 """
 
 import contextlib
+import functools
 import importlib
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from rosettaformer.atomic import replacing
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
-from rosettaformer.conformance.diagnosis import altered
+from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import tolerance
 from rosettaformer.conformance.reference.components import named_outputs
-from rosettaformer.guide.mistakes import FRAMEWORKS, Mistake, all_mistakes, edited
+from rosettaformer.guide.mistakes import FRAMEWORKS, SAID, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
-MODES = {"torch": "eager", "tf": "eager", "jax": "eager"}
+cases = functools.cache(functools.partial(all_cases, grad=True))
 
 
 @contextlib.contextmanager
-def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
-    """The adapter of our port of the framework, with the edits in it."""
+def copied(mistake: Mistake, framework: str) -> Iterator[str]:
+    """The name of an importable copy of our port's package with the edits in it."""
     package = ROOT / f"impl_{framework}"
     with tempfile.TemporaryDirectory() as folder:
         name = f"mistaken_{Path(folder).name}"
@@ -37,33 +41,69 @@ def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:
-            adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}").Adapter
-            made = type("Adapter", (adapter,), {"own": importlib.import_module(f"{name}.weights")})
-            yield made(importlib.import_module(f"{name}.port"))
+            yield name
         finally:
             sys.path.remove(folder)
             for loaded in [module for module in sys.modules if module.partition(".")[0] == name]:
                 del sys.modules[loaded]
 
 
-def complaint(defect: Defect, mistake: Mistake, framework: str) -> str:
+@contextlib.contextmanager
+def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
+    """The adapter of our port of the framework, with the edits in it."""
+    with copied(mistake, framework) as name:
+        adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}").Adapter
+        made = type("Adapter", (adapter,), {"own": importlib.import_module(f"{name}.weights")})
+        yield made(importlib.import_module(f"{name}.port"))
+
+
+def said(defect: Defect, mistake: Mistake) -> str:
+    """What `rosettaformer diagnose` finds in our PyTorch port with the edits in it, asked about the defect's component, or about the
+    smallest that shows it."""
+    showing = [case.component for case in sorted(cases(), key=lambda case: case.size) if defect.id in case.catches]
+    component = defect.component if defect.component in showing or not showing else showing[0]
+    with copied(mistake, "torch") as name:
+        folder = str(Path(importlib.import_module(name).__file__ or "").parents[1])
+        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}):
+            found = diagnose(f"{name}.port", [component], pairs=False, gradients=component.endswith("_vjp"))
+    own = [one for one in found.findings if one.component == component] or found.findings
+    return "\n".join(f"{one.verdict} {one.text}" for one in own) or "all that was asked conforms"
+
+
+def write_said() -> None:
+    """The sentences of every mistake, each as soon as it is known."""
+    file = ROOT / "rosettaformer" / "guide" / "mistakes" / SAID
+    known = dict(all_sayings())
+    for identity, made in all_mistakes().items():
+        if made["torch"].absent or identity in known:
+            continue
+        known[identity] = said(all_defects()[identity], made["torch"])
+        with replacing(file) as temporary:
+            temporary.write_text("".join(f"{one} = '''\n{text}\n'''\n" for one, text in known.items()), encoding="utf-8")
+        print(identity, known[identity].partition("\n")[0], flush=True)
+
+
+def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None = None) -> str:
     """What the edited port gives that the catalogue does not say; empty where it is the reference with the defect in it.
 
-    It must be refused by a case that catches the defect, and equal the altered reference on all that it answers; of a defect that rounds
-    or draws at random, and of a mistake that differs, the first alone can be asked; of one that no output reveals, that it answers.
+    It must be refused by a case that catches the defect, and equal the altered reference on every case, or fail where that fails; of a
+    defect that rounds or draws at random, and of a mistake that differs, the first alone can be asked; of one that no output reveals,
+    that it answers.
+    most: so many cases are run, the core ones and the smallest of them first.
     """
     chosen = next(one for one in defect.hypotheses if one.variant == mistake.variant)
-    cases = [case.at(dtype, mode=MODES[framework]) for case in all_cases(grad=True) if defect.id in case.catches for dtype in defect.dtypes]
+    claiming = sorted((case for case in cases() if defect.id in case.catches), key=lambda case: (not case.core, case.size))
+    asked = [case.at(dtype, mode="eager") for case in claiming for dtype in defect.dtypes][:most]
     exact = not (chosen.rounding or chosen.random or mistake.differs)
     refused, answered = 0, 0
     with port_with(mistake, framework) as port:
-        for case in cases:
+        for case in asked:
             try:
                 outputs = named_outputs(port.run(case))
             except (NotCovered, Unsupported):
                 continue
             except Exception as error:
-                if exact:
+                if exact and altered.answer((chosen,), case) is not None:
                     return f"{case.id} {case.dtype}: {type(error).__name__}: {error}"
                 refused += 1
                 continue
@@ -74,15 +114,16 @@ def complaint(defect: Defect, mistake: Mistake, framework: str) -> str:
             if exact and not altered.equal(altered.expected((chosen,), case, outputs), outputs):
                 return f"{case.id} {case.dtype}: is not the reference with {defect.name} in it"
     if not (answered or refused):
-        return "no case was answered" if cases else ""
+        return "no case was answered" if asked else ""
     return "" if refused or defect.unobservable else "no case refuses it"
 
 
 def main() -> None:
-    identities, frameworks = (
-        [name for name in sys.argv[1:] if name not in FRAMEWORKS],
-        [name for name in sys.argv[1:] if name in FRAMEWORKS],
-    )
+    if sys.argv[1:] == ["--said"]:
+        write_said()
+        return
+    frameworks = [name for name in sys.argv[1:] if name in FRAMEWORKS]
+    identities = [name for name in sys.argv[1:] if name not in frameworks]
     defects, wrong = all_defects(), 0
     for identity, mistakes in all_mistakes().items():
         for framework, mistake in mistakes.items():

@@ -25,8 +25,8 @@ def _slope(true: Function) -> Function:
     return lambda x, name: np.where(x > 0, x, 0.01 * x)
 
 
-def _gelu(true: Function) -> Function:
-    return lambda x, name: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.04715 * x**3)))
+def _gelu(cubic: float) -> Callable[[Function], Function]:
+    return lambda true: lambda x, name: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + cubic * x**3)))
 
 
 def _half_residual(true: Function) -> Function:
@@ -55,7 +55,8 @@ PLANTED = {
     "softmax.sum=1e-06": ("multi_head_attention", softmax, "softmax", _larger_sum, ""),
     "epsilon=0.0003": ("layer_norm", normalization, "layer_norm", _epsilon, ""),
     "relu.slope=0.01": ("feed_forward", feed_forward, "activation", _slope, ""),
-    "gelu_tanh.cubic=0.04715": ("feed_forward", feed_forward, "activation", _gelu, ""),
+    "gelu_tanh.cubic=0.04715": ("feed_forward", feed_forward, "activation", _gelu(0.04715), ""),
+    "gelu_tanh.cubic=0.044714998": ("feed_forward", feed_forward, "activation", _gelu(float(np.float32(0.044715))), ""),
     "residual.output=0.5": ("encoder_layer", layers, "residual_out", _half_residual, "feed_forward"),
     "logits.factor=1.42857": ("transformer", embedding, "logits", _logits, ""),
     "attention.scale=0.37": ("multi_head_attention", attention, "scaled_dot_product_attention", _scaled, ""),
@@ -64,7 +65,7 @@ PLANTED = {
 
 def _search(id_: str) -> Search:
     component, module, name, wrong, _ = PLANTED[id_]
-    curve = {"relu.slope=0.01": "relu", "gelu_tanh.cubic=0.04715": "gelu_tanh"}.get(id_)
+    curve = {"relu.slope": "relu", "gelu_tanh.cubic": "gelu_tanh"}.get(id_.partition("=")[0])
     cases = [case.at("float64") for case in all_by_id().values() if case.component == component and not case.excluded]
     cases = [case for case in cases if curve in (None, case.config.activation)][:6]
     with mock.patch.object(module, name, wrong(getattr(module, name))):

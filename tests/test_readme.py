@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 def blocks() -> list[Block]:
     found = []
-    for section in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^##+ ", README, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
         for language, fenced, indented in BLOCK.findall(text):
             found.append(Block(title, "sh" if indented else language or "output", indented or fenced))
@@ -97,7 +97,8 @@ def test_every_block_belongs_to_a_test() -> None:
     for block in blocks():
         kinds.setdefault(block.section, set()).add(block.language)
     assert kinds == {
-        "Two commands": {"sh"}, "Four implementations agree": {"output"}, "Install with pip": {"sh"}, "On the same weights": {"python"},
+        "Two commands": {"sh"}, "Four implementations agree": {"output"}, "Any two models": {"sh"}, "The guide": {"sh"},
+        "Install with pip": {"sh"}, "On the same weights": {"python"},
         "Gradients and training": {"sh"}, "Answers": {"python"}, "Your own checkpoint": {"sh"}, "BERT and GPT-2": {"sh", "output"},
         "Judge your own port": {"sh", "python", "output"}, "From your model to a port that conforms": {"python", "console"},
         "In your CI": {"sh", "python", "toml"},
@@ -211,6 +212,16 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
         command = line.split()[1]
         more = " torch --dtype float32" if command == "check" else ""
         run(re.sub(r"\bDIR\b", str(folders[command]), line) + more, tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_models_are_compared_and_reported(tmp_path: Path) -> None:
+    for framework in ("torch", "flax"):
+        pytest.importorskip(framework)
+    (block,), folder = section("Any two models", "sh"), write_folders(tmp_path)["check"]
+    (tmp_path / "tests").symlink_to(HOUSE / "tests")
+    for line in lines(block):
+        run(re.sub(r"\bDIR\b", folder.name, line), tmp_path)
 
 
 def test_the_sentences_of_the_pretrained_model_are_as_it_prints(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from . import problem
 from .rows import About, Call, Row
 from .workloads import Task
 
-__all__ = ["Server", "reply"]
+__all__ = ["Server", "reply", "resident"]
 
 INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # it declares a TensorFlow beside the one that is there
 LONG = 0.05  # seconds that the calls of one round take together at least
@@ -89,14 +89,14 @@ class Server:
             call()
             call()
         gc.collect()
-        measure = getattr(self._module, "memory", _resident)
+        measure = getattr(self._module, "memory", resident)
         try:
             return measure(self.started[index])
         except OSError:
             return None
 
 
-def _resident(call: Call) -> float:
+def resident(call: Call) -> float:
     """By what the process has in memory. glibc would keep what is freed, and a call live on what another left: it gives everything back."""
     system = ctypes.CDLL(None)
     if hasattr(system, "mallopt"):

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib
+import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,9 +44,20 @@ def build(out: Path, run: Run) -> list[Page]:
 
 
 def _pages(run: Run) -> Iterator[Page]:
-    yield Page("index.html", "One Transformer, four times", "home.html.jinja", {"summary": run.summary})
+    values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary)}
+    yield Page("index.html", "One Transformer, written four times", "home.html.jinja", values)
     for room in ROOMS:
         yield from importlib.import_module(f"{__package__}.{room}").pages(run)
+
+
+def _ratios(summary: Summary) -> dict[str, dict[str, float]]:
+    """The largest error ratio of each port, by dtype."""
+    worst: dict[str, dict[str, float]] = {}
+    for result in summary.passed:
+        if not math.isnan(result.ratio):
+            row = worst.setdefault(result.dtype, {})
+            row[result.port] = max(row.get(result.port, 0.0), result.ratio)
+    return worst
 
 
 def _about() -> dict[str, str]:

@@ -1,10 +1,11 @@
 """Code on a page: where it comes from, and its colours."""
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Code", "highlighted", "lines", "styles"]
+__all__ = ["Code", "highlighted", "lines", "styles", "ticked"]
 
 LIGHT, DARK = "xcode", "github-dark"
 
@@ -60,3 +61,10 @@ def styles() -> str:
     chosen = dark.get_style_defs(':root[data-theme="dark"] .code code')
     preferred = dark.get_style_defs(':root:not([data-theme="light"]) .code code')
     return f"{light.get_style_defs('.code code')}\n{chosen}\n@media (prefers-color-scheme: dark) {{\n{preferred}\n}}\n"
+
+
+def ticked(text: str) -> Any:
+    """A sentence as HTML: what stands between backticks is code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -1,54 +1,92 @@
 """A page for each defect of the catalogue: wrong and right in each framework, what it does to the cases, and how diagnosis says it."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import functools
+import multiprocessing
+import textwrap
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any
 
+from ..conformance.case import Case
+from ..conformance.cases import all_cases
 from ..conformance.defects import Defect, all_defects
+from ..conformance.defects.effect import Effect, effect
+from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 from .code import Code
-from .mistakes import FRAMEWORKS, all_mistakes
+from .evidence import linked
+from .mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings
 from .site import Page
 
 if TYPE_CHECKING:
     from .build import Run
 
-__all__ = ["pages"]
+__all__ = ["TITLES", "effects", "pages"]
 
-TITLES = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
+TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
+MEASURED = 6  # so many runs of a defect are measured: core cases first, the smallest of them
 
 
 def pages(run: "Run") -> Iterator[Page]:
     """The index, and the pages in the order of the components."""
     order = list(COMPONENTS)
     defects = sorted(all_defects().values(), key=lambda defect: order.index(defect.component))
-    yield Page(
-        "defects/index.html",
-        "Defects",
-        "section.html.jinja",
-        {"lead": "Real mistakes of ports. Each is injected, caught and named by the tests."},
-    )
+    groups: dict[str, list[Defect]] = {}
     for defect in defects:
-        yield _page(defect)
+        groups.setdefault(defect.component, []).append(defect)
+    yield Page("defects/index.html", "Defects", "defects.html.jinja", {"groups": groups, "count": len(defects)})
+    with ProcessPoolExecutor(run.cpus, multiprocessing.get_context("spawn")) as pool:
+        measured = pool.map(effects, [defect.id for defect in defects], chunksize=8)
+        for defect, found in zip(defects, measured, strict=True):
+            yield _page(defect, found)
 
 
-def _page(defect: Defect) -> Page:
-    mistakes = all_mistakes().get(defect.id, {})
-    frameworks = []
-    for framework in FRAMEWORKS:
-        mistake = mistakes.get(framework)
-        edits = [
-            {
-                side: Code(getattr(edit, side), f"mistakes/{defect.id}.{framework}", caption=f"impl_{framework}/{edit.file}")
-                for side in ("wrong", "right")
-            }
-            for edit in (mistake.edits if mistake else ())
-        ]
-        frameworks.append({"name": framework, "title": TITLES[framework], "mistake": mistake, "edits": edits, "fix": defect.fix[framework]})
-    return Page(
-        f"defects/{defect.id}.html",
-        f"{defect.id}: {defect.title}",
-        "defect.html.jinja",
-        {"defect": defect, "frameworks": frameworks},
-        summary=defect.component,
-        names=(defect.id, defect.title, *defect.variants),
-    )
+def effects(identity: str) -> list[Effect]:
+    """What the defect does to some of the cases that claim it, the worst first."""
+    defect = all_defects()[identity]
+    claiming = [case for case in _cases().values() if identity in case.catches]
+    chosen = sorted(claiming, key=lambda case: (not case.core, case.size))[:MEASURED]
+    runs = [case.at(dtype) for dtype in defect.dtypes for case in chosen][:MEASURED]
+    return sorted((effect(defect, case, _expected(case.id, case.dtype)) for case in runs), key=lambda one: -one.times)
+
+
+def _page(defect: Defect, measured: list[Effect]) -> Page:
+    made = all_mistakes().get(defect.id, {})
+    frameworks = [_framework(defect, name, made) for name in FRAMEWORKS]
+    said = all_sayings().get(defect.id, "")
+    values = {
+        "defect": defect,
+        "frameworks": frameworks,
+        "effects": measured,
+        "evidence": linked(defect.evidence),
+        "said": Code(said, "mistakes/said.toml", "text") if said else None,
+    }
+    names = (defect.id, defect.title, *defect.variants)
+    return Page(f"defects/{defect.id}.html", f"{defect.id}: {defect.title}", "defect.html.jinja", values, defect.component, names)
+
+
+def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tab shows: the mistake where there is one, and the fix."""
+    mistake = made.get(framework)
+    return {
+        "name": framework,
+        "title": TITLES[framework],
+        "mistake": mistake,
+        "edits": [_sides(defect, framework, edit) for edit in mistake.edits] if mistake else [],
+        "fix": defect.fix[framework],
+    }
+
+
+def _sides(defect: Defect, framework: str, edit: Edit) -> dict[str, Code]:
+    origin, caption = f"mistakes/{defect.id}.{framework}", f"impl_{framework}/{edit.file}"
+    return {side: Code(textwrap.dedent(getattr(edit, side)), origin, caption=f"{caption}, {side}") for side in ("wrong", "right")}
+
+
+@functools.cache
+def _cases() -> Mapping[str, Case]:
+    return {case.id: case for case in all_cases(grad=True)}
+
+
+@functools.cache
+def _expected(identity: str, dtype: str) -> Mapping[str, tolerance.Expectation]:
+    return tolerance.expect(_cases()[identity].at(dtype))

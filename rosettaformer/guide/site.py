@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from .. import pages
 from ..atomic import replacing
 from ..atomic import require as writable
-from .code import highlighted, styles
+from .code import highlighted, styles, ticked
 
 __all__ = ["SECTIONS", "Page", "dangling", "require", "write"]
 
@@ -26,8 +26,8 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-SCRIPTS = ("site.js", "components.js")
-STYLES = ("shared.css", "site.css", "components.css")
+STYLES = ("shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css")
+SCRIPTS = ("site.js", "components.js", "translation.js")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
     if doubled := {page.path for page in made if [other.path for other in made].count(page.path) > 1}:
         raise ValueError(f"pages must have paths of their own; got {', '.join(sorted(doubled))} twice")
     environment = pages.environment(__package__)
+    environment.filters["ticked"] = ticked
     with replacing(out, folder=True) as folder:
         (folder / "assets").mkdir(parents=True)
         shared = "".join(environment.loader.get_source(environment, name)[0] for name in STYLES)

@@ -4,26 +4,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
+
 from .attention_page import AttentionMap, maps
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["attend"]
+__all__ = ["attend", "inputs_of"]
+
+Inputs = dict[str, np.ndarray | None]
 
 
 def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
-    """The attention weights of every layer and head of the model, and the texts of its tokens.
+    """The attention weights of every layer and head of the model, and the texts of its tokens. Texts and errors as `inputs_of`."""
+    inputs, source, target = inputs_of(model.config, tokenizer, text, pair)
+    return [*maps(model.states(**inputs), source, target)]
+
+
+def inputs_of(
+    config: TransformerConfig, tokenizer: Tokenizer, text: str, pair: str | None = None
+) -> tuple[Inputs, Sequence[str], Sequence[str]]:
+    """What `reference_numpy.states` is given for a text, one row; and the texts of the source's and the target's tokens.
 
     An encoder alone reads the text, and the pair as a second segment, as `classify` does: cut to the positions. A decoder alone reads the
-    text as a prompt, which is not cut. A decoder beside an encoder reads the pair. Raises ValueError on a text without a token, one that is
-    longer than the positions of a decoder, and a pair that is missing or has no place.
+    text as a prompt, which is not cut. A decoder beside an encoder reads the pair. Raises ValueError on a text without a token, and a pair
+    that is missing or has no place.
     """
-    config = model.config
     if config.cross_attention and pair is None:
         raise ValueError("an encoder and a decoder read two texts; got no pair")
     if not config.encoder_layers and pair is not None:
         raise ValueError("a decoder alone reads one text; got a pair")
-    inputs: dict[str, np.ndarray | None] = {}
+    inputs: Inputs = {}
     source: Sequence[str] = ()
     target: Sequence[str] = ()
     if config.encoder_layers:
@@ -35,7 +46,7 @@ def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = Non
         read = text if pair is None else pair
         token_bt = np.array([tokenizer.prompt(read)], int)
         target, inputs["target"] = _shown(tokenizer, token_bt[0], read), token_bt
-    return [*maps(model.states(**inputs), source, target)]
+    return inputs, source, target
 
 
 def _shown(tokenizer: Tokenizer, token_t: np.ndarray, text: str) -> list[str]:

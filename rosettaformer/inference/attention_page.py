@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import pages
 
-__all__ = ["LEVELS", "AttentionMap", "maps", "render"]
+__all__ = ["LEVELS", "AttentionMap", "maps", "packed", "render"]
 
 LEVELS = 65535  # a weight is stored as the nearest multiple of 1 / LEVELS
 # name in the result of `states` -> name, and which side's tokens are the keys
@@ -63,11 +63,11 @@ def _data(one: AttentionMap) -> dict[str, Any]:
         "heads": heads,
         "queries": list(one.queries),
         "keys": list(one.keys),
-        "weights": _packed(one.weights_lhts),
+        "weights": packed(one.weights_lhts),
     }
 
 
-def _packed(weights_lhts: np.ndarray) -> str:
+def packed(weights_lhts: np.ndarray) -> str:
     """base64 of zlib of the weights as multiples of 1 / LEVELS: the high bytes of all of them, then the low bytes."""
     wide = np.asarray(weights_lhts, np.float64)
     if not ((wide > -0.01) & (wide < 1.01)).all():  # half precision rounds a weight of 1 up

@@ -5,12 +5,15 @@ from typing import Any
 __all__ = ["environment"]
 
 
-def environment(package: str) -> Any:
+def environment(package: str, *others: str) -> Any:
     """The Jinja environment of the templates in the folder `page` of a package; they extend `base.html.jinja`, and give it `data`.
+
+    others: packages whose templates, styles and scripts they include.
 
     Raises ModuleNotFoundError without Jinja2, which the extra `report` installs.
     """
     import jinja2
 
-    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, "page"), jinja2.PackageLoader(__name__, "")])
+    own = [jinja2.PackageLoader(name, "page") for name in (package, *others)]
+    loader = jinja2.ChoiceLoader([*own, jinja2.PackageLoader(__name__, "")])
     return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -9,6 +9,13 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+// the bytes of base64 of zlib
+async function inflated(text) {
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
 // ---- light and dark
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;

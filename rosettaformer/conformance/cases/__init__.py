@@ -16,6 +16,8 @@ from .gradients import gradients
 
 __all__ = ["all_cases", "fitted", "of_components"]
 
+NAMED = 3  # config fields that a reason names where there are many
+
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> list[Case]:
     """Every case, in the order of the components; those of a later version of the suite after the others.
@@ -62,7 +64,8 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
 
 def _excluded(case: Case, fixed: Mapping[str, Any]) -> Case:
     others = [f"{name}={value!r}" for name, value in fixed.items() if getattr(case.config, name) != value]
-    reason = f"the port fixes {', '.join(others)}" if others else _refused(case) if fixed else ""
+    more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 else ""
+    reason = f"the port fixes {', '.join(others[:NAMED] if more else others)}{more}" if others else _refused(case) if fixed else ""
     return dataclasses.replace(case, excluded=reason) if reason else case
 
 

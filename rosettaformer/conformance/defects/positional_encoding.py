@@ -67,8 +67,9 @@ def _of_paper(pair: np.ndarray, width: int) -> np.ndarray:
 
 
 def _cosine_first(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    encoding_btd = original(position_bt, width + width % 2, dtype)
-    return encoding_btd.reshape(*position_bt.shape, -1, 2)[..., ::-1].reshape(encoding_btd.shape)[..., :width]
+    column = np.arange(width)
+    angle_btd = position_bt[..., None] * _of_base(10000.0)(column, width)
+    return np.where(column % 2 == 0, np.cos(angle_btd), np.sin(angle_btd)).astype(dtype)
 
 
 def _half_precision_angles(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:

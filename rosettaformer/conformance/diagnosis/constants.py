@@ -51,12 +51,18 @@ class _Constant:
 
     def defect(self, value: float) -> Defect:
         """The reference with that value."""
-        text = f"{self.title} {value:.6g}"
+        number = self._written(value)
+        text = f"{self.title} {number}"
         fix = "use the reference's value"
         return Defect(
-            id=f"{self.id}={value:.6g}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
+            id=f"{self.id}={number}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
             replaces=self.altered(value),
         )  # fmt: skip
+
+    def _written(self, value: float) -> str:
+        """The value with as many digits as tell it from the reference's: 0.044714998 is 0.044715 in float32."""
+        texts = [(f"{value:.{digits}g}", f"{self.start:.{digits}g}") for digits in (6, 8, 10, 12, 17)]
+        return next((text for text, right in texts if text != right), texts[0][0])
 
 
 def _encoding(base: float) -> Callable:

@@ -20,7 +20,7 @@ from ...reading import read_bytes
 from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
 
-__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "unavailable"]
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "load_file", "unavailable"]
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -115,10 +115,10 @@ def _load(name: str) -> Any:
         return importlib.import_module(PORTS[name][0])
     for point in entry_points(group=ENTRY_POINTS, name=name):
         return point.load()
-    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    return load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
 
 
-def _load_file(path: Path) -> Any:
+def load_file(path: Path) -> Any:
     """The file as a module of its own name, with its folder importable, as when it is run."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")

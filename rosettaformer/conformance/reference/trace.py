@@ -119,5 +119,5 @@ def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[
 
 
 def _own(value: Any) -> Any:
-    """A copy that is laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
-    return np.array(value, order="C") if isinstance(value, np.ndarray) else value
+    """The array laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
+    return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value

@@ -20,7 +20,7 @@ from . import grouping
 from .grouping import SHORT
 from .summary import Summary, jsonable
 
-__all__ = ["render"]
+__all__ = ["context", "render", "significant"]
 
 SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
          "output", "heat", "since", "seconds")  # fmt: skip
@@ -37,26 +37,33 @@ def render(
     ports: what every port says of itself, as `runner.describe_ports` gives it. findings: by port, what diagnosis found.
     divergences: where ports first diverge, with the tree of their components.
     """
-    uncovered = grouping.uncovered(summary)
     templates = pages.environment(__package__)
-    templates.filters["significant"] = _significant
+    templates.filters["significant"] = significant
     return templates.get_template("report.html.jinja").render(
-        summary=summary,
+        **context(summary, findings or {}),
         environment=list(_environment(summary, ports or {})),
-        groups=_groups(summary),
-        matrix=_matrix(summary),
-        statuses=list(dict.fromkeys(result.status for result in summary.results)),
-        short=SHORT,
-        link=_link,
-        uncovered=uncovered,
-        not_compared=grouping.reasons(summary),
-        failed=grouping.alike(summary.failed),
-        accepted=grouping.alike(summary.accepted),
-        limit=MAX_FACTOR,
         findings=findings or {},
         divergences=divergences,
-        data=_data(summary, uncovered, findings or {}),
     )
+
+
+def context(summary: Summary, findings: Mapping[str, Sequence[Finding]] | None = None) -> dict[str, Any]:
+    """What the templates of the matrix, the lists and the cases take, and the `data` of their script."""
+    uncovered = grouping.uncovered(summary)
+    return {
+        "summary": summary,
+        "groups": _groups(summary),
+        "matrix": _matrix(summary),
+        "statuses": list(dict.fromkeys(result.status for result in summary.results)),
+        "short": SHORT,
+        "link": _link,
+        "uncovered": uncovered,
+        "not_compared": grouping.reasons(summary),
+        "failed": grouping.alike(summary.failed),
+        "accepted": grouping.alike(summary.accepted),
+        "limit": MAX_FACTOR,
+        "data": _data(summary, uncovered, findings or {}),
+    }
 
 
 def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iterable[tuple[str, str]]:
@@ -120,6 +127,6 @@ def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Ma
     return {"results": jsonable(rows), "findings": texts, "failures": FAILURES, "highest": HIGHEST}
 
 
-def _significant(value: float | None) -> str:
+def significant(value: float | None) -> str:
     """Three digits; a dash where there is no number."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["FRAMEWORKS", "Edit", "Mistake", "all_mistakes", "edited"]
+__all__ = ["FRAMEWORKS", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
 
 FRAMEWORKS = ("torch", "tf", "jax")
+SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,19 @@ def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
     """The mistakes by the defect's id and the framework. Raises ValueError where two files hold one id."""
     found: dict[str, dict[str, Mistake]] = {}
     for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".toml"):
+        if not file.name.endswith(".toml") or file.name == SAID:
             continue
         for identity, frameworks in tomllib.loads(file.read_text(encoding="utf-8")).items():
             if identity in found:
                 raise ValueError(f"{file.name}: {identity} is in another file, too")
             found[identity] = {framework: _mistake(tables) for framework, tables in frameworks.items()}
     return found
+
+
+@functools.cache
+def all_sayings() -> Mapping[str, str]:
+    """What `rosettaformer diagnose` says of our PyTorch port with a mistake in it, by the defect's id."""
+    return tomllib.loads((resources.files(__name__) / SAID).read_text(encoding="utf-8"))
 
 
 def _mistake(tables: Sequence[Mapping[str, str]]) -> Mistake:

@@ -1,8 +1,6 @@
 // ---- weights: zlib of the high bytes of all of them and then the low bytes, each a multiple of 1 / levels
 async function unpack(map) {
-  const packed = Uint8Array.from(atob(map.weights), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer()), count = bytes.length / 2;
+  const bytes = await inflated(map.weights), count = bytes.length / 2;
   return Float32Array.from({ length: count }, (_, i) => (256 * bytes[i] + bytes[count + i]) / data.levels);
 }
 

@@ -66,6 +66,19 @@ class Base(abc.ABC):
                 return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
             return self._outputs(case)
 
+    def prepared(self, case: Case) -> Callable[[], Any]:
+        """What runs the case on one model, again and again, and returns its outputs as NumPy when they are there. Errors as `run`."""
+        case = dataclasses.replace(case, mode=case.mode or self.modes[0])
+        with self._settings(case), self._unsupported():
+            function, inputs = self._built(case)
+            called = self._in_mode(function, case)
+
+        def call() -> Any:
+            with self._settings(case), self._unsupported():
+                return self._to_numpy(called(**inputs))
+
+        return call
+
     def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
         """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
 

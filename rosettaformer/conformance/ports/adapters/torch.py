@@ -64,6 +64,9 @@ class Adapter(Base):
         with torch.inference_mode():
             return super()._outputs(case)
 
+    def prepared(self, case: Case) -> Callable[[], Any]:
+        return torch.inference_mode()(super().prepared(case))
+
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
         torch.compiler.reset()

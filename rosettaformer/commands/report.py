@@ -1,0 +1,151 @@
+"""`rosettaformer report`."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from reference_numpy.suggestions import known
+
+from ..atomic import replacing
+from ..atomic import require as writable
+from ..backends import MissingBackend
+from ..conformance.case import DTYPES
+from ..conformance.report import files
+from ..extras import install
+from ..model_report import figures as drawing
+from ..model_report.data import to_dict
+from ..model_report.page import render, verdict
+from ..model_report.report import SECTIONS, Options, Report, make
+from ..model_report.subject import open_subject
+from ..model_report.workers import IMPLEMENTATIONS
+from .options import Choice, Grouped, Missing, leave_out_option, listed, section
+from .ports import importable
+
+__all__ = ["report"]
+
+OUT = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(cls=Grouped)
+@section(
+    "Model",
+    click.option("--checkpoint", type=click.Path(path_type=Path), required=True, metavar="DIR",
+                 help="A Hugging Face folder, a run of `train`, or a canonical file."),
+    leave_out_option,
+    click.option("--text", metavar="TEXT", help="What the model reads. [default: random tokens]"),
+    click.option("--pair", metavar="TEXT", help="A second text: a second segment, or beside an encoder what is decoded."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random tokens and fresh parameters."),
+)  # fmt: skip
+@section(
+    "What is made",
+    listed("only", f"Only these sections: {', '.join(SECTIONS)}."),
+    listed("backend", f"Only these implementations: {', '.join(IMPLEMENTATIONS)}."),
+    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}."),
+    click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="The dtype of the attention weights."),
+    click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
+    click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row."),
+    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds."),
+    click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one answer."),
+)
+@section(
+    "Files",
+    click.option("--out", type=OUT, required=True, metavar="FILE", help="The page: one HTML file."),
+    click.option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Every figure as PNG and SVG."),
+    click.option("--json", "json_file", type=OUT, metavar="FILE", help="Every number."),
+)
+def report(
+    checkpoint: Path, text: str | None, pair: str | None, seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...],
+    out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
+) -> None:  # fmt: skip
+    """Write one page about one model in four implementations: the NumPy reference, PyTorch, TensorFlow and JAX.
+
+    It holds the matrix of the model's cases, the error after every layer, every head's attention on a text, a short training, time and
+    memory, and the environment. A framework that is not installed is reported as missing, and the page is made without it.
+
+    Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
+    """
+    options = _options(seed, leave_out, onlys, **choices)
+    _require(out, figures, json_file)
+    try:
+        subject = open_subject(checkpoint, text, pair, seed, leave_out)
+    except MissingBackend as error:
+        raise Missing(str(error)) from None
+    saying = _Saying()
+    found = make(subject, Options(**options), saying.say, saying.count)
+    page = render(found)
+    _write(found, page, out, figures, json_file, saying.say)
+    good, headline, lead = verdict(found)
+    click.echo(f"{headline}. {lead}\n{out}: {len(page.encode()) / 1e6:.1f} MB, made in {saying.seconds:.0f} s")
+    named = bool(choices["backends"]) or not found.present
+    sys.exit(1 if found.present and not good else Missing.exit_code if found.missing and named else 0)
+
+
+def _options(seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
+             steps: int, quick: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
+    """The fields of `Options`. Raises ValueError on words that are none, and on what contradicts --quick."""
+    known("section", onlys, SECTIONS)
+    known("implementation", backends, IMPLEMENTATIONS)
+    known("dtype", dtypes, DTYPES)
+    if quick and dtypes:
+        raise ValueError(f"--quick is of float32 alone; it takes no --dtype, got {', '.join(dtypes)}")
+    sections = tuple(name for name in SECTIONS if (not onlys or name in onlys) and (name != "training" or steps))
+    if not sections:
+        raise ValueError("at least one section must be made; got --only training with --steps 0")
+    chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
+    given = {"steps": min(steps, 3) if quick else steps, "rounds": min(rounds, 3) if quick else rounds, "dtypes": chosen}
+    implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
+    return given | others | {"seed": seed, "leave_out": leave_out, "sections": sections, "names": implementations}
+
+
+def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
+    """Raises ValueError, before any work, where something could not be written, and Missing where a package is not there."""
+    for path in (out, json_file):
+        if path:
+            writable(path)
+    if figures:
+        writable(figures, folder=True)
+        if not drawing.is_ours(figures):
+            raise ValueError(f"{figures} must be a new folder, an empty one or one of figures; it holds something else")
+    needed = ["jinja2", *(["matplotlib"] if figures else [])]
+    if lacking := [name for name in needed if not importable(name)]:
+        raise Missing(f"the report needs {', '.join(lacking)}: {install('report')}")
+
+
+def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
+    """Each file, and the folder of figures, whole or not at all."""
+    numbers = to_dict(found) if figures or json_file else {}
+    if figures:
+        with replacing(figures, folder=True) as temporary:
+            temporary.mkdir()
+            count = drawing.write(temporary, found, say)
+            files.write_json(temporary / drawing.MARK, numbers)
+        say(f"{figures}: {count} figures")
+    if json_file:
+        files.write_json(json_file, numbers)
+    with replacing(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+class _Saying:
+    """What the command says on standard error while it works: a line for each thing it begins, and how far the matrix is."""
+
+    def __init__(self) -> None:
+        self._console, self._started, self._done = Console(stderr=True, highlight=False, markup=False), time.monotonic(), 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        self._console.print(f"{self.seconds:6.1f} s  {text}", soft_wrap=True)
+
+    def count(self, result: Any) -> None:
+        """Counts a result of the matrix."""
+        self._done += 1
+        if self._done % 50 == 0:
+            self.say(f"matrix: {self._done} comparisons")

@@ -1,0 +1,77 @@
+"""The axes of activations: which of them is which, on sides that order them differently.
+
+A tag says it of one array: for each of its axes the named axes, with their sizes, that it consists of: `[[["b", 2]], [["c", 8], ["h", 7],
+["w", 7]]]` is an image that was flattened, channels first. The common order is that of the declared inputs, with the channels, c, last.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CHANNELS", "Tag", "common", "from_common", "ordered", "permutation", "to_common"]
+
+Tag = Sequence[Sequence[Sequence[Any]]]
+CHANNELS = "c"
+
+
+def ordered(axes: Sequence[str], convention: str) -> list[str]:
+    """The axes of an input as a side takes it: channels after the batch (first) or at the end (last), where axes name them."""
+    if CHANNELS not in axes or len(axes) < 3 or not convention:
+        return list(axes)
+    others = [axis for axis in axes if axis != CHANNELS]
+    return [others[0], CHANNELS, *others[1:]] if convention == "first" else [*others, CHANNELS]
+
+
+def common(axes: Sequence[str]) -> list[str]:
+    """The axes in the common order."""
+    return ordered(axes, "last")
+
+
+def permutation(from_axes: Sequence[str], to_axes: Sequence[str]) -> list[int]:
+    """What transposes an array of the first axes to the others. Raises ValueError unless these are the same."""
+    if sorted(from_axes) != sorted(to_axes) or len(set(from_axes)) != len(from_axes):
+        raise ValueError(f"axes must be the same on both sides, each of them once; got {' '.join(from_axes)!r} and {' '.join(to_axes)!r}")
+    return [list(from_axes).index(axis) for axis in to_axes]
+
+
+def to_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
+    """The array with its axes in the common order. ranks: the declared axes in theirs."""
+    if not _says(array, tag):
+        return array
+    return _regrouped(array, tag, _sorted(tag, ranks))  # type: ignore[arg-type]
+
+
+def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
+    """An array in the common order as the side has it that gave the tag."""
+    if tag is None:
+        return array
+    target = _sorted(tag, ranks)
+    if array.shape != tuple(math.prod(size for _, size in group) for group in target):
+        return array
+    return _regrouped(array, target, tag)
+
+
+def _says(array: np.ndarray, tag: Tag | None) -> bool:
+    return tag is not None and array.shape == tuple(math.prod(size for _, size in group) for group in tag)
+
+
+def _sorted(tag: Tag, ranks: Sequence[str]) -> list[list[tuple[str, int]]]:
+    def key(atom: Any) -> tuple[int, int]:
+        name = str(atom[0])
+        return (2, 0) if name == CHANNELS else (0, list(ranks).index(name)) if name in ranks else (1, 0)
+
+    groups = [sorted(((str(name), int(size)) for name, size in group), key=key) for group in tag]
+    return sorted(groups, key=lambda group: key(group[0]) if group else (1, 0))
+
+
+def _regrouped(array: np.ndarray, source: Any, target: Any) -> np.ndarray:
+    """From the axes of one tag to those of another that has the same named ones."""
+    atoms = [tuple(atom) for group in source for atom in group]
+    wanted = [tuple(atom) for group in target for atom in group]
+    order: list[int] = []
+    for atom in wanted:
+        order.append(next(index for index, other in enumerate(atoms) if other == atom and index not in order))
+    unfolded = array.reshape([size for _, size in atoms]).transpose(order)
+    return np.ascontiguousarray(unfolded.reshape([math.prod(size for _, size in group) for group in target]))

@@ -1,0 +1,48 @@
+"""What diverges first: a layer whose inputs agree, or what stands between two layers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["first"]
+
+Between = Callable[[Any, Any], list[list[str]]]
+
+
+def first(rows: Sequence[Any], output: Any, between: Between) -> dict[str, Any] | None:
+    """The first layer, in the left's order of execution, that gives something else for the same inputs; or the first whose inputs differ
+    although every layer before it agrees. None where nothing differs.
+
+    rows: `rows.Row`; output: that of the whole model. between: the layers without another that either side calls between two rows.
+    """
+    leaves = [row for row in rows if row.leaf]
+    before = None
+    for row in leaves:
+        if row.inputs.verdict == row.free.verdict == "differs" and not (before and before.free.verdict == "differs"):
+            return _between(before, row, between)
+        if any(one.verdict == "differs" for one in row.forced) or (not row.forced and row.free.verdict == "differs"):
+            return _layer(row, leaves)
+        before = row
+    if output.free.verdict == "differs":
+        return _between(before, None, between)
+    return None
+
+
+def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:
+    found = max(row.forced or [row.free], key=lambda one: one.units)
+    others = [other.left for other in leaves if other is not row and any(one.verdict == "differs" for one in other.forced)]
+    return {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "units": found.units, "settings": row.settings,
+            "note": found.note or row.note, "also": others}  # fmt: skip
+
+
+def _between(before: Any, after: Any, between: Between) -> dict[str, Any]:
+    """What lies between two layers: operations that are no layers, or layers that have no other."""
+    ends = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
+    settings = [text for row in (before, after) if row for text in row.settings if text.startswith("activation")]
+    return {
+        "what": "between",
+        "after": ends[0],
+        "before": ends[1],
+        "unmatched": between(before, after),
+        "settings": settings,
+        "units": after.inputs.units if after else None,
+    }

@@ -1,0 +1,112 @@
+"""What both sides are given: the inputs, each in its own axes, and the weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoints import container
+from . import axes, declared, weights
+from .matching import Network
+from .process import Process
+from .variables import Pair
+
+__all__ = ["Given", "carry"]
+
+
+class Given:
+    """The inputs of both sides: arrays by name with their axes, () where none are declared.
+
+    orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
+    themselves. Raises ValueError where inputs are missing or their axes do not fit.
+    """
+
+    def __init__(
+        self, about: Sequence[dict[str, Any]], inputs: Sequence[declared.Input], file: Path | None,
+        chosen: Sequence[Mapping[str, Sequence[str]]], seed: int,
+    ) -> None:  # fmt: skip
+        self._about, self._chosen = about, chosen
+        self.arrays = self._made(inputs, file, seed)
+        self.orders: dict[str, list[list[str]]] = {}
+        self.ranks: list[str] = []
+        conventions = [one["convention"] for one in about]
+        for name, (array, named) in self.arrays.items():
+            self.orders[name] = [self._order(which, name, named, conventions) for which in (0, 1)]
+            if not named and array.ndim > 2 and array.dtype.kind == "f" and {*conventions} == {"first", "last"}:
+                raise ValueError(
+                    f"the axes of {name} must be declared, such as --input '{name}: b h w c', with c for the channels: the left has "
+                    f"channels {conventions[0]}, the right {conventions[1]}"
+                )
+            self.ranks += [axis for axis in axes.common(named) if axis not in self.ranks]
+
+    def _made(self, inputs: Sequence[declared.Input], file: Path | None, seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
+        """From the file, as declared, or as a checkpoint's model suggests."""
+        given = declared.read(file) if file else {}
+        if given or inputs:
+            return declared.make(inputs, given, seed)
+        suggested = next((one["inputs"] for one in self._about if one["inputs"]), None)
+        if not suggested:
+            named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
+            raise ValueError(
+                f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
+                f"c=3 float32'; the left takes {named}"
+            )
+        return declared.make([declared.declaration(text) for text in suggested], {}, seed)
+
+    def _order(self, which: int, name: str, named: Sequence[str], conventions: Sequence[str]) -> list[str]:
+        """The axes of an input on one side: as chosen, or with the channels where the side's layers have them."""
+        if given := self._chosen[which].get(name):
+            try:
+                axes.permutation(named, given)
+            except ValueError as error:
+                raise ValueError(f"--{('left', 'right')[which]}-axes {name}: {error}") from None
+            return list(given)
+        return axes.ordered(named, conventions[which] or next(filter(None, conventions), ""))
+
+    def prepared(self, sides: Sequence[Process]) -> list[Any]:
+        """Gives both sides the inputs in their own axes; what they consist of."""
+        described = []
+        for which, side in enumerate(sides):
+            own = {
+                name: np.ascontiguousarray(array.transpose(axes.permutation(named, self.orders[name][which])) if named else array)
+                for name, (array, named) in self.arrays.items()
+            }
+            described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}))
+            self._about[which]["convention"] = described[-1]["convention"]
+        return described
+
+
+def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str) -> None:
+    """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own. Raises ValueError on NaN."""
+    if choice == "own":
+        return
+    source = 1 if choice == "right" else 0
+    values = sides[source].call("values") if choice in ("left", "right") else _of_file(Path(choice), left)
+    wrong = [name for name, array in values.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+    if wrong:
+        raise ValueError(f"weights must be finite; NaN or infinite are {', '.join(wrong[:5])} of {choice}")
+    ends = ("left", "right") if source == 0 else ("right", "left")
+    carried = {}
+    for row in table:
+        if row["left"] and row["right"]:
+            array = values[row[ends[0]]]
+            carried[row[ends[1]]] = weights.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
+    sides[1 - source].call("load", carried)
+    if choice not in ("left", "right"):
+        sides[0].call("load", {row["left"]: values[row["left"]] for row in table if row["left"] in values})
+
+
+def _of_file(path: Path, left: Network) -> dict[str, np.ndarray]:
+    """The weights of a file, which has the left's names."""
+    tensors = container.read(path).tensors
+    wanted = {one["name"]: tuple(one["shape"]) for several in left.variables.values() for one in several if one["required"]}
+    problems = [f"{path} has no {name}" for name in wanted if name not in tensors]
+    problems += [
+        f"{name} must have shape {shape}; {path} has {tensors[name].shape}"
+        for name, shape in wanted.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    ]
+    if problems:
+        raise ValueError("\n  ".join(problems))
+    return {name: np.asarray(tensors[name], np.float32) for name in wanted}

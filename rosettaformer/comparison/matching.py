@@ -1,0 +1,243 @@
+"""Which layer of the left is which of the right, and which variable: by the rename table, by name, by kind and shape, and then by order."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reference_numpy.suggestions import nearest
+
+from .rename import Rename
+
+__all__ = ["Network", "layers", "normal"]
+
+ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}
+SYNONYMS = {"q": "query", "k": "key", "v": "value", "conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense",
+            "attn": "attention", "emb": "embedding", "embed": "embedding"}  # fmt: skip
+MAIN = ("kernel", "table", "scale", "query.kernel")
+
+
+@dataclass
+class Network:
+    """What a side consists of. order: the paths of the layers in the order in which their first calls end."""
+
+    layers: dict[str, dict[str, Any]]
+    variables: dict[str, list[dict[str, Any]]]  # by the path of the layer
+    order: list[str]
+    words: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any], calls: Iterable[Mapping[str, Any]]) -> "Network":
+        variables: dict[str, list[dict[str, Any]]] = {}
+        for one in about["variables"]:
+            variables.setdefault(one["layer"], []).append(one)
+        order = list(dict.fromkeys(call["path"] for call in calls))
+        found = cls({layer["path"]: layer for layer in about["layers"]}, variables, order)
+        found.words = {path: _words(path) for path in {*found.layers, *variables}}
+        return found
+
+    def kind(self, path: str) -> str:
+        kind = self.layers.get(path, {}).get("kind", "")
+        return ALIKE.get(kind, kind)
+
+    def held(self) -> list[str]:
+        """The layers that have variables which the other side must have, in the order of execution; what is never called last."""
+        own = [path for path, several in self.variables.items() if any(one["required"] for one in several)]
+        return sorted(own, key=lambda path: self.order.index(path) if path in self.order else len(self.order))
+
+    def leaves(self) -> list[str]:
+        """The layers that hold no other that is called, in the order of execution."""
+        return [path for path in self.order if path and not any(other.startswith(f"{path}.") for other in self.order)]
+
+    def within(self, path: str) -> frozenset[str]:
+        return frozenset(one for one in self.held() if not path or one == path or one.startswith(f"{path}."))
+
+
+def normal(name: str) -> str:
+    """A name without what only writes it otherwise."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _words(name: str) -> list[str]:
+    found = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)
+    return [SYNONYMS.get(word.lower(), word.lower()) for word in found]
+
+
+def layers(left: Network, right: Network, rename: Rename) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """The right's layer and how it was found, for each of the left's; and what is wrong with layers that hold variables."""
+    pairs: dict[str, tuple[str, str]] = {"": ("", "whole")}
+    problems = _renamed(left, right, rename, pairs)
+    taken = {other for other, _ in pairs.values()}
+    lefts = [path for path in left.held() if path not in pairs]
+    rights = [path for path in right.held() if path not in taken]
+    for mine, others in _groups(left, right, lefts, rights):
+        pairs |= _in_group(left, right, rename, mine, others)
+    taken = {other for other, _ in pairs.values()}
+    lost, spare = [path for path in lefts if path not in pairs], [path for path in rights if path not in taken]
+    problems += [_unmatched("left", path, left, spare, right) for path in lost if path]
+    problems += [_unmatched("right", path, right, lost, left) for path in spare if path]
+    if not problems:
+        _without_variables(left, right, rename, pairs)
+        _containers(left, right, pairs)
+    return pairs, problems
+
+
+def compatible(left: Network, one: str, right: Network, other: str) -> bool:
+    """Whether the layers are of one kind and the kernels, tables or scales have shapes that fit."""
+    if left.kind(one) != right.kind(other) or (not one) != (not other):
+        return False
+    mine = {variable["role"]: variable for variable in left.variables[one] if variable["required"]}
+    others = {variable["role"]: variable for variable in right.variables[other] if variable["required"]}
+    if left.kind(one) == "" or "" in mine or "" in others:
+        return sorted(_shapes(left, one)) == sorted(_shapes(right, other))
+    common = mine.keys() & others.keys()
+    if not common or any((role in mine) != (role in others) for role in MAIN[:2]):
+        return False
+    return all(_fit(mine[role], others[role]) for role in common)
+
+
+def _shapes(network: Network, path: str) -> list[tuple[int, ...]]:
+    return [tuple(sorted(one["shape"])) for one in network.variables[path] if one["required"]]
+
+
+def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two tensors of one role have sizes that fit."""
+    if math.prod(one["shape"]) != math.prod(other["shape"]):
+        return False
+    if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution of as many groups as channels beside a depthwise one
+        return True
+    mine, others = (_letters(variable["axes"], variable["shape"]) for variable in (one, other))
+    return all(mine[letter] == others[letter] for letter in mine.keys() & others.keys())
+
+
+def _letters(axes: str, shape: Sequence[int]) -> dict[str, int]:
+    groups = re.findall(r"\([^)]*\)|\w", axes.replace("-", ""))
+    return {letter: size for letter, size in zip(groups, shape, strict=False) if "(" not in letter and letter != "1"}
+
+
+def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> list[str]:
+    """Those that the table renames."""
+    problems, known = [], {*right.layers, *right.variables}
+    names = known | {one["name"] for several in right.variables.values() for one in several}
+    for path in {**left.layers, **left.variables}:
+        if path and (other := rename.of(path)) != path and other in known:
+            pairs[path] = (other, "renamed")
+    for name, row in rename.rows.items():
+        own = {*left.layers, *left.variables} | {one["name"] for several in left.variables.values() for one in several}
+        if name in own and row.name not in names:
+            problems.append(f"the rename table says that {name} is {row.name} on the right, which has none{nearest(row.name, names)}")
+        parts = {part for each in own for part in each.split(".")}
+        if name not in own and name not in parts and not any(each.startswith(f"{name}.") for each in own):
+            problems.append(f"the rename table names {name}, which the left does not have{nearest(name, own)}")
+    return problems
+
+
+def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:
+    """The layers that fit each other, those of a side in the order of execution."""
+    found: list[tuple[list[str], list[str]]] = []
+    waiting = [path for path in lefts if path]
+    while waiting:
+        others = [other for other in rights if other and compatible(left, waiting[0], right, other)]
+        mine = [path for path in waiting if path == waiting[0] or (others and compatible(left, path, right, others[0]))]
+        waiting = [path for path in waiting if path not in mine]
+        found.append((mine, others))
+    return found
+
+
+def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
+    """The pairs of a group: those of one name; otherwise, of as many on both sides, by the likeness of all names, or in order.
+
+    Names count where each of the group has its own: frameworks number from 0 or from 1.
+    """
+    names = {path: [other for other in others if normal(other) == normal(rename.of(path))] for path in mine}
+    named = {path: (found[0], "name") for path, found in names.items() if len(found) == 1}
+    if len(named) == len(mine) or (len(mine) != len(others) and named):
+        return named
+    if len(mine) != len(others):
+        return {}
+    if len(mine) == 1:
+        return {mine[0]: (others[0], "shape")}
+    alike = _alike(left, right, mine, others)
+    return alike if len(alike) == len(mine) else {one: (other, "order") for one, other in zip(mine, others, strict=True)}
+
+
+def _alike(left: Network, right: Network, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
+    """Those whose names have more in common than with all others, seen from both sides."""
+
+    def best(scores: list[tuple[int, str]]) -> str:
+        first = sorted(scores, reverse=True)[:2]
+        return first[0][1] if first[0][0] > 0 and (len(first) == 1 or first[0][0] > first[1][0]) else ""
+
+    score = {(one, other): _common(left.words[one], right.words[other]) for one in mine for other in others}
+    of_right = {other: best([(score[one, other], one) for one in mine]) for other in others}
+    found = {one: best([(score[one, other], other) for other in others]) for one in mine}
+    return {one: (other, "likeness of names") for one, other in found.items() if other and of_right[other] == one}
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Words in common; of numbers only where as many stand on both sides, since frameworks count otherwise."""
+    numbers = [[word for word in words if word.isdigit()] for words in (one, other)]
+    shared = len({*one} & {*other} - {*numbers[0], *numbers[1]})
+    if len(numbers[0]) != len(numbers[1]):
+        return 0
+    return 2 * shared + 3 * sum(a == b for a, b in zip(*numbers, strict=True)) if shared else 0
+
+
+def _unmatched(which: str, path: str, own: Network, others: Sequence[str], other: Network) -> str:
+    """What is said of a layer that nothing of the other side fits."""
+    kin = [one for one in others if other.kind(one) == own.kind(path)]
+    like = nearest(path, kin or others)
+    close = next((one for one in kin or others if f"nearest: {one})" in like), kin[0] if kin else "")
+    said = f"; nearest is {_described(other, close)}" if close else ""
+    return f"{which} {_described(own, path)} has no layer on the other side{said}"
+
+
+def _described(network: Network, path: str) -> str:
+    shapes = ", ".join(f"{one['name'].rpartition('.')[2]} {tuple(one['shape'])}" for one in network.variables.get(path, []))
+    return f"{path or 'the whole'} ({network.layers.get(path, {}).get('type', 'variable')}: {shapes})"
+
+
+def _without_variables(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> None:
+    """Layers of a kind that hold nothing: of one name, or as many of them between the same two layers."""
+    taken = {other for other, _ in pairs.values()}
+    names = {normal(path): path for path in right.leaves() if path not in taken}
+    for path in left.leaves():
+        other = names.get(normal(rename.of(path)))
+        if path not in pairs and other and left.kind(path) == right.kind(other):
+            pairs[path] = (other, "name")
+    back = {other: path for path, (other, _) in pairs.items()}
+    mine, others = (_between(network, known) for network, known in ((left, {path: path for path in pairs}), (right, back)))
+    for place, paths in mine.items():
+        if len(paths) == len(others.get(place, [])):
+            pairs |= {one: (other, "place") for one, other in zip(paths, others[place], strict=True)}
+
+
+def _between(network: Network, known: Mapping[str, str]) -> dict[tuple[str, str], list[str]]:
+    """The other layers of each kind by the layer that is known before them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    anchor = ""
+    for path in network.leaves():
+        if path in known:
+            anchor = known[path]
+        elif kind := network.kind(path):
+            found.setdefault((anchor, kind), []).append(path)
+    return found
+
+
+def _containers(left: Network, right: Network, pairs: dict[str, tuple[str, str]]) -> None:
+    """Layers that hold the same layers, from the outermost."""
+    taken = {other for other, _ in pairs.values()}
+    held: dict[frozenset[str], list[str]] = {}
+    for path in sorted(right.order, key=len):
+        if path and path not in taken and (inside := right.within(path)):
+            held.setdefault(inside, []).append(path)
+    groups: dict[frozenset[str], list[str]] = {}
+    for path in sorted(left.order, key=len):
+        if path and path not in pairs and (inside := left.within(path)) and all(one in pairs for one in inside):
+            groups.setdefault(frozenset(pairs[one][0] for one in inside), []).append(path)
+    for inside, paths in groups.items():
+        pairs |= {one: (other, "contents") for one, other in zip(paths, held.get(inside, []), strict=False)}
+
+
+__all__ += ["compatible"]

@@ -1,0 +1,1 @@
+"""Models of each framework behind one face: `base.Model`."""

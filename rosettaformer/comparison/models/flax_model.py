@@ -1,0 +1,147 @@
+"""A side in JAX, with Flax: what NNX and Linen do alike, as functions of the variables."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from impl_jax import framework
+
+from .. import kinds
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, bound, rounded, tensors
+
+__all__ = ["FlaxModel", "eagerly", "is_tensor", "own_variables", "settings"]
+
+Values = Mapping[str, jax.Array]
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def settings(dtype: str) -> contextlib.AbstractContextManager[None]:
+    return framework.settings("cpu", dtype)
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Without compiled parts, so that what passes through the layers has values."""
+
+    def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapped.__wrapped__(*args, **kwargs)
+
+    with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
+        yield
+
+
+def own_variables(path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
+    """The variables of one layer: relative name -> (value, whether it is a parameter)."""
+    kernel = next((value for name, (value, _) in owned.items() if name == "kernel"), None)
+    rows = kinds.roles("flax", kind, module, 0 if kernel is None else kernel.ndim)
+    sizes = {"i": getattr(module, "feature_group_count", 1) or 1} if "convolution" in kind else {}
+    found = []
+    for name, (value, trainable) in owned.items():
+        role, axes = rows.get(name, ("", ""))
+        found.append(
+            Variable(f"{path}.{name}".lstrip("."), path, role, axes, tuple(value.shape), trainable, sizes, trainable or bool(role))
+        )
+    return found
+
+
+class FlaxModel(Model):
+    """Holds the variables' values by name; an implementation applies its module to them."""
+
+    framework = "flax"
+
+    def __init__(self) -> None:
+        self._values: Arrays = {}
+        self._trainable: set[str] = set()
+
+    @abc.abstractmethod
+    def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
+        """The output, the values after the call, and the output of a second call where that is asked for. Nothing is dropped at random."""
+
+    @abc.abstractmethod
+    def _function(self) -> Callable[..., Any]:
+        """What the model is called by, whose arguments are its own."""
+
+    def _versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__, "flax": flax.__version__}
+
+    def values(self) -> Arrays:
+        return {name: np.array(array) for name, array in self._values.items()}
+
+    def load(self, values: Arrays) -> None:
+        self._values |= {name: np.asarray(array, np.float32) for name, array in values.items()}
+
+    def _tensors(self, arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, jax.Array]:
+        return {name: jnp.asarray(rounded(array, dtype)) for name, array in arrays.items()}
+
+    def _call(self, function: Callable[..., Any], given: Mapping[str, Any], training: bool) -> Any:
+        args, kwargs = bound(self._function(), given, training)
+        return function(*args, **kwargs)
+
+    def _loss(self, output: Any, cotangents: list[jax.Array]) -> jax.Array:
+        floating = [tensor for tensor in tensors(output, is_tensor) if jnp.issubdtype(tensor.dtype, jnp.floating)]
+        return sum(((one * tensor).sum() for one, tensor in zip(cotangents, floating, strict=True)), jnp.zeros(()))
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        with settings(dtype):
+            given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
+            own = [jnp.asarray(array, dtype) for array in cotangents]
+            floating = {name: value for name, value in given.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+            parameters = {name: values[name] for name in self._trainable}
+
+            def loss(parameters: Any, floating: Any) -> jax.Array:
+                return self._loss(self._apply({**values, **parameters}, {**given, **floating}, dtype, False)[0], own)
+
+            of_parameters, of_inputs = jax.jit(jax.grad(loss, argnums=(0, 1)))(parameters, floating)
+            found = {f"input {name}": np.array(array) for name, array in of_inputs.items()}
+            return found | {name: np.array(array) for name, array in of_parameters.items()}
+
+    def _stepping(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Callable[..., Any], Any]:
+        """A function of (all values, state) that makes one step, and its first arguments."""
+        given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
+        own = [jnp.asarray(array, dtype) for array in cotangents]
+        adamw = optax.adamw(LEARNING_RATE, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)
+        transformation = optax.sgd(LEARNING_RATE) if optimizer == "sgd" else adamw
+
+        def loss(parameters: Any, others: Any) -> Any:
+            output, after, _ = self._apply({**others, **parameters}, given, dtype, True)
+            return self._loss(output, own), after
+
+        def step(values: Any, state: Any) -> Any:
+            parameters = {name: values[name] for name in self._trainable}
+            gradients, after = jax.grad(loss, has_aux=True)(parameters, values)
+            updates, state = transformation.update(gradients, state, parameters)
+            return {**after, **optax.apply_updates(parameters, updates)}, state
+
+        return step, (values, transformation.init({name: values[name] for name in self._trainable}))
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        with settings(dtype):
+            given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
+            first, _, second = self._apply(values, given, dtype, True, twice=True)
+            pairs = zip(tensors(first, is_tensor), tensors(second, is_tensor), strict=True)
+            random = "" if all(np.array_equal(a, b) for a, b in pairs) else "something random is active in training"
+            step, start = self._stepping(inputs, cotangents, dtype, optimizer)
+            after, _ = jax.jit(step)(*start)
+            return {name: np.array(array) for name, array in after.items()}, random
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
+        wrapped = jax.jit if compiled else (lambda function: function)
+        if what == "step":
+            step, start = self._stepping(inputs, cotangents, "float32", "sgd")
+            stepping = wrapped(step)
+            return lambda: jax.block_until_ready(stepping(*start))
+        given, values = self._tensors(inputs, "float32"), self._tensors(self._values, "float32")
+        forward = wrapped(lambda values, given: list(tensors(self._apply(values, given, "float32", False)[0], is_tensor)))
+        return lambda: jax.block_until_ready(forward(values, given))

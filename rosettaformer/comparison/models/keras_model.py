@@ -1,0 +1,240 @@
+"""A side in Keras, on TensorFlow."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import tensorflow as tf
+
+from .. import kinds
+from .base import (
+    BETAS,
+    DECAY,
+    DTYPES,
+    EPSILON,
+    LEARNING_RATE,
+    Arrays,
+    Called,
+    Layer,
+    Model,
+    Variable,
+    arguments,
+    bound,
+    exchanged,
+    guarded,
+    rounded,
+    tensors,
+)  # fmt: skip
+from .keras_layers import Functional, called, is_tensor, layers, watched
+
+__all__ = ["KerasModel"]
+
+
+class KerasModel(Model):
+    """A Keras model or layer, built once in each dtype."""
+
+    framework = "keras"
+
+    def __init__(self, make: Callable[[], Any], first: Any, call: str = "") -> None:
+        self._make, self._call = make, call
+        self._models: dict[str, Any] = {"float32": first}
+        self._templates: dict[str, dict[tuple[str, int], Any]] = {}
+        spatial = [layer for _, layer, kind in layers(first) if kind in kinds.SPATIAL or "pool" in kind]
+        formats = {getattr(layer, "data_format", "channels_last") for layer in spatial}
+        self.convention = "" if len(formats) != 1 else "first" if formats == {"channels_first"} else "last"
+
+    def about(self) -> dict[str, Any]:
+        versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
+        return {"class": type(self._models["float32"]).__name__, "versions": versions, "arguments": self._arguments()}
+
+    def _arguments(self) -> list[tuple[str, bool]]:
+        model = self._models["float32"]
+        if isinstance(model, Functional):
+            return [(tensor.name, True) for tensor in model.inputs]
+        return [("inputs", True)] if isinstance(model, keras.Sequential) else arguments(self._function(model))
+
+    def _function(self, model: Any) -> Callable[..., Any]:
+        return getattr(model, self._call) if self._call else model.call
+
+    def build(self, inputs: Arrays) -> None:
+        for dtype in DTYPES:
+            if dtype == "float64":
+                with _default(dtype):
+                    self._models[dtype] = self._make()
+            with _default(dtype):
+                self._applied(dtype, inputs)
+        wide = self._tensors("float64")
+        for name, variable in self._tensors("float32").items():
+            wide[name].assign(tf.cast(variable, wide[name].dtype))
+
+    def layers(self) -> list[Layer]:
+        found = []
+        for path, layer, kind in layers(self._models["float32"]):
+            size = getattr(layer, "kernel_size", None) or getattr(layer, "pool_size", None) or ()
+            rank = len(size) if isinstance(size, (tuple, list)) else 1
+            found.append(Layer(path, kind, type(layer).__name__, kinds.settings("keras", kind, layer, rank)))
+        return found
+
+    def variables(self) -> list[Variable]:
+        found = []
+        for path, layer, kind, owned in self._owned("float32"):
+            kernel = next((variable for name, variable in owned.items() if name.endswith("kernel")), None)
+            rows = kinds.roles("keras", kind, layer, len(kernel.shape) if kernel is not None and kind != "attention" else 0)
+            for name, variable in owned.items():
+                role, axes = rows.get(name, ("", ""))
+                full, sizes = f"{path}.{name}".lstrip("."), {"i": getattr(layer, "groups", 1)} if "convolution" in kind else {}
+                trainable = bool(variable.trainable)
+                required = trainable or bool(role)
+                found.append(Variable(full, path, role, axes, tuple(variable.shape), trainable, sizes, required))
+        return found
+
+    def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+        """The layers with the floating variables that each has of its own, by name."""
+        taken: set[int] = set()
+        for path, layer, kind in sorted(layers(self._models[dtype]), key=lambda row: -len(row[0])):
+            owned = {}
+            for variable in layer.variables:
+                if id(variable) not in taken and "float" in str(variable.dtype):
+                    taken.add(id(variable))
+                    owned[".".join(variable.path.split("/")[-2:]) if kind == "attention" else variable.name] = variable
+            yield path, layer, kind, owned
+
+    def _tensors(self, dtype: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for path, _, _, owned in self._owned(dtype):
+            found |= {f"{path}.{name}".lstrip("."): variable for name, variable in owned.items()}
+        return found
+
+    def values(self) -> Arrays:
+        return {name: np.array(variable) for name, variable in self._tensors("float32").items()}
+
+    def load(self, values: Arrays) -> None:
+        for dtype in DTYPES:
+            own = self._tensors(dtype)
+            for name, array in values.items():
+                own[name].assign(array.astype(str(own[name].dtype)))
+
+    def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, tf.Tensor]:
+        return {name: tf.constant(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
+
+    def _applied(self, dtype: str, inputs: Arrays, training: bool = False) -> Any:
+        return self._applied_to(dtype, self._inputs(inputs, dtype), training)
+
+    def _applied_to(self, dtype: str, given: Mapping[str, Any], training: bool) -> Any:
+        model = self._models[dtype]
+        if isinstance(model, (Functional, keras.Sequential)):
+            names = [name for name, _ in self._arguments()]
+            values = [given[name] for name in names] if set(names) == set(given) else list(given.values())
+            if len(values) != len(names):
+                raise ValueError(f"the model takes {len(names)} inputs, {', '.join(names)}; got {', '.join(given)}")
+            return model(values[0] if len(values) == 1 else values, training=training)
+        function = self._function(model)
+        args, kwargs = bound(function, given, training)
+        return (function if self._call else model)(*args, **kwargs)
+
+    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+        calls: list[Called] = []
+        templates = self._templates[dtype] = {}
+        with _default(dtype), watched(list(layers(self._models[dtype])), calls, templates):
+            given = self._inputs(inputs, dtype)
+            output = self._applied_to(dtype, given, False)
+        if not any(call.path == "" for call in calls):
+            calls.append(called("", 0, [value.numpy() for value in given.values()], output))
+        return calls
+
+    def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
+        own = {path: layer for path, layer, _ in layers(self._models[dtype])}
+
+        def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            args, kwargs = self._templates[dtype][path, index]
+            given = exchanged(
+                [list(args), kwargs], arrays, is_tensor, lambda array, tensor: tf.cast(tf.constant(np.array(array)), tensor.dtype)
+            )
+            return [tensor.numpy() for tensor in tensors(own[path](*given[0], **given[1]), is_tensor)]
+
+        with _default(dtype):
+            return [guarded(lambda item=item: forced(*item)) for item in wanted]  # type: ignore[misc]
+
+    def _loss(self, dtype: str, given: Mapping[str, Any], cotangents: Sequence[tf.Tensor], training: bool) -> Any:
+        outputs = [tensor for tensor in tensors(self._applied_to(dtype, given, training), is_tensor) if tensor.dtype.is_floating]
+        return tf.add_n([tf.reduce_sum(one * output) for one, output in zip(cotangents, outputs, strict=True)])
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        given, own = self._inputs(inputs, dtype), [tf.constant(np.array(array), dtype) for array in cotangents]
+        floating = {f"input {name}": tensor for name, tensor in given.items() if tensor.dtype.is_floating}
+        parameters = {name: variable.value for name, variable in self._tensors(dtype).items() if variable.trainable}
+        sought = floating | parameters
+        with _default(dtype), tf.GradientTape() as tape:
+            tape.watch(list(floating.values()))
+            loss = self._loss(dtype, given, own, False)
+        found = tape.gradient(loss, list(sought.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in zip(sought, found, strict=True)}
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        given, own = self._inputs(inputs, dtype), [tf.constant(np.array(array), dtype) for array in cotangents]
+        with self._training(dtype), _default(dtype):
+            step = self._stepping(dtype, given, own, optimizer)
+            first, second = self._loss(dtype, given, own, True).numpy(), self._loss(dtype, given, own, True).numpy()
+            self._restore()
+            step()
+            after = {name: np.array(variable) for name, variable in self._tensors(dtype).items()}
+        return after, "" if first == second else "something random is active in training"
+
+    def _stepping(self, dtype: str, given: Any, own: Any, optimizer: str) -> Callable[[], Any]:
+        # Keras adds its epsilon before the first correction of the bias; what it is given makes its first step that of the others.
+        epsilon = EPSILON * (1 - BETAS[1]) ** 0.5
+        adamw = {"beta_1": BETAS[0], "beta_2": BETAS[1], "epsilon": epsilon, "weight_decay": DECAY}
+        stepping = keras.optimizers.SGD(LEARNING_RATE) if optimizer == "sgd" else keras.optimizers.AdamW(LEARNING_RATE, **adamw)
+        variables = self._models[dtype].trainable_variables
+        stepping.build(variables)
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = self._loss(dtype, given, own, True)
+            found = tape.gradient(loss, [variable.value for variable in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            stepping.apply([tf.convert_to_tensor(gradient) for gradient in found], variables)
+
+        return step
+
+    @contextlib.contextmanager
+    def _training(self, dtype: str) -> Iterator[None]:
+        """Dropout drops nothing, and afterwards every variable is as it was."""
+        rates = [(layer, layer.rate) for _, layer, kind in layers(self._models[dtype]) if kind == "dropout"]
+        before = [(variable, np.array(variable)) for variable in self._models[dtype].variables]
+        self._restore = lambda: [variable.assign(value) for variable, value in before]
+        for layer, _ in rates:
+            layer.rate = 0.0
+        try:
+            yield
+        finally:
+            for layer, rate in rates:
+                layer.rate = rate
+            self._restore()
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
+        given, own = self._inputs(inputs, "float32"), [tf.constant(np.array(array), "float32") for array in cotangents]
+        wrapped = functools.partial(tf.function, autograph=False) if compiled else (lambda function: function)
+        if what == "step":
+            return wrapped(self._stepping("float32", given, own, "sgd"))
+        return wrapped(lambda: list(tensors(self._applied_to("float32", given, False), is_tensor)))
+
+
+@contextlib.contextmanager
+def _default(dtype: str) -> Iterator[None]:
+    """What is made in the block is of the dtype, and is named as in every other one."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])

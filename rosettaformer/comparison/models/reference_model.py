@@ -1,0 +1,108 @@
+"""A checkpoint in the reference."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+
+from ...conformance.case import Case
+from ...conformance.reference import components, trace
+from .base import Arrays, Called, Layer, Model, Variable, guarded, is_floating, rounded
+
+__all__ = ["ReferenceModel", "inputs_of"]
+
+TOKENS = 16  # of random inputs, where the model has room for them
+
+
+def inputs_of(config: TransformerConfig) -> list[str]:
+    """Declarations of random tokens."""
+    length = min(TOKENS, config.max_positions) if config.positions == "learned" else TOKENS
+    source = f"source: b=2 s={length} int64 <{config.source_vocabulary}"
+    target = f"target: b=2 t={length} int64 <{config.target_vocabulary}"
+    return [*[source] * bool(config.encoder_layers), *[target] * bool(config.decoder_layers)]
+
+
+class ReferenceModel(Model):
+    """A checkpoint in the reference, whose layers are the components that its run calls."""
+
+    framework = "numpy"
+
+    def __init__(self, config: TransformerConfig, values: Arrays, component: str) -> None:
+        if component == "encode":
+            raise ValueError("the reference compares an encoder alone by its pooler or a head; this model has none")
+        self._config, self._values, self._component = config, values, component
+        self.defaults = inputs_of(config)
+        self._traced: dict[str, Any] = {}
+
+    def about(self) -> dict[str, Any]:
+        names = [text.partition(":")[0] for text in self.defaults]
+        return {
+            "class": f"reference {self._component}",
+            "versions": {"numpy": np.__version__},
+            "arguments": [(name, True) for name in names],
+        }
+
+    def build(self, inputs: Arrays) -> None:
+        pass
+
+    def layers(self) -> list[Layer]:
+        return [Layer(path, "", call.component, {}) for path, call in self._traced.items()]
+
+    def variables(self) -> list[Variable]:
+        axes = parameters.axes(self._config)
+        found = []
+        for name, array in self._values.items():
+            sizes = dict(zip(axes[name].split(), array.shape, strict=True))
+            path, _, role = name.rpartition(".")
+            found.append(Variable(name, path, role, axes[name], array.shape, True, sizes, True, name))
+        return found
+
+    def values(self) -> Arrays:
+        return dict(self._values)
+
+    def load(self, values: Arrays) -> None:
+        self._values |= values
+
+    def _case(self, inputs: Arrays, dtype: str, component: str = "", **others: Any) -> Case:
+        given = {name: rounded(array, dtype) for name, array in inputs.items()}
+        if self._component == "transformer" and "source" not in given:
+            given["source"] = None  # type: ignore[assignment]
+        return Case("compared", component or self._component, self._config, given | others, self._values).at(dtype)
+
+    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+        case = self._case(inputs, dtype)
+        traced = self._traced = trace.record(case)
+        calls = []
+        for path, call in traced.items():
+            given = trace.arrays(call.inputs)
+            calls.append(Called(path, 0, given, [call.output], [None] * len(given), [None]))
+        return calls
+
+    def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:
+        def forced(path: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            call = self._traced[path]
+            names = [name for name, value in call.inputs.items() if is_floating(value)]
+            if len(names) != len(arrays):
+                raise ValueError("takes other arrays")
+            case = dataclasses.replace(call.case(dtype), inputs={**call.inputs, **dict(zip(names, arrays, strict=True))}).at(dtype)
+            return [next(iter(components.answer(case).values()))]
+
+        return [guarded(lambda item=item: forced(item[0], item[2])) for item in wanted]  # type: ignore[misc]
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        found = components.answer(self._case(inputs, dtype, f"{self._component}_vjp", cotangent=rounded(cotangents[0], dtype)))
+        prefix = "parameters."
+        return {name.removeprefix(prefix) if name.startswith(prefix) else f"input {name}": array for name, array in found.items()}
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        raise ValueError("the reference has no optimiser of a framework")
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Any:
+        if compiled or what == "step":
+            raise ValueError("the reference runs eagerly, and has no step of a framework")
+
+        case = self._case(inputs, "float32")
+        return lambda: components.answer(case)

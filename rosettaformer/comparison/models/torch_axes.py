@@ -1,0 +1,113 @@
+"""The axes of torch's tensors, followed through a model: which are channels, and which are in space."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Followed"]
+
+PROBED = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "mean", "sum", "amax", "amin", "__getitem__", "unsqueeze",
+          "squeeze", "t", "select", "narrow")  # fmt: skip
+RESHAPED = ("flatten", "reshape", "view", "unflatten")
+SPACE = {1: "t", 2: "hw", 3: "zhw"}
+PRIMES = (2, 3, 5, 7, 11, 13)
+Tag = list[list[tuple[str, int]]]
+
+
+class Followed(TorchFunctionMode):
+    """Tags every tensor whose axes are known, from those of the inputs and the outputs of convolutions and pools."""
+
+    def __init__(self, inputs: Sequence[tuple[torch.Tensor, Sequence[str]]]) -> None:
+        super().__init__()
+        self._tags: dict[int, tuple[torch.Tensor, Tag]] = {}  # the tensors live as long as their tags
+        for tensor, axes in inputs:
+            if len(axes) == tensor.ndim:
+                self._put(tensor, [[(name, size)] for name, size in zip(axes, tensor.shape, strict=True)])
+
+    def of(self, tensor: torch.Tensor) -> Tag | None:
+        found = self._tags.get(id(tensor))
+        return found[1] if found else None
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        given = [value for value in args if isinstance(value, torch.Tensor)]
+        for output in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(output, torch.Tensor) and given and output.dtype.is_floating_point:
+                self._follow(getattr(function, "__name__", ""), given, args, kwargs or {}, output, function)
+        return result
+
+    def _put(self, tensor: torch.Tensor, tag: Tag | None) -> None:
+        if tag is None:
+            self._tags.pop(id(tensor), None)
+        else:
+            self._tags[id(tensor)] = (tensor, tag)
+
+    def _follow(self, name: str, given: list[torch.Tensor], args: Any, kwargs: Any, output: torch.Tensor, function: Any) -> None:
+        first = given[0]
+        tag = self.of(first)
+        if name.startswith("conv") or "pool" in name:
+            rank = first.ndim - 2
+            if rank in SPACE:
+                names = [group[0][0] for group in tag] if tag and all(len(group) == 1 for group in tag) else ["b", "c", *SPACE[rank]]
+                self._put(output, [[(axis, size)] for axis, size in zip(names, output.shape, strict=True)])
+        elif name == "embedding":
+            index = self.of(given[0])
+            self._put(output, None if index is None else [*index, [("c", output.shape[-1])]])
+        elif tag is None or output.ndim == 0:
+            same = [self.of(other) for other in given[1:] if other.shape == output.shape]
+            self._put(output, next(filter(None, same), None))
+        elif name in ("linear", "matmul", "__matmul__", "addmm") and output.shape[:-1] == first.shape[:-1]:
+            self._put(output, [*tag[:-1], [("c", output.shape[-1])]])
+        elif name in PROBED:
+            self._put(output, _probed(function, tag, args, kwargs, output))
+        elif name in RESHAPED:
+            self._put(output, _reshaped(tag, output.shape))
+        elif output.ndim == len(tag):
+            self._put(
+                output, [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, output.shape, strict=True)]
+            )
+        else:
+            self._put(output, None)
+
+
+def _size(group: Sequence[tuple[str, int]]) -> int:
+    return int(torch.tensor([size for _, size in group]).prod()) if group else 1
+
+
+def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tensor) -> Tag | None:
+    """Where the axes have gone, by the same function on a tensor whose sizes are all different."""
+    if len(tag) > len(PRIMES):
+        return None
+    try:
+        with torch.no_grad():
+            result = function(torch.zeros(PRIMES[: len(tag)]), *args[1:], **kwargs)
+    except Exception:  # an index beyond the probe's sizes
+        return None
+    result = result[0] if isinstance(result, (tuple, list)) else result
+    if result.ndim != output.ndim:
+        return None
+    found: Tag = []
+    for size, own in zip(result.shape, output.shape, strict=True):
+        if size in PRIMES:
+            group = tag[PRIMES.index(size)]
+            found.append(group if _size(group) == own else [(group[0][0], own)])
+        else:
+            found.append([])
+    return found if all(_size(group) == own for group, own in zip(found, output.shape, strict=True)) else None
+
+
+def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:
+    """The atoms in order, gathered into axes of these sizes."""
+    atoms = [atom for group in tag for atom in group if atom[1] != 1]
+    found: Tag = []
+    for size in shape:
+        group, have = [], 1
+        while have < size and atoms:
+            group.append(atoms.pop(0))
+            have *= group[-1][1]
+        if have != size:
+            return None
+        found.append(group)
+    return None if atoms else found

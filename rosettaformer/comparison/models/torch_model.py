@@ -1,0 +1,248 @@
+"""A side in PyTorch."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from impl_torch.weights import from_numpy, to_numpy
+
+from .. import kinds
+from .base import (
+    BETAS,
+    DECAY,
+    EPSILON,
+    LEARNING_RATE,
+    Arrays,
+    Called,
+    Layer,
+    Model,
+    Variable,
+    arguments,
+    bound,
+    exchanged,
+    guarded,
+    rounded,
+    tensors,
+)  # fmt: skip
+from .torch_axes import Followed
+from .torch_calls import called, is_tensor, watched
+
+__all__ = ["TorchModel"]
+
+IN_PROJECTION = ("query", "key", "value")
+
+
+class TorchModel(Model):
+    """A `torch.nn.Module`. axes: the declared axes of each input on this side."""
+
+    framework = "torch"
+
+    def __init__(self, module: torch.nn.Module, call: str = "") -> None:
+        self._modules = {"float32": module.to(torch.float32).eval()}
+        self._call = call
+        self._templates: dict[str, dict[tuple[str, int], Any]] = {}
+        self.axes: Mapping[str, Sequence[str]] = {}
+        spatial = [layer for layer in self.layers() if layer.kind in kinds.SPATIAL]
+        self.convention = "first" if spatial else ""
+
+    def about(self) -> dict[str, Any]:
+        module = self._modules["float32"]
+        found = arguments(self._function(module))
+        return {"class": type(module).__name__, "versions": {"torch": str(torch.__version__)}, "arguments": found}
+
+    def build(self, inputs: Arrays) -> None:
+        if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in self._modules["float32"].parameters()):
+            with torch.no_grad():
+                self._apply("float32", inputs)
+        self._modules["float64"] = copy.deepcopy(self._modules["float32"]).to(torch.float64)
+
+    def _function(self, module: torch.nn.Module) -> Callable[..., Any]:
+        return getattr(module, self._call) if self._call else module.forward
+
+    def _paths(self, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+        """Every layer with its kind; attention is one, whatever it is made of."""
+        closed: list[str] = []
+        for path, part in module.named_modules():
+            if any(path.startswith(f"{prefix}.") for prefix in closed):
+                continue
+            kind = kinds.kind_of("torch", part)
+            if kind == "attention":
+                closed.append(path)
+            yield path, part, kind
+
+    def layers(self) -> list[Layer]:
+        found = []
+        for path, part, kind in self._paths(self._modules["float32"]):
+            weight: Any = getattr(part, "weight", None)
+            rank = weight.ndim - 2 if is_tensor(weight) and "convolution" in kind else _rank(type(part).__name__)
+            found.append(Layer(path, kind, type(part).__name__, kinds.settings("torch", kind, part, rank)))
+        return found
+
+    def variables(self) -> list[Variable]:
+        found = []
+        for path, part, kind in self._paths(self._modules["float32"]):
+            weight: Any = getattr(part, "weight", None)
+            rows = kinds.roles("torch", kind, part, weight.ndim if is_tensor(weight) else 0)
+            for name, tensor, trainable in _owned(part, recurse=kind == "attention"):
+                sizes: dict[str, Any] = (
+                    {"h": part.num_heads} if kind == "attention" else {"i": part.groups} if "convolution" in kind else {}
+                )
+                full = f"{path}.{name}".lstrip(".")
+                for own, shape in _parts(full, name, tensor):
+                    role, axes = rows.get(own.removeprefix(f"{path}.") if path else own, ("", ""))
+                    axes = axes if len(axes.split()) >= len(shape) or "(" in axes else ""
+                    required = trainable or bool(role)
+                    found.append(Variable(own, path, role, axes, shape, trainable and tensor.requires_grad, sizes, required))
+        return found
+
+    def _tensors(self, dtype: str) -> dict[str, torch.Tensor]:
+        """The native tensors by own name; parts of a tensor are views of it."""
+        module = self._modules[dtype]
+        found: dict[str, torch.Tensor] = {}
+        for path, part, kind in self._paths(module):
+            for name, tensor, _ in _owned(part, recurse=kind == "attention"):
+                full = f"{path}.{name}".lstrip(".")
+                found |= dict(_views(full, name, tensor))
+        return found
+
+    def values(self) -> Arrays:
+        return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors("float32").items()}
+
+    @torch.no_grad()
+    def load(self, values: Arrays) -> None:
+        for dtype in self._modules:
+            native = self._tensors(dtype)
+            for name, array in values.items():
+                native[name].copy_(from_numpy(np.ascontiguousarray(array)).to(native[name].dtype))
+
+    def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, torch.Tensor]:
+        return {name: from_numpy(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
+
+    def _apply(self, dtype: str, inputs: Arrays) -> Any:
+        return self._applied(self._modules[dtype], self._inputs(inputs, dtype))
+
+    def _applied(self, module: torch.nn.Module, given: Mapping[str, torch.Tensor], training: bool = False) -> Any:
+        args, kwargs = bound(self._function(module), given, training)
+        return (getattr(module, self._call) if self._call else module)(*args, **kwargs)
+
+    @torch.no_grad()
+    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+        module, given = self._modules[dtype], self._inputs(inputs, dtype)
+        calls: list[Called] = []
+        templates = self._templates[dtype] = {}
+        followed = Followed([(tensor, self.axes.get(name, ())) for name, tensor in given.items()])
+        with watched(list(self._paths(module)), calls, templates, followed), followed:
+            output = self._applied(module, given)
+        if self._call:
+            arrays = [to_numpy(tensor) for tensor in given.values()]
+            calls.append(called("", 0, arrays, [followed.of(tensor) for tensor in given.values()], output, followed))
+        return calls
+
+    @torch.no_grad()
+    def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
+        modules = {path: part for path, part, _ in self._paths(self._modules[dtype])}
+
+        def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            args, kwargs = self._templates[dtype][path, index]
+            given = exchanged([list(args), kwargs], arrays, is_tensor, lambda array, tensor: from_numpy(np.array(array)).to(tensor.dtype))
+            return [to_numpy(tensor) for tensor in tensors(modules[path](*given[0], **given[1]), is_tensor)]
+
+        return [guarded(lambda item=item: forced(*item)) for item in wanted]  # type: ignore[misc]
+
+    def _loss(self, module: torch.nn.Module, given: Any, cotangents: Sequence[torch.Tensor], training: bool) -> torch.Tensor:
+        outputs = [tensor for tensor in tensors(self._applied(module, given, training), is_tensor) if tensor.is_floating_point()]
+        return sum(((cotangent * output).sum() for cotangent, output in zip(cotangents, outputs, strict=True)), torch.zeros(()))
+
+    def _cotangents(self, cotangents: list[np.ndarray], dtype: str) -> list[torch.Tensor]:
+        return [from_numpy(np.array(array)).to(getattr(torch, dtype)) for array in cotangents]
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        given = self._inputs(inputs, dtype)
+        floating = {name: tensor.requires_grad_() for name, tensor in given.items() if tensor.is_floating_point()}
+        loss = self._loss(self._modules[dtype], given, self._cotangents(cotangents, dtype), False)
+        whole = {name: tensor for name, tensor in _whole(self._modules[dtype]) if tensor.requires_grad}
+        sought = {f"input {name}": tensor for name, tensor in floating.items()} | whole
+        found = torch.autograd.grad(loss, list(sought.values()), allow_unused=True)
+        arrays: Arrays = {}
+        for (name, tensor), gradient in zip(sought.items(), found, strict=True):
+            gradient = torch.zeros_like(tensor) if gradient is None else gradient
+            arrays |= {own: to_numpy(view) for own, view in _views(name, name.rpartition(".")[2], gradient)}
+        return arrays
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        given, own = self._inputs(inputs, dtype), self._cotangents(cotangents, dtype)
+        before = self._modules[dtype]
+        module = self._modules[dtype] = _without_dropout(copy.deepcopy(before)).train()
+        try:
+            stepping = _optimizer(optimizer, module)
+            again = copy.deepcopy(module)
+            loss = self._loss(module, given, own, True)
+            random = "" if torch.equal(loss, self._loss(again, given, own, True)) else "something random is active in training"
+            loss.backward()
+            stepping.step()
+            return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
+        finally:
+            self._modules[dtype] = before
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
+        given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")
+        module = copy.deepcopy(self._modules["float32"])
+        args, kwargs = bound(self._function(module), given, what == "step")
+        function = getattr(module, self._call) if self._call else module
+        function = torch.compile(function) if compiled else function
+        if what == "forward":
+            return lambda: torch.no_grad()(function)(*args, **kwargs)
+        stepping = _optimizer("sgd", _without_dropout(module).train())
+
+        def step() -> None:
+            outputs = [tensor for tensor in tensors(function(*args, **kwargs), is_tensor) if tensor.is_floating_point()]
+            stepping.zero_grad()
+            sum((one * output).sum() for one, output in zip(own, outputs, strict=True)).backward()  # type: ignore[union-attr]
+            stepping.step()
+
+        return step
+
+
+def _rank(name: str) -> int:
+    return int(name[-2]) if name.endswith(("1d", "2d", "3d")) else 0
+
+
+def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """The floating variables: name, tensor, whether it is a parameter."""
+    yield from ((name, tensor, True) for name, tensor in part.named_parameters(recurse=recurse))
+    yield from ((name, tensor, False) for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point())
+
+
+def _whole(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+
+
+def _views(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if name in ("in_proj_weight", "in_proj_bias"):
+        yield from ((f"{full}[{part}]", view) for part, view in zip(IN_PROJECTION, tensor.chunk(3), strict=True))
+    else:
+        yield full, tensor
+
+
+def _parts(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield from ((own, tuple(view.shape)) for own, view in _views(full, name, tensor))
+
+
+def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
+    part: Any
+    for part in module.modules():
+        if kinds.kind_of("torch", part) == "dropout":
+            part.p = 0.0
+        if kinds.kind_of("torch", part) == "attention":
+            part.dropout = 0.0
+    return module
+
+
+def _optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=LEARNING_RATE)
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)

@@ -1,0 +1,108 @@
+"""What a side names, built: its model behind the face of `models.base`."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reference_numpy.suggestions import nearest
+
+from ..backends import imported
+from ..conformance.ports import port as ports
+from ..processes import words
+from .models.base import Model
+from .sides import Side
+
+__all__ = ["opened"]
+
+
+def opened(side: Side) -> Model:
+    """The side's model. Raises ValueError where it cannot be built, and MissingBackend where its framework is missing."""
+    if side.kind == "checkpoint":
+        from .models.own import of_checkpoint
+
+        return of_checkpoint(Path(side.path), side.name)
+    if side.kind == "component":
+        from .models.own import of_component
+
+        return of_component(side.path, side.component, dict(side.settings))
+    make = _maker(side)
+    return wrapped(make(), make, side.text)
+
+
+def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
+    """The model that was built, as one of its framework. call: the method that is called, where that is not the model itself."""
+    bases = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(built).__mro__}
+    if "torch.Module" in bases:
+        return _class("torch")(built, call)
+    if "keras.Layer" in bases:
+        return _class("keras")(make, built, call)
+    if "flax.Module" in bases or "flax.Pytree" in bases:
+        from flax import linen
+
+        return _class("linen" if isinstance(built, linen.Module) else "nnx")(built, call or "__call__")
+    required = "a torch.nn.Module, a Keras layer or model, an nnx.Module or a linen Module"
+    raise ValueError(f"{text} must build {required}; it built {type(built).__module__}.{type(built).__name__}")
+
+
+def _class(name: str) -> Any:
+    backend = {"torch": "torch", "keras": "tf"}.get(name, "jax")
+    module = imported(backend, f"{__package__}.models.{name}_model")
+    return getattr(module, f"{name.capitalize()}Model")
+
+
+def _maker(side: Side) -> Callable[[], Any]:
+    module = _module(Path(side.path))
+    found = getattr(module, side.name, None)
+    if found is None:
+        candidates = [
+            name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        has = ", ".join(candidates) or "no class or function"
+        raise ValueError(f"{side.path} has no {side.name}{nearest(side.name, candidates)}; it has {has}")
+    if not callable(found):
+        return lambda: found
+
+    def make() -> Any:
+        given = dict(side.settings)
+        names = _names(found)
+        if "rngs" in names and "rngs" not in given:
+            given["rngs"] = importlib.import_module("flax.nnx").Rngs(0)
+        unknown = [name for name in given if names and name not in names and "**" not in names]
+        if unknown:
+            raise ValueError(f"{side.text} takes no {', '.join(f'{name}{nearest(name, names)}' for name in unknown)}")
+        try:
+            return found(**given)
+        except TypeError as error:
+            if "required positional argument" in str(error) or "required keyword-only" in str(error):
+                raise ValueError(f"{side.text} must be built without arguments, or with those that --set gives: {error}") from None
+            raise
+
+    return make
+
+
+def _names(function: Any) -> list[str]:
+    """The arguments of a function, or of a class's constructor, which a metaclass may hide."""
+    try:
+        found = [*inspect.signature(function.__init__ if inspect.isclass(function) else function).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+    return ["**" if each.kind is each.VAR_KEYWORD else each.name for each in found[inspect.isclass(function) :]]
+
+
+def _module(path: Path) -> Any:
+    """The file, run as a module of its own; what it imports from its folder is found."""
+    before = list(sys.path)
+    try:
+        return ports.load_file(path)
+    except Exception as error:
+        if reason := ports.unavailable(error):
+            raise ports.MissingBackend(reason) from None
+        raise ValueError(f"{path} cannot be run: {words(error)}") from error
+    finally:
+        sys.path[:] = [str(path.resolve().parent), *before]
+
+
+__all__ += ["wrapped"]

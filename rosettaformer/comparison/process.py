@@ -1,0 +1,82 @@
+"""The process of one side, from the side that asks."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends import MissingBackend
+from ..processes import Child
+from .sides import Side
+
+__all__ = ["Failed", "Process", "both"]
+
+
+DOING = {
+    "start": "cannot be built",
+    "prepare": "cannot be called with the inputs",
+    "run": "cannot be run",
+    "load": "cannot take the weights",
+}
+
+
+class Failed(ValueError):
+    """A side gives no answer: it refuses, crashes or hangs. The message says which side and why. ended: its process has ended."""
+
+    ended = False
+
+
+class Process:
+    """A side that answers questions, each within so many seconds; what it does not answer raises Failed, or MissingBackend."""
+
+    def __init__(self, side: Side, which: str, limit: float, threads: int) -> None:
+        self.side, self.which, self._limit = side, which, limit
+        self._child = Child(f"{__package__}.server", json.dumps(side.plain()), threads, "the side")
+        self._waiting = "start"
+
+    def start(self) -> dict[str, Any]:
+        """What the model says of itself, once it is built."""
+        self._answer("start")
+        return self.call("about")
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Puts a question, and does not wait for the answer."""
+        self._waiting = method
+        self._child.ask(method, *arguments, limit=self._limit)
+
+    def answer(self) -> Any:
+        return self._answer(self._waiting)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        self.ask(method, *arguments)
+        return self.answer()
+
+    def _answer(self, what: str) -> Any:
+        kind, answer = self._child.answer(self._limit)
+        if kind == "answer":
+            return answer
+        if kind == "missing":
+            raise MissingBackend(f"{self.side.text}: {answer}")
+        said = {"crash": "crashes: ", "hang": "does not answer: "}.get(kind, "")
+        doing = DOING.get(what, what)
+        failed = Failed(f"the {self.which} side, {self.side.text}, {doing}: {said}{answer}")
+        failed.ended = self._child.ended
+        raise failed
+
+    def close(self) -> None:
+        self._child.close()
+
+
+def both(sides: Sequence[Process], method: str, *arguments: Any) -> list[Any]:
+    """The same question to both, which answer at the same time. Raises what the first raises that gives no answer."""
+    for side in sides:
+        side.ask(method, *arguments)
+    answers: list[Any] = []
+    failures: list[Exception] = []
+    for side in sides:
+        try:
+            answers.append(side.answer())
+        except (Failed, MissingBackend) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return answers

@@ -1,0 +1,184 @@
+"""The report of a comparison: its verdict, its sentences, and its tables on a terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..conformance.compare import HIGHEST
+from .trained import CONVENTION
+
+__all__ = ["render", "sentences", "units", "verdict"]
+
+COLOURS = {"equal": "green", "rounding": "yellow", "differs": "red", "not comparable": "dim", CONVENTION: "yellow"}
+SHOWN = 12  # rows of gradients and of a step that differ
+Report = Mapping[str, Any]
+
+
+def verdict(report: Report) -> str:
+    """`equal`, `rounding` or `differs`: the worst of outputs, layers, gradients and steps."""
+    found = {row["verdict"] for row in _judged(report)}
+    return next((word for word in ("differs", "rounding") if word in found), "equal")
+
+
+def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
+    yield from report["outputs"]
+    yield from (one for row in report["layers"] for one in row["forced"])
+    yield from report.get("gradients", ())
+    for step in report.get("steps", {}).values():
+        yield from step["rows"]
+
+
+def units(value: float | None) -> str:
+    """An error in noise units, in few characters."""
+    if value is None:
+        return ""
+    if value >= HIGHEST:
+        return "inf"
+    if value >= 1000:
+        return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def sentences(report: Report) -> list[str]:
+    """What came out, the result first."""
+    found = report["first"]
+    said = [_headline(report)]
+    if found:
+        said.append(_layer(found) if found["what"] == "layer" else _between(found))
+    said += _of_training(report)
+    return said + [f"note: {note}" for note in report["notes"]]
+
+
+def _headline(report: Report) -> str:
+    worst = max(report["outputs"], key=lambda row: row["units"])
+    leaves = [row for row in report["layers"] if row["leaf"]]
+    differ = [row for row in leaves if any(one["verdict"] == "differs" for one in row["forced"])]
+    outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
+    if worst["verdict"] != "differs":
+        outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
+    if verdict(report) == "rounding":
+        outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
+    if differ:
+        return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
+    return f"{verdict(report)}: {outputs}, and each of {len(leaves)} layers gives the same for the same input"
+
+
+def _name(left: str, right: str) -> str:
+    return left if left == right or not right else f"{left} (right: {right})"
+
+
+def _layer(found: Mapping[str, Any]) -> str:
+    which = f", call {found['call'] + 1}," if found["call"] else ""
+    text = (
+        f"first: {_name(found['left'], found['right'])}{which} differs by {units(found['units'])} times the noise although its inputs agree"
+    )
+    text += f": {'; '.join(found['settings'])}" if found["settings"] else "; its settings that show are the same"
+    text += f" ({found['note']})" if found["note"] else ""
+    return text + (f"; so do {', '.join(found['also'][:5])}" if found["also"] else "")
+
+
+def _between(found: Mapping[str, Any]) -> str:
+    after, before = (_name(*found[end]) for end in ("after", "before"))
+    if after and before:
+        text = f"first: between {after}, whose output agrees, and {before}, whose inputs differ"
+    else:
+        text = f"first: before {before}, whose inputs differ" if before else f"first: after {after}, whose output agrees"
+    said = [
+        f"{which} has {', '.join(names[:5])} alone"
+        for which, names in zip(("the left", "the right"), found["unmatched"], strict=True)
+        if names
+    ]
+    return "; ".join([text, *said, *found["settings"]])
+
+
+def _of_training(report: Report) -> Iterator[str]:
+    gradients = report.get("gradients", [])
+    if wrong := [row for row in gradients if row["verdict"] == "differs"]:
+        yield f"gradients: {len(wrong)} of {len(gradients)} differ, {_worst(wrong)} most"
+    elif gradients:
+        yield f"gradients: all {len(gradients)} agree to rounding"
+    for name, step in report.get("steps", {}).items():
+        if why := step.get("not comparable"):
+            yield f"a step of {name} is not comparable: {why}"
+            continue
+        wrong = [row for row in step["rows"] if row["verdict"] == "differs"]
+        conventions = [row for row in step["rows"] if row["verdict"] == CONVENTION]
+        text = f"{len(wrong)} of {len(step['rows'])} variables differ, {_worst(wrong)} most" if wrong else "the variables agree to rounding"
+        notes = {row["note"] for row in (*wrong, *conventions) if row.get("note")}
+        if conventions:
+            text += f", but for {len(conventions)} by a convention of the frameworks"
+        yield f"a step of {name}: {text}" + (f" ({'; '.join(sorted(notes))})" if notes else "")
+
+
+def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
+    return str(max(rows, key=lambda row: row["units"])["left"])
+
+
+def render(console: Console, report: Report, quiet: bool) -> None:
+    """The verdict and its sentences; unless quiet the tables first."""
+    if not quiet:
+        console.print(_layers(report))
+        for title, rows in _others(report):
+            if rows:
+                console.print(_plain(title, rows))
+        if report.get("timing"):
+            console.print(_timing(report))
+    colour = COLOURS[verdict(report)]
+    for number, text in enumerate(sentences(report)):
+        console.print(f"[{colour}]{escape(text)}[/]" if number == 0 else escape(text), highlight=False, soft_wrap=True)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in columns:
+        text = column in ("left", "right", "shape", "verdict", "kind", "what")
+        table.add_column(column, justify="left" if text else "right", overflow="fold")
+    return table
+
+
+def _layers(report: Report) -> Table:
+    sides = " and ".join(f"{report[side]['side']} ({report[side]['framework']})" for side in ("left", "right"))
+    table = _table(
+        f"{sides}; errors in units of rounding noise", "left", "right", "shape", "as run", "left's input", "right's input", "verdict"
+    )
+    for row in report["layers"]:
+        forced = [units(one["units"]) if one["verdict"] != "not comparable" else "-" for one in row["forced"]]
+        name = row["left"] + (f" #{row['call'] + 1}" if row["call"] else "")
+        free = units(row["free"]["units"]) if row["free"]["verdict"] != "not comparable" else "-"
+        cells = name, row["right"], " ".join(map(str, row["shape"])), free, *[*forced, "", ""][:2], row["verdict"]
+        table.add_row(*map(escape, cells[:-1]), f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]", style=None if row["leaf"] else "dim")
+    for number, output in enumerate(report["outputs"]):
+        name = "output" if len(report["outputs"]) == 1 else f"output {number + 1}"
+        table.add_row(name, name, "", units(output["units"]), "", "", f"[{COLOURS[output['verdict']]}]{output['verdict']}[/]")
+    return table
+
+
+def _others(report: Report) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    yield "gradients", [row for row in report.get("gradients", []) if row["verdict"] != "equal"]
+    for name, step in report.get("steps", {}).items():
+        yield f"variables after a step of {name}", [row for row in step["rows"] if row["verdict"] in ("differs", CONVENTION)]
+
+
+def _plain(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    more = f", {SHOWN} of {len(rows)}" if len(rows) > SHOWN else ""
+    table = _table(f"{title} that are not equal{more}", "left", "right", "error", "verdict")
+    for row in rows[:SHOWN]:
+        table.add_row(escape(row["left"]), escape(row["right"]), units(row["units"]), f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]")
+    return table
+
+
+def _timing(report: Report) -> Table:
+    table = _table("time and memory, measured on this machine", "what", "left ms", "right ms", "left first ms", "right first ms",
+                   "left peak MiB", "right peak MiB")  # fmt: skip
+    for row in report["timing"]:
+        cells = []
+        for key, form in (("median_ms", ".3g"), ("first_ms", ".4g"), ("peak_mib", ".3g")):
+            cells += [
+                "failed" if "failed" in side else format(side[key], form) if side.get(key) is not None else "" for side in row["sides"]
+            ]
+        table.add_row(f"{row['what']}, {row['mode']}", *cells)
+    return table

@@ -1,0 +1,266 @@
+"""The layers of both sides beside each other: as they run, and each of them given the other's input."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import axes, kinds
+from .activations import ACTIVATIONS
+from .first import first
+from .matching import Network
+from .noise import Difference, difference
+from .process import Process
+from .variables import Pair
+
+__all__ = ["Row", "Rows", "worst"]
+
+NOTHING = Difference("not comparable")
+ORDER = ("equal", "not comparable", "rounding", "differs")
+
+
+@dataclasses.dataclass
+class Row:
+    """A layer's call. free: the outputs as both sides run; inputs: what they were given there; forced: the outputs where the right is given
+    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it."""
+
+    left: str
+    right: str
+    kind: str
+    call: int
+    shape: list[int]
+    leaf: bool
+    free: Difference
+    inputs: Difference
+    forced: list[Difference]
+    settings: list[str]
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return worst(self.forced).verdict if self.forced else self.free.verdict
+
+    def plain(self) -> dict[str, Any]:
+        named = {"free": self.free.plain(), "inputs": self.inputs.plain(), "forced": [one.plain() for one in self.forced]}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | named | {"verdict": self.verdict}
+
+
+def worst(found: Sequence[Difference]) -> Difference:
+    """The one that is furthest from equal."""
+    return max(found, key=lambda one: (ORDER.index(one.verdict), one.units), default=Difference("not comparable", note="there is nothing"))
+
+
+class Rows:
+    """runs: by dtype, of both sides the calls and why there is no float64. notes: what cannot be compared, and why."""
+
+    def __init__(
+        self, sides: Sequence[Process], networks: Sequence[Network], layers: Mapping[str, tuple[str, str]], table: Sequence[Pair],
+        runs: Mapping[str, Sequence[Any]], ranks: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._sides, self._networks, self._layers, self._table, self._ranks = sides, networks, layers, table, ranks
+        self._calls = [
+            {dtype: {(call["path"], call["index"]): call for call in runs[dtype][which][0]} for dtype in runs} for which in (0, 1)
+        ]
+        self.wide = [not runs["float64"][which][1] for which in (0, 1)]
+        self.notes = [
+            f"{side.side.text} has no float64: {runs['float64'][which][1]}" for which, side in enumerate(sides) if runs["float64"][which][1]
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """The rows, the outputs, and what diverges first."""
+        rows = list(self._rows())
+        self._force(rows)
+        output = next(row for row in rows if row.left == "")
+        rows.remove(output)
+        outputs = self._differences(("", 0), ("", 0), "outputs")
+        if all(one.verdict == "not comparable" for one in outputs):
+            raise ValueError(f"nothing could be compared: the output {outputs[0].note if outputs else 'has no array'}")
+        if all(one.verdict != "differs" for one in outputs):
+            for row in rows:
+                _excuse(row)
+        found = first(rows, output, self._between)
+        return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
+                "unmatched": self._unmatched()}  # fmt: skip
+
+    def input_of(self, which: int, path: str) -> np.ndarray | None:
+        """The first input of a layer in float32, in the common order of axes."""
+        call = self._calls[which]["float32"].get((path, 0))
+        return self._common(call, "inputs")[0] if call and call["inputs"] else None
+
+    def setting(self, which: int, path: str, name: str) -> Any:
+        return self._networks[which].layers.get(path, {}).get("settings", {}).get(name)
+
+    def cotangents(self, seed: int) -> list[list[np.ndarray]]:
+        """Random ones for the floating outputs, the same for both sides, each in its axes. Raises ValueError where outputs do not fit."""
+        calls = [side["float32"]["", 0] for side in self._calls]
+        shapes = [[array.shape for array in self._common(call, "outputs") if array.dtype.kind == "f"] for call in calls]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"outputs must have the same shapes; got {shapes[0]} on the left, {shapes[1]} on the right")
+        rng = np.random.default_rng([seed, 1])
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes[0]]
+        found = []
+        for call in calls:
+            tags = [tag for tag, array in zip(call["output_axes"], call["outputs"], strict=True) if array.dtype.kind == "f"]
+            found.append([axes.from_common(array, tag, self._ranks) for array, tag in zip(arrays, tags, strict=True)])
+        return found
+
+    def _common(self, call: Mapping[str, Any], what: str) -> list[np.ndarray]:
+        tags = call[f"{what[:-1]}_axes"]
+        return [axes.to_common(array, tag, self._ranks) for array, tag in zip(call[what], tags, strict=True)]
+
+    def _rows(self) -> Iterator[Row]:
+        left = self._networks[0]
+        known = [[path for path in self._layers if path], [other for other, _ in self._layers.values() if other]]
+        for path, index in self._calls[0]["float32"]:
+            if path not in self._layers:
+                continue
+            other, _ = self._layers[path]
+            if (other, index) not in self._calls[1]["float32"]:
+                continue
+            leaf = all(not _holds(own, several) for own, several in zip((path, other), known, strict=True))
+            keys = (path, index), (other, index)
+            outputs = self._differences(*keys, "outputs")
+            shape = next((list(array.shape) for array in self._common(self._calls[0]["float32"][keys[0]], "outputs")), [])
+            yield Row(
+                path, other, left.kind(path) or left.layers.get(path, {}).get("type", ""), index, shape, leaf and bool(path),
+                worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other),
+            )  # fmt: skip
+
+    def _differences(self, left: tuple[str, int], right: tuple[str, int], what: str) -> list[Difference]:
+        found = []
+        for dtype in ("float32", "float64"):
+            calls = self._calls[0][dtype].get(left), self._calls[1][dtype].get(right)
+            found.append([self._common(call, what) if call else [] for call in calls])
+        if len(found[0][0]) != len(found[0][1]) and (what == "inputs" or self._networks[0].kind(left[0]) == "attention"):
+            found = [[_first(several, what) for several in pair] for pair in found]
+        if len(found[0][0]) != len(found[0][1]):
+            return [Difference("not comparable", note=f"{len(found[0][0])} arrays on the left, {len(found[0][1])} on the right")]
+        arrays = [self._activated(left[0], right[0], several) if what == "outputs" else several for several in found]
+        return [self._difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
+
+    def _difference(self, left: np.ndarray, right: np.ndarray, left_wide: np.ndarray, right_wide: np.ndarray) -> Difference:
+        return difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
+
+    def _activated(self, left: str, right: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        """The outputs of both, where one layer has its activation within it and the other's comes after it."""
+        names = [self.setting(which, path, "activation") for which, path in enumerate((left, right))]
+        if None in names or names[0] == names[1] or "linear" not in names:
+            return arrays
+        plain = names.index("linear")
+        function = ACTIVATIONS.get(names[1 - plain])
+        return [[function(array) for array in several] if function and which == plain else several for which, several in enumerate(arrays)]
+
+    def _settings(self, left: str, right: str) -> list[str]:
+        """Which of the layers' settings differ, in words."""
+        own = [network.layers.get(path, {}).get("settings", {}) for network, path in zip(self._networks, (left, right), strict=True)]
+        given = [self.input_of(which, path) for which, path in enumerate((left, right))]
+        kind = self._networks[0].kind(left)
+        numbers = [
+            kinds.resolved(kind, values, list(array.shape[1:-1]) if array is not None else [])
+            for values, array in zip(own, given, strict=True)
+        ]
+        said = []
+        lacking = {row["role"] for row in self._table if row["layer"] == left and row["left"] and not row["right"]}
+        for name in (own[0].keys() & own[1].keys()) - lacking:
+            if not _same(numbers[0][name], numbers[1][name]):
+                texts = [
+                    _text(number) if number == value else f"{_text(value)} = {_text(number)}"
+                    for number, value in ((numbers[which][name], own[which][name]) for which in (0, 1))
+                ]
+                said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
+        for row in self._table:
+            if row["layer"] == left and row["left"] and not row["right"]:
+                said.append(f"{row['left'].rpartition('.')[2]} on the left, none on the right")
+            if row["layer"] == right and row["right"] and not row["left"]:
+                said.append(f"{row['right'].rpartition('.')[2]} on the right, none on the left")
+        return sorted(said)
+
+    def _unmatched(self) -> list[list[str]]:
+        """The layers that are called and have no other, on the left and on the right."""
+        taken = {other for other, _ in self._layers.values()}
+        return [
+            [path for path in network.leaves() if path not in known]
+            for network, known in zip(self._networks, (self._layers, taken), strict=True)
+        ]
+
+    def _between(self, before: Row | None, after: Row | None) -> list[list[str]]:
+        """The layers without another that either side calls after the one row and before the other."""
+        found = []
+        for network, several, which in zip(self._networks, self._unmatched(), ("left", "right"), strict=True):
+            ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
+            found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
+        return found
+
+    def _force(self, rows: Sequence[Row]) -> None:
+        """Gives every layer without layers the other's inputs, in both dtypes, and its own in float64."""
+        leaves = [row for row in rows if row.leaf]
+        keys = [[(row.left, row.call) for row in leaves], [(row.right, row.call) for row in leaves]]
+        given = [[self._calls[which]["float32"][key] for key in keys[which]] for which in (0, 1)]
+        answers: list[dict[str, list[Any]]] = [{}, {}]
+        for which, side in enumerate(self._sides):
+            own = [(*key, call["inputs"]) for key, call in zip(keys[which], given[which], strict=True)]
+            others = [
+                (*key, self._exchanged(call, other)) for key, call, other in zip(keys[which], given[which], given[1 - which], strict=True)
+            ]
+            answers[which] = {"narrow": side.call("force", others, "float32"), "wide": side.call("force", others, "float64"),
+                              "own": side.call("force", own, "float64")}  # fmt: skip
+        for number, row in enumerate(leaves):
+            for owner in (0, 1):  # whose inputs they are
+                self._judge(row, owner, number, keys, answers)
+
+    def _exchanged(self, call: Mapping[str, Any], other: Mapping[str, Any]) -> list[np.ndarray]:
+        """The other's inputs in the axes of the side's own."""
+        arrays = self._common(other, "inputs")
+        if len(arrays) != len(call["inputs"]) and len(_first(arrays, "inputs")) == len(_first(call["inputs"], "inputs")) == 1:
+            arrays = arrays[:1] * len(call["inputs"])
+        tags = call["input_axes"] if len(call["input_axes"]) == len(arrays) else [None] * len(arrays)
+        return [axes.from_common(array, tag, self._ranks) for array, tag in zip(arrays, tags, strict=True)]
+
+    def _judge(self, row: Row, owner: int, number: int, keys: Any, answers: Sequence[Mapping[str, list[Any]]]) -> None:
+        forced = 1 - owner
+        narrow: list[Any] = [None, None]
+        wide: list[Any] = [None, None]
+        calls = [self._calls[which]["float32"][keys[which][number]] for which in (0, 1)]
+        narrow[owner], narrow[forced] = calls[owner]["outputs"], answers[forced]["narrow"][number]
+        wide[owner], wide[forced] = answers[owner]["own"][number], answers[forced]["wide"][number]
+        if failed := next((text for text in (*narrow, *wide) if isinstance(text, str)), ""):
+            row.note = row.note or f"cannot be given the other's input: {failed}"
+            return
+        if self._networks[0].kind(row.left) == "attention":
+            narrow, wide = [several[:1] for several in narrow], [several[:1] for several in wide]
+        if len({len(several) for several in (*narrow, *wide)}) != 1:
+            return
+
+        def common(which: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            return [axes.to_common(array, tag, self._ranks) for array, tag in zip(arrays, calls[which]["output_axes"], strict=False)]
+
+        pairs = [self._activated(row.left, row.right, [common(which, several[which]) for which in (0, 1)]) for several in (narrow, wide)]
+        row.forced.append(worst([self._difference(*four) for four in zip(*pairs[0], *pairs[1], strict=True)]))
+
+
+def _first(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
+    """One array, where the layer gives more (its attention weights too), or is given the same one several times (query, key and value)."""
+    same = what == "outputs" or all(np.array_equal(array, arrays[0]) for array in arrays[1:])
+    return arrays[:1] if same else arrays
+
+
+def _excuse(row: Row) -> None:
+    """What has another shape within a model whose output agrees is only laid out in another way."""
+    text = "laid out in another way"
+    row.free, row.inputs = (dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in (row.free, row.inputs))
+    row.forced = [dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in row.forced]
+
+
+def _holds(path: str, others: Sequence[str]) -> bool:
+    return any(other.startswith(f"{path}.") for other in others) if path else bool(others)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return bool(np.isclose(one, other, rtol=1e-6, atol=0))
+    return one == other
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,201 @@
+"""A comparison, from two sides to a report."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import axes, declared, matching, trained, variables
+from .given import Given, carry
+from .noise import difference
+from .process import Process, both
+from .rename import Rename
+from .rows import Rows
+from .sides import Side
+from .timing import timed
+
+__all__ = ["VERSION", "Options", "compare"]
+
+VERSION = 1  # of the report's JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared and how. axes: the order of an input's axes on the left and on the right, by its name."""
+
+    inputs: Sequence[declared.Input] = ()
+    file: Path | None = None
+    axes: Sequence[Mapping[str, Sequence[str]]] = ({}, {})
+    weights: str = "left"
+    rename: Rename = dataclasses.field(default_factory=Rename)
+    seed: int = 0
+    gradients: bool = True
+    step: bool = True
+    time: Sequence[str] = ()
+    rounds: int = 5
+    limit: float = 300.0
+    threads: int = 1
+    progress: Callable[[str], None] = lambda what: None
+
+
+def compare(left: Side, right: Side, options: Options) -> dict[str, Any]:
+    """The report. Raises ValueError on bad input, `Failed` where a side gives no answer, MissingBackend."""
+    sides = [Process(side, which, options.limit, options.threads) for side, which in ((left, "left"), (right, "right"))]
+    try:
+        return _Comparison(sides, options).report()
+    finally:
+        for side in sides:
+            side.close()
+
+
+class _Comparison:
+    def __init__(self, sides: Sequence[Process], options: Options) -> None:
+        self._sides, self._options = sides, options
+        self._notes: list[str] = []
+        self._ranks: list[str] = []
+        self._alike: dict[str, Any] = {}  # layers that flatten as the left does, though the right's axes are not followed
+
+    def report(self) -> dict[str, Any]:
+        options, progress = self._options, self._options.progress
+        progress("building the models")
+        self._about = [side.start() for side in self._sides]
+        given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
+        self._ranks = given.ranks
+        progress("matching layers")
+        described = given.prepared(self._sides)
+        self._notes += [note for one in self._about for note in one["notes"]]
+        first = [answer[0] for answer in both(self._sides, "run", "float32")]
+        self._networks = [matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
+        self._layers, self._table = self._matched(first)
+        self._carry()
+        progress("running in float32 and float64")
+        runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
+        if self._found_otherwise(runs):
+            self._layers, self._table = self._matched(first)
+            self._carry()
+            runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
+            self._tag(runs)
+        self._require_finite(runs["float32"])
+        rows = Rows(self._sides, self._networks, self._layers, self._table, runs, self._ranks)
+        report = self._start(given) | rows.report()
+        self._notes += rows.notes
+        if options.gradients or options.step or options.time:
+            cotangents = rows.cotangents(options.seed)
+            for side, arrays in zip(self._sides, cotangents, strict=True):
+                side.call("cotangents", arrays)
+        if options.gradients:
+            progress("gradients")
+            report["gradients"] = trained.gradients(self._sides, self._table, given.orders)
+        if options.step:
+            progress("one step of training")
+            report["steps"] = trained.steps(self._sides, self._table, rows)
+        if options.time:
+            progress("timing")
+            report["timing"] = timed(self._sides, options.time, options.rounds, options.step)
+        report["notes"] = self._notes
+        return report
+
+    def _start(self, given: Given) -> dict[str, Any]:
+        about = [
+            {"side": side.side.text} | {name: one[name] for name in ("class", "framework", "versions", "convention")}
+            for side, one in zip(self._sides, self._about, strict=True)
+        ]
+        inputs = {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype), "axes": list(named), "left": given.orders[name][0],
+                   "right": given.orders[name][1]}
+            for name, (array, named) in given.arrays.items()
+        }  # fmt: skip
+        layers = [{"left": one, "right": other, "how": how} for one, (other, how) in self._layers.items()]
+        return {"version": VERSION, "left": about[0], "right": about[1], "inputs": inputs, "weights": self._options.weights,
+                "layers_matched": layers, "variables": self._table}  # fmt: skip
+
+    def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variables.Pair]]:
+        left, right = self._networks
+        if self._is_canonical():
+            return self._canonical(calls)
+        found, problems = matching.layers(left, right, self._options.rename)
+        flattened = self._flattened(calls, found)
+        table, more = ([], []) if problems else variables.pairs(left, right, found, self._options.rename, flattened)
+        if (problems or more) and self._options.weights != "own":
+            said = "weights of the two sides cannot be matched (--rename FILE.toml says what is what):"
+            raise ValueError("\n  ".join([said, *problems, *more]))
+        self._notes += [f"not matched: {problem}" for problem in problems + more]
+        by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
+        if by_order:
+            self._notes.append(f"matched by the order of execution alone: {', '.join(by_order)}; --rename decides otherwise")
+        return found, table
+
+    def _is_canonical(self) -> bool:
+        return all(any(one["canonical"] for several in network.variables.values() for one in several) for network in self._networks)
+
+    def _canonical(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variables.Pair]]:
+        """Of two models of ours, or ports to them, whose names are known."""
+        left, right = self._networks
+        found = {path: (path, "canonical name") for path in left.order if path in right.order} | {"": ("", "whole")}
+        table, problems = variables.pairs(left, right, {}, self._options.rename, {})
+        if problems and self._options.weights != "own":
+            raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(problems))
+        return found, table
+
+    def _flattened(self, calls: Sequence[Sequence[Mapping[str, Any]]], found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+        """For layers on flattened inputs, the named axes of these on both sides, where a side has followed them."""
+        result = {}
+        for path, (other, _) in found.items():
+            flat = [_flat(several, name) for several, name in zip(calls, (path, other), strict=True)]
+            flat = [next(filter(None, flat), None)] * 2 if path in self._alike else flat
+            if any(flat):
+                result[path] = flat
+        return result
+
+    def _found_otherwise(self, runs: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether a layer's flattened inputs are the other's in its own order of axes, and not in that of channels last."""
+        for row in self._table:
+            other = self._layers.get(row["layer"], ("", ""))[0]
+            if not row["how"].endswith("flattened"):
+                continue
+            calls = [
+                [next(call for call in runs[dtype][which][0] if call["path"] == path) for dtype in ("float32", "float64")]
+                for which, path in enumerate((row["layer"], other))
+            ]
+            tags = [several[0]["input_axes"][0] for several in calls]
+            if all(tags):
+                continue
+            raw = [[call["inputs"][0] for call in several] for several in calls]
+            turned = [[axes.to_common(array, tag, self._ranks) for array in several] for several, tag in zip(raw, tags, strict=True)]
+            verdicts = [difference(*narrow, *wide).verdict for narrow, wide in (zip(*turned, strict=True), zip(*raw, strict=True))]
+            if verdicts[0] == "differs" != verdicts[1]:
+                tag = next(filter(None, tags))
+                self._alike[row["layer"]] = tag
+                self._notes.append(
+                    f"{row['layer']} and {other} are given inputs that both sides flatten in the same order, and so are kernels"
+                )
+        return bool(self._alike)
+
+    def _tag(self, runs: Mapping[str, Sequence[Any]]) -> None:
+        """Says of the inputs that are flattened alike which axes they have, on the side that does not follow them."""
+        for path, tag in self._alike.items():
+            for which, name in enumerate((path, self._layers[path][0])):
+                for dtype in runs:
+                    for call in runs[dtype][which][0]:
+                        if call["path"] == name:
+                            call["input_axes"][0] = tag
+
+    def _carry(self) -> None:
+        carry(self._sides, self._networks[0], self._table, self._options.weights)
+
+    def _require_finite(self, runs: Sequence[Any]) -> None:
+        for side, (calls, _) in zip(self._sides, runs, strict=True):
+            outputs = [array for array in calls[-1]["outputs"] if array.dtype.kind == "f"]
+            if outputs and not any(np.isfinite(array).any() for array in outputs):
+                raise ValueError(f"{side.which}, {side.side.text}, gives no finite number for these inputs and weights")
+
+
+def _flat(calls: Sequence[Mapping[str, Any]], path: str) -> list[tuple[str, int]] | None:
+    """The named axes of the last axis of a layer's first input, where these are several with channels among them."""
+    call = next((call for call in calls if call["path"] == path and call["inputs"]), None)
+    tag = call and call["input_axes"] and call["input_axes"][0]
+    if not tag or len(tag[-1]) < 2 or not any(name == axes.CHANNELS for name, _ in tag[-1]):
+        return None
+    return [(name, int(size)) for name, size in tag[-1]]

@@ -1,0 +1,112 @@
+"""The process of one side: `python -m rosettaformer.comparison.server SIDE`, asked by `process.Process`.
+
+SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` and its arguments.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends import MissingBackend
+from ..benchmarks.worker import resident
+from ..processes import Answer, message, serve_methods, words
+from .models.base import DTYPES, Model, Rounding, rounded
+from .opening import opened
+from .sides import Side
+
+__all__ = ["Server", "reply"]
+
+SHORT = 0.02  # seconds that the calls of one round take together at least
+MOST = 100  # calls of one round
+
+
+class Server:
+    """Answers for one model. Inputs and cotangents are in the side's own axes; they are set once."""
+
+    def __init__(self, side: Mapping[str, Any]) -> None:
+        self.model: Model = opened(Side(**side))
+        self._inputs: dict[str, np.ndarray] = {}
+        self._cotangents: list[np.ndarray] = []
+        self._timed: dict[tuple[str, bool], Callable[[], Any]] = {}
+
+    def about(self) -> dict[str, Any]:
+        """What the model is, before it was given anything."""
+        found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
+        return found | {"notes": list(self.model.notes), "inputs": getattr(self.model, "defaults", {})}
+
+    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Sets the inputs, whose floats are exact in float32, and says what the model consists of."""
+        self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
+        if hasattr(self.model, "axes"):
+            self.model.axes = axes
+        self.model.build(self._inputs)
+        layers, variables = self.model.layers(), self.model.variables()
+        about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
+        return about | {"convention": self.model.convention}
+
+    def values(self) -> dict[str, np.ndarray]:
+        return self.model.values()
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        self.model.load(dict(values))
+
+    def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
+        """The calls of the layers; and why a float64 run is none, or nothing."""
+        calls = self.model.run(self._inputs, dtype)
+        problem = Rounding.problem(calls) if dtype == DTYPES[1] else ""
+        return [{field.name: getattr(call, field.name) for field in dataclasses.fields(call)} for call in calls], problem
+
+    def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], dtype: str) -> list[Any]:
+        return self.model.force(wanted, self._inputs, dtype)
+
+    def cotangents(self, arrays: Sequence[np.ndarray]) -> None:
+        self._cotangents = list(arrays)
+
+    def gradients(self, dtype: str) -> dict[str, np.ndarray]:
+        return self.model.gradients(self._inputs, self._cotangents, dtype)
+
+    def step(self, dtype: str, optimizer: str) -> tuple[dict[str, np.ndarray], str]:
+        return self.model.step(self._inputs, self._cotangents, dtype, optimizer)
+
+    def warm(self, what: str, compiled: bool) -> tuple[float, int]:
+        """Seconds of the first call, which compiles; and how many calls a round takes."""
+        start = time.perf_counter()
+        call = self._timed[what, compiled] = self.model.timed(self._inputs, self._cotangents, what, compiled)
+        call()
+        first, start = time.perf_counter() - start, time.perf_counter()
+        call()
+        return first, max(1, min(MOST, round(SHORT / max(time.perf_counter() - start, 1e-6))))
+
+    def time(self, what: str, compiled: bool, calls: int) -> float:
+        """Seconds of a call."""
+        call, start = self._timed[what, compiled], time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - start) / calls
+
+    def memory(self, what: str, compiled: bool) -> float | None:
+        """MiB at the peak of a call above what is held before it; None where the system does not tell."""
+        try:
+            return resident(self._timed[what, compiled])
+        except OSError:
+            return None
+
+
+def reply(action: Callable[[], Any]) -> Answer:
+    try:
+        return "answer", action()
+    except MissingBackend as error:
+        return "missing", message(error)
+    except (ValueError, NotImplementedError) as error:
+        return "refused", message(error)
+    except Exception as error:
+        return "error", words(error)
+
+
+if __name__ == "__main__":
+    serve_methods(lambda: Server(json.loads(sys.argv[1])), reply)

@@ -1,0 +1,87 @@
+"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a port's component, or an earlier report."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reference_numpy.suggestions import known
+
+from ..backends import BACKENDS
+
+__all__ = ["FORMS", "Side", "parse", "setting"]
+
+FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port's FILE.py with --component, or the JSON of an earlier comparison"
+BACKEND = "torch"  # of a checkpoint that names none
+KINDS = ("built", "checkpoint", "component", "report")
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side, as it was named. kind: of `KINDS`. name: the class or function of a file, or the backend of a checkpoint."""
+
+    text: str
+    kind: str
+    path: str
+    name: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    component: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"settings": dict(self.settings)}
+
+
+def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
+    """The side that a text names. Raises ValueError where there is nothing of that name."""
+    file, colon, name = text.rpartition(":")
+    if colon and file.endswith(".py"):
+        if not re.fullmatch(r"[^\W\d]\w*", name):
+            raise ValueError(f"{text}: a class or a function must be named after the colon, as in {file}:Model; got {name!r}")
+        return Side(text, "built", _file(file), name, settings)
+    if text.endswith(".py"):
+        if not component:
+            raise ValueError(f"{text}: name its class or function, as in {text}:Model, or a port's component with --component")
+        return Side(text, "component", _file(text), "", settings, component)
+    if text.endswith(".json") and Path(text).is_file():
+        return Side(text, "report", text)
+    where, at, backend = text.rpartition("@")
+    if not at:
+        where, backend = text, BACKEND
+    if not Path(where).exists():
+        raise ValueError(f"{text}: a side must be {FORMS}; there is no file or folder {where}")
+    known(f"backend of {where}", [backend], BACKENDS)
+    if settings:
+        raise ValueError(f"{text}: a checkpoint has its own config; it takes no --set, got {', '.join(settings)}")
+    return Side(text, "checkpoint", where, backend)
+
+
+def setting(texts: Sequence[str]) -> dict[str, Any]:
+    """The arguments that NAME=VALUE texts declare: numbers, true, false, none, or text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[^\W\d]\w*", name):
+            raise ValueError(f"a setting must be NAME=VALUE, such as width=64; got {text!r:.100}")
+        if name in found:
+            raise ValueError(f"{name} is set twice")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _file(path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    return path

@@ -1,0 +1,97 @@
+"""Gradients, and one step of training, of both sides beside each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import axes, weights
+from .noise import Difference, difference
+from .process import Failed, Process, both
+from .variables import Pair
+
+__all__ = ["OPTIMIZERS", "gradients", "steps"]
+
+OPTIMIZERS = ("sgd", "adamw")
+CLOSE = 1e-6  # relative: how well a convention must explain a running variance
+CONVENTION = "convention"
+
+
+def gradients(sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
+    """A row for every input that floats and every parameter. orders: the axes of each input on both sides."""
+    found = {dtype: both(sides, "gradients", dtype) for dtype in ("float32", "float64")}
+    rows = []
+    for name, (mine, theirs) in orders.items():
+        key = f"input {name}"
+        if key in found["float32"][0] and key in found["float32"][1]:
+            order = axes.permutation(theirs, mine) if mine else None
+            arrays = [[found[dtype][0][key], _transposed(found[dtype][1][key], order)] for dtype in found]
+            rows.append({"left": key, "right": key} | difference(*arrays[0], *arrays[1]).plain())
+    for pair in table:
+        if pair["left"] in found["float32"][0] and pair["right"] in found["float32"][1]:
+            arrays = [[found[dtype][0][pair["left"]], _carried(found[dtype][1], pair)] for dtype in found]
+            rows.append({"left": pair["left"], "right": pair["right"]} | difference(*arrays[0], *arrays[1]).plain())
+    return rows
+
+
+def _transposed(array: np.ndarray, order: Sequence[int] | None) -> np.ndarray:
+    return array if order is None else array.transpose(order)
+
+
+def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:
+    return weights.carried(arrays[pair["right"]], pair["right_axes"], pair["left_axes"], pair["sizes"])
+
+
+def steps(sides: Sequence[Process], table: Sequence[Pair], rows: Any) -> dict[str, Any]:
+    """By optimiser the rows of all variables after one step, or why the steps cannot be compared."""
+    before = both(sides, "values")
+    found: dict[str, Any] = {}
+    for optimizer in OPTIMIZERS:
+        try:
+            answers = {dtype: both(sides, "step", dtype, optimizer) for dtype in ("float32", "float64")}
+        except Failed as error:
+            if error.ended:
+                raise
+            found[optimizer] = {"not comparable": str(error), "rows": []}
+            continue
+        random = [f"{side.side.text}: {answer[1]}" for side, answer in zip(sides, answers["float32"], strict=True) if answer[1]]
+        if random:
+            found[optimizer] = {"not comparable": "; ".join(random), "rows": []}
+            continue
+        found[optimizer] = {"rows": [_row(pair, answers, before, rows) for pair in table if pair["left"] and pair["right"]]}
+    return found
+
+
+def _row(pair: Pair, answers: Mapping[str, Sequence[Any]], before: Sequence[Mapping[str, np.ndarray]], rows: Any) -> dict[str, Any]:
+    arrays = [[answers[dtype][0][0][pair["left"]], _carried(answers[dtype][1][0], pair)] for dtype in answers]
+    found = difference(*arrays[0], *arrays[1])
+    row = {"left": pair["left"], "right": pair["right"]} | found.plain()
+    if found.verdict == "differs" and pair["role"] in ("mean", "variance"):
+        row |= _explained(pair, arrays[1], before[0][pair["left"]].astype(np.float64), rows, found)
+    return row
+
+
+def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, rows: Any, found: Difference) -> dict[str, str]:
+    """Why running statistics differ, where the conventions of the layers explain it exactly."""
+    left = pair["layer"]
+    right = pair["right"].rpartition(".")[0]
+    kept = [rows.setting(which, path, "momentum") for which, path in enumerate((left, right))]
+    given = rows.input_of(0, left)
+    if None in kept or given is None or not all(0 <= share < 1 for share in kept):
+        return {}
+    count = given.size // given.shape[-1]
+    batch = [(array.astype(np.float64) - share * before) / (1 - share) for array, share in zip(after, kept, strict=True)]
+    factors = {"": 1.0}
+    if pair["role"] == "variance" and count > 1:
+        text = "one side keeps the unbiased variance of the batch, n/(n-1) times the other's"
+        factors = {"": 1.0, f"{text} (left)": (count - 1) / count, f"{text} (right)": count / (count - 1)}
+    momentum = "" if np.isclose(*kept) else f"a step keeps {kept[0]:g} of the statistics on the left, {kept[1]:g} on the right"
+    for text, factor in factors.items():
+        if np.allclose(batch[0] * factor, batch[1], rtol=CLOSE, atol=CLOSE * float(np.abs(batch[1]).max())):
+            said = "; ".join(filter(None, [text, momentum]))
+            if said:
+                return {"note": said} | ({} if momentum else {"verdict": CONVENTION})
+    return {}
+
+
+__all__ += ["CONVENTION"]

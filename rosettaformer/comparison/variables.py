@@ -1,0 +1,134 @@
+"""Which variable of the left is which of the right, and how its axes change."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reference_numpy.suggestions import nearest
+
+from . import weights
+from .matching import Network, normal
+from .rename import Rename
+
+__all__ = ["Pair", "pairs"]
+
+Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty where the other side has none
+OPTIONAL = ("bias", "offset", "scale")  # a layer can be without: a difference between the layers, and no reason to stop
+CHANNELS = "c"
+
+
+def pairs(
+    left: Network,
+    right: Network,
+    layers: Mapping[str, tuple[str, str]],
+    rename: Rename,
+    flattened: Mapping[str, Sequence[Sequence[tuple[str, int]] | None]],
+) -> tuple[list[Pair], list[str]]:
+    """The table of the variables, and what is wrong with it.
+
+    flattened: by path of the left's layer, the named axes that its inputs were flattened from, on the left and on the right.
+    """
+    table: list[Pair] = []
+    problems: list[str] = []
+    canonical = {one["canonical"]: one for several in right.variables.values() for one in several if one["canonical"]}
+    everything = {one["name"]: one for several in right.variables.values() for one in several}
+    taken: set[str] = set()
+    for path, several in left.variables.items():
+        other_path = layers.get(path, ("", ""))[0] if path in layers else None
+        others = {one["name"]: one for one in right.variables.get(other_path, [])} if other_path is not None else {}
+        for one in several:
+            other, how = _found(one, others, everything, canonical, rename, taken)
+            if other is None:
+                table.append(_pair(one, None, path, "", "none on the right"))
+                problems += _missing(one, "left", others)
+                continue
+            taken.add(other["name"])
+            try:
+                table.append(_with_axes(one, other, path, how, rename, flattened.get(path, (None, None))))
+            except ValueError as error:
+                problems.append(f"left {one['name']} and right {other['name']}: {error}")
+    for one in everything.values():
+        if one["name"] not in taken:
+            table.append(
+                {"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]}
+            )
+            problems += _missing(one, "right", {variable["name"]: variable for several in left.variables.values() for variable in several})
+    return table, problems
+
+
+def _found(
+    one: Mapping[str, Any], others: Mapping[str, Any], everything: Mapping[str, Any], canonical: Mapping[str, Any], rename: Rename,
+    taken: set[str],
+) -> tuple[Any, str]:  # fmt: skip
+    """The other's variable: by the table, the canonical name, the role, the name, or the shape."""
+    if one["name"] in rename.rows and rename.rows[one["name"]].name in everything:
+        return everything[rename.rows[one["name"]].name], "renamed"
+    if one["canonical"] and one["canonical"] in canonical:
+        return canonical[one["canonical"]], "canonical name"
+    if one["canonical"] and canonical:
+        return None, ""
+    free = [other for name, other in others.items() if name not in taken]
+    if one["role"]:
+        same = [other for other in free if other["role"] == one["role"]]
+        return (same[0], "role") if same else (None, "")
+    end = normal(one["name"].rpartition(".")[2])
+    same = [other for other in free if not other["role"] and normal(other["name"].rpartition(".")[2]) == end]
+    if len(same) == 1:
+        return same[0], "name"
+    same = [other for other in free if not other["role"] and tuple(other["shape"]) == tuple(one["shape"])]
+    return (same[0], "shape") if len(same) == 1 else (None, "")
+
+
+def _pair(one: Mapping[str, Any], other: Any, path: str, axes: str, how: str) -> Pair:
+    name = "" if other is None else other["name"]
+    return {"left": one["name"], "right": name, "layer": path, "how": how, "trainable": one["trainable"], "left_axes": axes,
+            "right_axes": axes, "sizes": {}, "role": one["role"], "shape": list(one["shape"])}  # fmt: skip
+
+
+def _with_axes(
+    one: Mapping[str, Any], other: Mapping[str, Any], path: str, how: str, rename: Rename,
+    flattened: Sequence[Sequence[tuple[str, int]] | None],
+) -> Pair:  # fmt: skip
+    """The pair with the axes of both; without known axes the shapes must be equal."""
+    pair = _pair(one, other, path, "", how)
+    row = rename.rows.get(one["name"])
+    axes = (row.left, row.right) if row and row.left else (one["axes"], other["axes"])
+    if ("m" in axes[0]) != ("m" in axes[1]):
+        axes = (_depthwise(axes[0]), _depthwise(axes[1]))
+    known = {**one["sizes"], **other["sizes"], **(row.sizes if row else {})}
+    if not axes[0] or not axes[1]:
+        if tuple(one["shape"]) != tuple(other["shape"]):
+            raise ValueError(
+                f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ, and no axes are known; give a row with axes"
+            )
+        return pair | {"how": f"{how}, as it is"}
+    if not (row and row.left) and one["role"] == "kernel" and any(flattened):
+        groups = [_group(flat) for flat in _both(flattened)]
+        axes = (axes[0].replace("i", groups[0]), axes[1].replace("i", groups[1]))
+        known |= {letter: size for letter, (_, size) in zip("PQRSTU", sorted(_both(flattened)[0]), strict=False)}
+        how = f"{how}, flattened"
+    left_axes, right_axes, sizes = weights.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
+    return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
+
+
+def _depthwise(axes: str) -> str:
+    """The axes of a convolution of as many groups as channels, as those of a depthwise one."""
+    return axes if "m" in axes else axes.replace("o i", "(i m) 1").replace("i o", "1 (i m)")
+
+
+def _both(flattened: Sequence[Sequence[tuple[str, int]] | None]) -> list[list[tuple[str, int]]]:
+    """The named axes on both sides; a side that does not follow its own has the channels last."""
+    known = next(flat for flat in flattened if flat)
+    last = [atom for atom in known if atom[0] != CHANNELS] + [atom for atom in known if atom[0] == CHANNELS]
+    return [list(flat) if flat else last for flat in flattened]
+
+
+def _group(atoms: Sequence[tuple[str, int]]) -> str:
+    """The axes in brackets, by a letter for each."""
+    letters = dict(zip(sorted(map(tuple, atoms)), "PQRSTU", strict=False))
+    return f"({' '.join(letters[tuple(atom)] for atom in atoms)})"  # type: ignore[index]
+
+
+def _missing(one: Mapping[str, Any], which: str, others: Mapping[str, Any]) -> Iterator[str]:
+    """Why a variable must have a partner, where it must."""
+    if one["required"] and one["role"].rpartition(".")[2] not in OPTIONAL and not one["role"].startswith(("mean", "variance")):
+        yield f"{which} {one['name']} {tuple(one['shape'])} has no variable on the other side{nearest(one['name'], others)}"

@@ -1,0 +1,73 @@
+"""Two reports of comparisons: what got worse, what better, what appeared and what vanished."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..conformance.compare import HIGHEST
+from ..reading import read_json
+from .run import VERSION
+
+__all__ = ["WORSE", "read", "versus"]
+
+WORSE = 4.0  # a row got worse where its error grew by more noise units than this, and by more than this factor; or its verdict did
+ORDER = ("equal", "not comparable", "convention", "rounding", "differs")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The report of a file. Raises ValueError where it is none."""
+    found = read_json(path)
+    if not isinstance(found, dict) or not {"version", "outputs", "layers", "variables"} <= found.keys():
+        raise ValueError(f"{path} must be a report that `rosettaformer compare --json` wrote")
+    if found["version"] != VERSION:
+        raise ValueError(f"{path} must be a report of version {VERSION}; got {found['version']!r}")
+    return found
+
+
+def versus(before: Mapping[str, Any], after: Mapping[str, Any], threshold: float = WORSE) -> dict[str, Any]:
+    """The rows of two reports beside each other. threshold: noise units, and the factor, by which an error must grow or shrink."""
+    old, new = dict(_rows(before)), dict(_rows(after))
+    found: dict[str, Any] = {"worse": [], "better": [], "appeared": [*new.keys() - old.keys()], "vanished": [*old.keys() - new.keys()]}
+    for name in old:
+        if name in new:
+            change = _change(old[name], new[name], threshold)
+            if change:
+                found[change].append({"name": name, "before": old[name], "after": new[name]})
+    for several in ("appeared", "vanished"):
+        found[several].sort()
+    return found
+
+
+def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        for number, row in enumerate(report["outputs"]):
+            yield f"output {number + 1}", _cell(row)
+        for row in report["layers"]:
+            name = f"layer {row['left']} #{row['call'] + 1} = {row['right']}"
+            yield f"{name}, as run", _cell(row["free"])
+            for which, one in zip(("left", "right"), row["forced"], strict=False):
+                yield f"{name}, {which}'s input", _cell(one)
+        for row in report.get("gradients", ()):
+            yield f"gradient {row['left']} = {row['right']}", _cell(row)
+        for optimizer, step in report.get("steps", {}).items():
+            for row in step["rows"]:
+                yield f"{optimizer} {row['left']} = {row['right']}", _cell(row)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a report must be whole; this one lacks {error}") from None
+
+
+def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
+    units = row["units"]
+    return {"verdict": row["verdict"], "units": HIGHEST if units is None else float(units)}
+
+
+def _change(old: Mapping[str, Any], new: Mapping[str, Any], threshold: float) -> str:
+    ranks = [ORDER.index(row["verdict"]) if row["verdict"] in ORDER else len(ORDER) for row in (old, new)]
+    if (ranks[0] == len(ORDER) - 1) != (ranks[1] == len(ORDER) - 1):
+        return "worse" if ranks[1] > ranks[0] else "better"
+    if "not comparable" in (old["verdict"], new["verdict"]):
+        return ""
+    for word, one, other in (("worse", old["units"], new["units"]), ("better", new["units"], old["units"])):
+        if other - one > threshold and other > threshold * one:
+            return word
+    return ""

@@ -1,0 +1,105 @@
+"""One forward pass of the reference, component by component, with the error of every port beside it."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...conformance.case import Case
+from ...conformance.cases import all_cases
+from ...conformance.diagnosis.divergence.findings import Findings
+from ...conformance.diagnosis.divergence.teacher import Teacher
+from ...conformance.ports.port import PORTS
+from ...conformance.runner import open_worker
+
+__all__ = ["Pass", "Step", "followed"]
+
+DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A component's call.
+
+    depth: how many components it stands in. shape: of its output. size: the output's root mean square. noise: the largest error of plain
+    NumPy in float32. errors: of the ports that show it, in units of that noise.
+    """
+
+    path: str
+    component: str
+    depth: int
+    shape: tuple[int, ...]
+    size: float
+    noise: float
+    errors: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """The end of the path: of a layer with its number."""
+        parts = self.path.split(".")
+        return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1] or "the whole"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass: the case, and its steps in the order in which the components begin.
+
+    missing: the ports that could not be asked, and why.
+    """
+
+    case: Case
+    steps: Sequence[Step]
+    missing: Mapping[str, str]
+
+
+def followed(identities: Sequence[str]) -> dict[str, Pass]:
+    """The passes of these cases of the suite, by id. Every port answers all of them in one process."""
+    cases = {case.id: case for case in all_cases()}
+    teachers = {identity: Teacher(cases[identity].at(DTYPE)) for identity in identities}
+    with ThreadPoolExecutor(len(PORTS)) as pool:
+        answers = dict(zip(PORTS, pool.map(lambda port: _errors(port, teachers), PORTS), strict=True))
+    return {identity: _pass(teacher, identity, answers) for identity, teacher in teachers.items()}
+
+
+def _errors(port: str, teachers: Mapping[str, Teacher]) -> dict[str, dict[str, float] | str]:
+    """By case the errors of the port's components by path, or why there are none."""
+    with contextlib.closing(open_worker(port, threads=1)) as worker:
+        if worker.greeting[0] != "ready":
+            return dict.fromkeys(teachers, f"{worker.greeting[0]}: {worker.greeting[1]}")
+        found: dict[str, dict[str, float] | str] = {}
+        for identity, teacher in teachers.items():
+            kind, answer = worker.call("trace", teacher.case, [None])
+            if kind != "outputs":
+                found[identity] = f"{kind}: {answer}"
+                continue
+            rows = Findings(teacher, answer[0]).result(port, identity, DTYPE).rows
+            found[identity] = {row.path: row.free.ratio for row in rows if row.free is not None}
+        return found
+
+
+def _pass(teacher: Teacher, identity: str, answers: Mapping[str, Mapping[str, dict[str, float] | str]]) -> Pass:
+    own = {port: found[identity] for port, found in answers.items()}
+    errors = {port: found for port, found in own.items() if isinstance(found, dict)}
+    steps = [_step(teacher, path, depth, errors) for path, depth in _tree(teacher, "", 0)]
+    return Pass(teacher.case, steps, {port: found for port, found in own.items() if isinstance(found, str)})
+
+
+def _tree(teacher: Teacher, path: str, depth: int) -> list[tuple[str, int]]:
+    """The component at the path, and after it those within it."""
+    children = [name for name, call in teacher.calls.items() if name and call.parent == path]
+    return [(path, depth), *(row for child in children for row in _tree(teacher, child, depth + 1))]
+
+
+def _step(teacher: Teacher, path: str, depth: int, errors: Mapping[str, Mapping[str, float]]) -> Step:
+    call, floating = teacher.calls[path], teacher.calls[path].output.dtype.kind == "f"
+    return Step(
+        path=path,
+        component=call.component,
+        depth=depth,
+        shape=call.output.shape,
+        size=float(np.sqrt(np.mean(np.square(call.output, dtype=np.float64)))) if floating else np.nan,
+        noise=teacher.free(path).noise if floating else 0.0,
+        errors={port: found[path] for port, found in errors.items() if path in found and np.isfinite(found[path])},
+    )

@@ -1,0 +1,90 @@
+"""The models that have a page: their presets, their tables of tensors, and the case whose forward pass is followed."""
+
+from dataclasses import dataclass
+
+from reference_numpy import TransformerConfig, preset
+
+from ...checkpoints import torch_layout
+from ...checkpoints.hugging_face import FAMILIES
+from ...checkpoints.tables import Table
+
+__all__ = ["MODELS", "Choice", "Model"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field of the config, the model's value, and the paper's where it is another."""
+
+    field: str
+    value: str
+    paper: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A published model.
+
+    preset: its config. table: the tensors of its checkpoints; prefix: what stands before the names of some of them, in files of a class
+    with a head. case: of the suite, with the model's choices at a small size. classes: whose checkpoints these are. text: sentences on it.
+    """
+
+    name: str
+    title: str
+    summary: str
+    preset: str
+    table: Table
+    case: str
+    classes: tuple[str, ...]
+    text: str
+    prefix: str = ""
+
+    @property
+    def config(self) -> TransformerConfig:
+        """Its published sizes and choices."""
+        return preset(self.preset)
+
+    def choices(self) -> list[Choice]:
+        """Every field of the config."""
+        own, paper = vars(self.config), vars(preset("paper_base"))
+        return [Choice(field, str(own[field]), "" if own[field] == paper[field] else str(paper[field])) for field in own]
+
+
+MODELS = (
+    Model(
+        name="transformer",
+        title="The Transformer of the paper",
+        summary="Vaswani et al. 2017: encoder and decoder, post-norm, sinusoidal positions, tied embeddings",
+        preset="paper_base",
+        table=torch_layout.TABLE,
+        case="transformer/paper_base",
+        classes=("torch.nn.Transformer", "nn.TransformerEncoderLayer", "nn.TransformerDecoderLayer"),
+        text="`torch.nn.Transformer` is this model without its embeddings, its positions and its logits. In its state dict query, key and "
+        "value are one tensor, `in_proj_weight`, and kernels are transposed: PyTorch's linear layers hold `out in`. Embeddings and logits "
+        "stand around it under names of your own, which `rosettaformer convert` is told with `--source-embedding`, `--target-embedding` "
+        "and `--logits`.",
+    ),
+    Model(
+        name="bert",
+        title="BERT",
+        summary="Devlin et al. 2019: an encoder alone, learned positions and segments, GELU, a masked-language head",
+        preset="bert_base",
+        table=FAMILIES["bert"].table,
+        case="masked_language_logits/bert",
+        classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification", "BertForPreTraining"),
+        text="Its linear layers hold `out in`, so that every kernel is transposed; heads are consecutive stretches of the output axis. Its "
+        "GELU is the exact one, its epsilon 1e-12, and position 0 is the first token of a row, padding or not.",
+        prefix=FAMILIES["bert"].prefix,
+    ),
+    Model(
+        name="gpt2",
+        title="GPT-2",
+        summary="Radford et al. 2019: a decoder alone, pre-norm with a final norm, learned positions, the tanh form of GELU",
+        preset="gpt2_small",
+        table=FAMILIES["gpt2"].table,
+        case="transformer/gpt2",
+        classes=("GPT2Model", "GPT2LMHeadModel"),
+        text="Its layers are `Conv1D`s, which hold `in out`: no kernel is transposed. Query, key and value are thirds of one tensor, "
+        "`c_attn`. The logits use the embedding's table. Where a prompt is padded on the left, position 0 is the first real token.",
+        prefix=FAMILIES["gpt2"].prefix,
+    ),
+)

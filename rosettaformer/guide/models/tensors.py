@@ -1,0 +1,62 @@
+"""The tensors of a model's checkpoints beside the canonical ones."""
+
+from dataclasses import dataclass
+from math import prod
+
+from reference_numpy import parameters
+
+from ...checkpoints import tables
+from .published import Model
+
+__all__ = ["Part", "Tensor", "rows", "total"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A canonical tensor within a stored one: its name, axes and shape, and its axes in the stored one."""
+
+    name: str
+    axes: str
+    shape: tuple[int, ...]
+    stored: str
+    change: str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stored tensor, layers folded: its name, its shape, how many there are, and what it holds. tied: the canonical tensor it repeats."""
+
+    name: str
+    shape: tuple[int, ...]
+    count: int
+    parts: tuple[Part, ...]
+    tied: str = ""
+
+
+def rows(model: Model) -> list[Tensor]:
+    """Every tensor of the model's table that its config has, in the table's order."""
+    natives = {native.name: native for native in tables.natives(model.table, model.config)}
+    ties = parameters.ties(model.config)
+    found = []
+    for row in model.table:
+        name = row.name.replace("*", "0")
+        if name not in natives:
+            continue
+        native = natives[name]
+        count = sum(1 for index in range(1000) if row.name.replace("*", str(index)) in natives) if "*" in row.name else 1
+        parts = tuple(_part(native, index, part.name) for index, part in enumerate(row.parts))
+        found.append(Tensor(row.name, native.shape, count, parts, ties.get(native.parts[0][0].name, "")))
+    return found
+
+
+def total(model: Model) -> int:
+    """How many numbers the model's parameters are, tied ones once."""
+    return sum(prod(shape) for shape in parameters.shapes(model.config).values())
+
+
+def _part(native: tables.Native, index: int, name: str) -> Part:
+    part, axes, sizes = native.parts[index]
+    steps = [f"part {index + 1} of {len(native.parts)}"] if len(native.parts) > 1 else []
+    steps += ["split heads"] if "(" in part.axes else []
+    steps += ["transpose"] if part.axes.replace("(", "").replace(")", "").split() != axes.split() else []
+    return Part(name, axes, tuple(sizes[letter] for letter in axes.split()), part.axes, ", ".join(steps) or "as it is")

@@ -1,0 +1,1 @@
+"""The Transformer in lists of Python's own numbers."""

@@ -1,0 +1,100 @@
+# region start
+import gpt2
+from flax import nnx
+
+framework = "jax"
+dtypes = ("float64", "float32")
+
+# What GPT-2 decides.
+choices = {
+    "encoder_layers": 0, "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
+    "positions": "learned", "position_offset": 0, "position_start": "first_token",
+    "scale_embedding": False, "tie_logits": True, "output_bias": False, "attention_bias": True,
+    "share_embeddings": False, "embedding_norm": False, "segments": 0, "padding_id": None,
+}
+# The sizes of the cases: the heads share the width.
+config = choices | {
+    "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "max_positions": 11,
+}
+
+components, weights, call = {}, {}, {}
+
+components["layer_norm"] = lambda c, dtype: nnx.LayerNorm(
+    c.model_width, epsilon=c.epsilon, param_dtype=dtype, rngs=nnx.Rngs(0)
+)
+weights["layer_norm"] = [("scale", "scale", "d"), ("offset", "bias", "d")]
+call["layer_norm"] = {"x": "x_btd"}
+
+components["feed_forward"] = lambda c, dtype: gpt2.FeedForward(
+    c.model_width, c.feed_forward_width, dtype, nnx.Rngs(0)
+)
+weights["feed_forward"] = [
+    ("hidden.kernel", "c_fc.kernel", "d f"),
+    ("hidden.bias", "c_fc.bias", "f"),
+    ("output.kernel", "c_proj.kernel", "f d"),
+    ("output.bias", "c_proj.bias", "d"),
+]
+call["feed_forward"] = {"x": "x_btd"}
+
+
+# region dot_product
+components["scaled_dot_product_attention"] = lambda c, dtype: gpt2.attention
+call["scaled_dot_product_attention"] = {
+    "query": "query_bthk",
+    "key": "key_bsgk",
+    "value": "value_bsge",
+    "mask": "mask_bhts",
+    "causal": "causal",
+}
+
+# region multi_head
+components["multi_head_attention"] = lambda c, dtype: gpt2.Attention(
+    c.model_width, c.heads, dtype, nnx.Rngs(0)
+)
+weights["multi_head_attention"] = [
+    ("query.kernel", "query.kernel", "d (h k)"),
+    ("query.bias", "query.bias", "(h k)"),
+    ("key.kernel", "key.kernel", "d (g k)"),
+    ("key.bias", "key.bias", "(g k)"),
+    ("value.kernel", "value.kernel", "d (g e)"),
+    ("value.bias", "value.bias", "(g e)"),
+    ("output.kernel", "out.kernel", "(h e) d"),
+    ("output.bias", "out.bias", "d"),
+]
+call["multi_head_attention"] = {
+    "x": "query_btd",
+    "memory": "memory_bsd",
+    "mask": "mask_bhts",
+    "causal": "causal",
+}
+
+
+# region stack
+def sizes(c):
+    return c.model_width, c.heads, c.feed_forward_width, c.epsilon
+
+
+components["decoder_layer"] = lambda c, dtype: gpt2.Block(*sizes(c), dtype, nnx.Rngs(0))
+weights["decoder_layer"] = [
+    ("self_attention", "attn"),
+    ("self_attention_norm", "ln_1"),
+    ("feed_forward", "mlp"),
+    ("feed_forward_norm", "ln_2"),
+]
+call["decoder_layer"] = {"x": "x_btd", "mask": "self_mask_bhts"}
+
+components["decoder"] = lambda c, dtype: gpt2.Stack(c.decoder_layers, *sizes(c), dtype, nnx.Rngs(0))
+weights["decoder"] = [("layers", "h"), ("final_norm", "ln_f")]
+call["decoder"] = {"x": "x_btd", "mask": "self_mask_bhts"}
+
+# region model
+components["transformer"] = lambda c, dtype: gpt2.GPT2(
+    c.target_vocabulary, c.max_positions, c.decoder_layers, *sizes(c), dtype, nnx.Rngs(0)
+)
+weights["transformer"] = [
+    ("target_embedding.table", "wte.embedding", "v d"),
+    ("target_position_embedding.table", "wpe.embedding", "p d"),
+    ("decoder", "stack"),
+]
+call["transformer"] = {"ids": "target", "real": "target_mask_bt"}

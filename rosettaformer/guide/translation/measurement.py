@@ -1,0 +1,71 @@
+"""What every snippet gives, measured now: a process for each framework, side by side."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...conformance.ports.process import QUICK_XLA
+from ...processes import Child
+from .table import FRAMEWORKS
+
+__all__ = ["Measured", "Values", "ask", "measure"]
+
+LIMIT = 300.0  # seconds for all snippets of a framework
+# The processor alone: what is measured is then the same on every machine.
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+# row -> framework -> "code" or "measure" -> value
+Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """values: of all snippets. examples: what the worked example of each framework gives. layouts: the weight table of each port."""
+
+    values: Values
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    layouts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
+    """The snippets of the rows with these ids, by default of all, executed; and then the worked examples.
+
+    Raises ValueError where a process or a snippet fails, naming all of them.
+    """
+    with ThreadPoolExecutor(cpus) as pool:  # the slowest first
+        answers = dict(pool.map(lambda framework: (framework, ask(framework, only)), reversed(FRAMEWORKS)))
+    values: dict[str, dict[str, dict[str, Any]]] = {}
+    problems = []
+    for framework in FRAMEWORKS:
+        for row, parts in answers[framework]["values"].items():
+            problems += [f"{row}.{framework}.{part}: {found['error']}" for part, found in parts.items() if "error" in found]
+            values.setdefault(row, {})[framework] = {part: found.get("value") for part, found in parts.items()}
+    if problems:
+        raise ValueError("snippets that fail:\n  " + "\n  ".join(problems))
+    if only:
+        return Measured(values)
+    examples, layouts = ({framework: answers[framework][what] for framework in FRAMEWORKS} for what in ("example", "layout"))
+    return Measured(values, examples, layouts)
+
+
+def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """What the process of one framework answers: "values", each with its seconds or an error; of all rows also "example" and "layout"."""
+    environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
+    child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
+    try:
+        _answered(framework, child.answer)
+        answers = {}
+        for method in ("values",) if only else ("values", "example", "layout"):
+            child.ask(method, *([list(only)] if method == "values" else []), limit=LIMIT)
+            answers[method] = _answered(framework, child.answer)
+        return answers
+    finally:
+        child.close()
+
+
+def _answered(framework: str, answer: Callable[..., tuple[str, Any]]) -> Any:
+    kind, value = answer(LIMIT)
+    if kind != "answer":
+        raise ValueError(f"the snippets of {framework} must run; {value}")
+    return value

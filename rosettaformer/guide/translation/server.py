@@ -1,0 +1,81 @@
+"""The process of one framework: it executes the snippets of its column, one after another, and gives their values."""
+
+import importlib
+import os
+import runpy
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ...processes import Answer, serve_methods, words
+from . import example, snippets
+from .table import FRAMEWORKS, Row, rows
+
+Value = dict[str, Any]
+PORTS = {
+    "numpy": ("reference_numpy.layout", "CANONICAL"),
+    "pytorch": ("impl_torch.weights", "TABLE"),
+    "keras": ("impl_tf.weights", "TABLE"),
+    "flax": ("impl_jax.weights", "TABLE"),
+}
+
+
+class Server:
+    """One column. `values` gives for every row the value of `code` and of `measure`: {"value": ...} or {"error": ...}, with "seconds"."""
+
+    def __init__(self, framework: str) -> None:
+        if framework not in FRAMEWORKS:
+            raise ValueError(f"the framework must be one of {', '.join(FRAMEWORKS)}; got {framework!r}")
+        warnings.simplefilter("ignore")
+        self._framework = framework
+        self._names = snippets.namespace(framework)
+
+    def values(self, only: list[str]) -> dict[str, dict[str, Value]]:
+        """The values of the rows with these ids; of all, where none is named."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)  # snippets write their files there
+            try:
+                chosen = [row for row in rows() if not only or row.id in only]
+                return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
+            finally:
+                os.chdir(os.sep)
+
+    def example(self) -> dict[str, Any]:
+        """What the worked example of this framework gives."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                return snippets.plain(runpy.run_path(str(example.file(self._framework)))["results"](*example.task()))
+            finally:
+                os.chdir(os.sep)
+
+    def layout(self) -> list[list[str]]:
+        """The weight table of our port: end of the canonical name, native name, native axes."""
+        module, table = PORTS[self._framework]
+        return [list(row) for row in getattr(importlib.import_module(module), table)]
+
+    def _text(self, row: Row, part: str) -> str:
+        return getattr(row.cells[self._framework], part)
+
+    def _value(self, row: Row, part: str) -> Value:
+        started = time.monotonic()
+        try:
+            names = self._names | snippets.native(self._framework, snippets.given(row.given))
+            value = snippets.plain(snippets.execute(self._text(row, part), names, f"{row.id}.{self._framework}.{part}"))
+            return {"value": value, "seconds": time.monotonic() - started}
+        except Exception as error:
+            return {"error": words(error), "seconds": time.monotonic() - started}
+
+
+def _reply(action: Callable[[], Any]) -> Answer:
+    try:
+        return "answer", action()
+    except Exception as error:
+        return "error", words(error)
+
+
+if __name__ == "__main__":
+    serve_methods(lambda: Server(sys.argv[1]), _reply)

@@ -1,0 +1,102 @@
+"""Snippets, executed: in which namespace, and what their values are as plain data."""
+
+import ast
+import importlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .distributions import fitted
+
+__all__ = ["IMPORTS", "alike", "execute", "given", "namespace", "native", "plain"]
+
+# framework -> the imports that its snippets take for granted
+IMPORTS = {
+    "numpy": (
+        "import math",
+        "import numpy as np",
+        "from reference_numpy import attention, dropout, embedding, feed_forward, layout, loss, mask, normalization, optimizer",
+        "from reference_numpy import positional_encoding, schedule, softmax",
+    ),
+    "pytorch": ("import numpy as np", "import torch", "import torch.nn.functional as F", "from torch import nn"),
+    "keras": ("import numpy as np", "import tensorflow as tf", "import keras", "from keras import ops"),
+    "flax": ("import numpy as np", "import jax", "import jax.numpy as jnp", "from flax import nnx", "import optax"),
+}
+
+
+def namespace(framework: str) -> dict[str, Any]:
+    """What the framework's imports bind. Imports the framework."""
+    if framework == "keras":
+        importlib.import_module("impl_tf.framework")  # which chooses the backend of Keras
+    names: dict[str, Any] = {"fitted": fitted}
+    for line in IMPORTS[framework]:
+        exec(line, names)
+    return names
+
+
+def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
+    """Runs the statements in the namespace, and gives the value of the last one where it is an expression, otherwise None."""
+    tree = ast.parse(code, origin)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, origin, "exec"), names)
+        return None
+    del tree.body[-1]
+    exec(compile(tree, origin, "exec"), names)
+    return eval(compile(ast.Expression(last.value), origin, "eval"), names)
+
+
+def given(statements: str) -> dict[str, Any]:
+    """What the statements bind, which see NumPy alone."""
+    execute(statements, names := {"np": np})
+    return {name: value for name, value in names.items() if name not in ("np", "__builtins__")}
+
+
+def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs with each array as one of the framework."""
+    if framework == "numpy":
+        return dict(given)
+    convert = {
+        "pytorch": ("torch", "from_numpy"),
+        "keras": ("tensorflow", "convert_to_tensor"),
+        "flax": ("jax.numpy", "asarray"),
+    }[framework]
+    function = getattr(importlib.import_module(convert[0]), convert[1])
+    return {name: function(value.copy()) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+
+
+def plain(value: Any) -> Any:
+    """The value as plain data: numbers, strings, None, and lists and mappings of them. Arrays are nested lists; dtypes, their names.
+
+    Raises ValueError on what is none of these.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.dtype | type) or type(value).__name__ in ("dtype", "DType"):
+        return getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+    if hasattr(value, "detach"):
+        value = value.detach().float().numpy() if str(value.dtype) == "torch.bfloat16" else value.detach().numpy()
+    if isinstance(value, tuple | list) or type(value).__name__ in ("TensorShape", "Size"):
+        return [plain(item) for item in value]
+    array = np.asarray(value)
+    if array.dtype.kind == "V" or str(array.dtype) in ("bfloat16",):
+        array = array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"a snippet's value must be plain data or an array; got {type(value).__name__}")
+    return array.tolist()
+
+
+def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
+    """Whether two values are the same up to the rounding of float32. absolute: by how much numbers may differ in any case."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other, [absolute] * len(one)))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key], absolute) for key in one)
+    numbers = (int, float)
+    if isinstance(one, numbers) and isinstance(other, numbers) and isinstance(one, bool) == isinstance(other, bool):
+        return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=2e-5, abs_tol=absolute)
+    return type(one) is type(other) and one == other

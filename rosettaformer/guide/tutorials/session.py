@@ -1,0 +1,74 @@
+"""What the reader of a tutorial does, in the order of the page: files that grow, changes to them, commands and what they print."""
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import NamedTuple
+
+from ..code import Code
+
+__all__ = ["FOLDER", "Session", "Step", "regions"]
+
+PACKAGE = __package__.rpartition(".")[0]
+FOLDER = "snippets/tutorials"  # of that package
+LANGUAGES = {"py": "python", "toml": "toml"}
+
+
+class Step(NamedTuple):
+    """One step: `add` a text to the end of a file, `change` files by a difference, `run` commands, or `install` what the project declares.
+
+    name: of the file that grows, otherwise of the snippet. text: what is added, the difference, or the commands, with what they print.
+    """
+
+    kind: str
+    name: str
+    text: str
+
+
+class Session:
+    """The steps of one page, which its template takes one after the other: what is shown is what is done.
+
+    folder: where the page's snippets lie, below those of the tutorials.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.steps: list[Step] = []
+
+    def add(self, file: str, region: str = "", caption: str = "") -> Code:
+        """A file that the reader writes, or a region of one, which is added to its end."""
+        text = self._read(file)
+        text = regions(text)[region] if region else text
+        grown = any(step.kind == "add" and step.name == file for step in self.steps)
+        self.steps.append(Step("add", file, text))
+        return self._code(file, text, LANGUAGES.get(file.rpartition(".")[2], "text"), caption or (f"{file}, continued" if grown else file))
+
+    def change(self, name: str, caption: str = "") -> Code:
+        """A change of the reader's files: `name.diff`."""
+        text = self._read(f"{name}.diff")
+        self.steps.append(Step("change", name, text))
+        return self._code(f"{name}.diff", text, "diff", caption)
+
+    def run(self, name: str) -> Code:
+        """Commands and what they print: `name.console`."""
+        text = self._read(f"{name}.console")
+        self.steps.append(Step("run", name, text))
+        return self._code(f"{name}.console", text, "console", "")
+
+    def install(self, file: str) -> Code:
+        """Commands that install the project; the README has the same."""
+        text = self._read(file)
+        self.steps.append(Step("install", file, text))
+        return self._code(file, text, "sh", "")
+
+    def _read(self, file: str) -> str:
+        return resources.files(PACKAGE).joinpath(FOLDER, self.folder, file).read_text(encoding="utf-8")
+
+    def _code(self, file: str, text: str, language: str, caption: str) -> Code:
+        return Code(text.strip("\n") + "\n", f"rosettaformer/guide/{FOLDER}/{self.folder}/{file}", language, caption)
+
+
+def regions(text: str) -> Mapping[str, str]:
+    """The parts of a file that begin with a line `# region NAME`, without these lines."""
+    parts = re.split(r"^# region (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -1,0 +1,212 @@
+"""How far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their attention."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..conformance.case import Case
+from ..conformance.compare import Comparison, compare
+from ..conformance.ports.adapters.matching import transposed
+from ..conformance.ports.process import Worker
+from ..conformance.reference import components, trace
+from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, order
+from .subject import Subject
+from .workers import together
+
+__all__ = ["LARGE", "Attention", "Layers", "Place", "evaluate", "whole", "whole_case"]
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str], None]
+LARGE = 20_000_000  # parameters
+HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target", "decoder.cross_attention": "source"}  # name -> its keys
+
+
+@dataclass(frozen=True)
+class Place:
+    """One output on the way through the model, in one dtype.
+
+    name: what it is. path: its canonical path; empty for the whole. depth: how many components it is within. largest: the largest |r| of
+    the float64 reference. noise: the error of plain NumPy, of all summation orders the largest, at least half an ulp. found: by
+    implementation. said: why an implementation has none.
+    """
+
+    name: str
+    path: str
+    depth: int
+    dtype: str
+    largest: float
+    noise: float
+    found: Mapping[str, Comparison] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The weights of one kind of attention, `l h t s`, of the reference in float64 and of each implementation in the dtype.
+
+    noise: of every layer, as of `Place`.
+    """
+
+    name: str
+    dtype: str
+    queries: Sequence[str]
+    keys: Sequence[str]
+    reference_lhts: np.ndarray
+    found_lhts: Mapping[str, np.ndarray]
+    noise_l: Sequence[float]
+
+    def units(self, name: str, layer: int) -> np.ndarray:
+        """The largest difference of every head of a layer, in units of the noise of the layer."""
+        away_hts = np.abs(self.found_lhts[name][layer] - self.reference_lhts[layer])
+        return np.asarray(away_hts.max(axis=(1, 2)) / self.noise_l[layer])
+
+
+@dataclass
+class Layers:
+    """What was found. whole: the component that the tree of components is that of. problems: of implementations, by name."""
+
+    whole: str
+    dtypes: Sequence[str]
+    outputs: list[Place] = field(default_factory=list)
+    tree: list[Place] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+    problems: dict[str, list[str]] = field(default_factory=dict)
+
+
+def whole(subject: Subject) -> str:
+    """The component that is run to look at all of the model's parts."""
+    config = subject.config
+    heads = {"classify": config.classes, "masked_language_logits": config.masked_language_head, "pool": config.pooler}
+    return "transformer" if config.decoder_layers else next((name for name, present in heads.items() if present), "states")
+
+
+def evaluate(
+    subject: Subject, workers: Mapping[str, Worker], dtypes: Sequence[str], shown: str, limit: float, progress: Progress, tree: bool = True
+) -> Layers:
+    """Runs the model on the subject's tokens in every dtype.
+
+    shown: the dtype of the attention weights. limit: seconds for one answer. tree: whether the components within layers are looked at.
+    """
+    result = Layers(whole(subject), dtypes)
+    large = subject.count >= LARGE  # which is asked one after the other, so that memory holds few copies of it
+    for dtype in dict.fromkeys([*dtypes, shown]):
+        case = whole_case(subject).at(dtype)
+        wide = case if dtype == "float64" else case.at("float64")
+        progress(f"layers: {dtype}")
+        states: dict[str, Any] = {"component": "states", "inputs": subject.inputs}
+        own, exact = (dataclasses.replace(one, **states) for one in (case, wide))
+        with together(workers, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
+            reference = components.answer(exact)
+            runs = _in_orders(lambda own=own: components.answer(own))  # type: ignore[misc]
+            found = _answered(answers(), f"states in {dtype}", result.problems)
+        expected = {name: _by_layer(value, [run[name] for run in runs]) for name, value in reference.items()}
+        if dtype in dtypes:
+            result.outputs += _outputs(expected, found, dtype)
+        if dtype == shown:
+            result.attention = [*_attention(subject, expected, reference, found, dtype)]
+        if tree and dtype in dtypes:
+            progress(f"components: {dtype}")
+            result.tree += _tree(case, wide, workers, limit, result.problems, large)
+    return result
+
+
+def _in_orders(run: Callable[[], Any]) -> list[Any]:
+    """The reference's runs in every summation order, the plain one first."""
+    runs = []
+    for replacements in ORDERS.values():
+        with order(replacements):
+            runs.append(run())
+    return runs
+
+
+def _answered(answers: Mapping[str, tuple[str, Any]], what: str, problems: dict[str, list[str]]) -> dict[str, Any]:
+    """The answers that are outputs; of others the reason is kept."""
+    for name, (kind, answer) in answers.items():
+        if kind != "outputs":
+            problems.setdefault(name, []).append(f"{what}: {kind}, {answer}")
+    return {name: answer for name, (kind, answer) in answers.items() if kind == "outputs"}
+
+
+def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expectation]:
+    return [expectation(layer, [run[index] for run in runs]) for index, layer in enumerate(reference)]
+
+
+def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[Place]:
+    """What each layer gives, and what the first one is given."""
+    places = []
+    for stack in ("encoder", "decoder"):
+        for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
+            got = {who: _layer(arrays.get(name), index) for who, arrays in found.items()}
+            title = f"{stack} layer {index - 1}" if index else f"{stack} embedding"
+            places.append(_place(title, f"{stack}.layers.{index - 1}" if index else f"{stack}_embedding", 0, dtype, one, got))
+    return places
+
+
+def _layer(array: np.ndarray | None, index: int) -> Any:
+    return array[index] if array is not None and len(array) > index else None
+
+
+def _place(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any], **more: Any) -> Place:
+    found = {who: compare(expected, array) for who, array in got.items()}
+    return Place(name, path, depth, dtype, expected.largest, expected.plain_error, found, **more)
+
+
+def _attention(
+    subject: Subject, expected: Mapping[str, list[Expectation]], reference: Arrays, found: Mapping[str, Arrays], dtype: str
+) -> list[Attention]:
+    result = []
+    for name, side in HEADS.items():
+        if (key := f"{name}_lbhts") in reference:
+            queries = subject.tokens["source" if name.startswith("encoder") else "target"]
+            fitting = {who: arrays[key] for who, arrays in found.items() if key in arrays and arrays[key].shape == reference[key].shape}
+            got = {who: array[:, 0].astype(np.float64) for who, array in fitting.items()}
+            noise = [one.plain_error for one in expected[key]]
+            title = name.replace(".", " ").replace("_", "-")
+            result.append(Attention(title, dtype, queries, subject.tokens[side], reference[key][:, 0], got, noise))
+    return result
+
+
+def whole_case(subject: Subject) -> Case:
+    """The case that runs the whole model."""
+    component = whole(subject)
+    names = components.signature_of(component).parameters
+    inputs = {name: value for name, value in subject.inputs.items() if name in names}
+    given = inputs if "source" in inputs else {"source": None, **inputs}
+    return Case("report", component, subject.config, given, subject.parameters)
+
+
+def _tree(case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]], large: bool) -> list[Place]:
+    """Every component that runs, in the order in which they begin: a component before its parts."""
+    with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
+        calls = trace.record(wide)
+        runs = _in_orders(lambda: {path: call.output for path, call in trace.record(case).items()})
+        found = {who: answer[0] for who, answer in _answered(answers(), f"components in {case.dtype}", problems).items()}
+    places = []
+    for path, depth in _walk(calls, None, 0):
+        output = calls[path].output
+        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # which does nothing in evaluation
+            continue
+        expected = expectation(output, [run[path] for run in runs])
+        got = {
+            who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]
+        }
+        got |= {"numpy": runs[0][path]} if "numpy" in workers else {}
+        places.append(_place(calls[path].name, path, depth, case.dtype, expected, got))
+    return places
+
+
+def _traced(worker: Worker, case: Case, limit: float) -> tuple[str, Any]:
+    """What the worker's parts gave; plain NumPy shows nothing from outside, and is looked at here."""
+    return ("outputs", [{}]) if worker.port.endswith(".plain") else worker.call("trace", case, [None], limit=limit)
+
+
+def _walk(calls: Mapping[str, trace.TracedCall], parent: str | None, depth: int) -> list[tuple[str, int]]:
+    """Paths and depths, a component before its parts."""
+    result = []
+    for path, call in calls.items():
+        if call.parent == parent:
+            result += [(path, depth), *_walk(calls, path, depth + 1)]
+    return result

@@ -1,0 +1,177 @@
+"""A report as one self-contained HTML page."""
+
+import base64
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import pages
+from ..conformance.reference.tolerance import MAX_FACTOR, ORDERS
+from ..conformance.report import html
+from ..inference.attention_page import LEVELS, packed
+from . import charts
+from .chart import number
+from .layers import LARGE, Attention, Place
+from .report import Report
+from .speed import Speed, Timing
+from .workers import NAMES
+
+__all__ = ["render", "verdict"]
+
+FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the largest of its head
+
+
+def render(report: Report) -> str:
+    """The page."""
+    templates = pages.environment(__package__, "rosettaformer.conformance.report")
+    templates.filters |= {"significant": html.significant, "number": number}
+    templates.globals |= {"names": NAMES, "called": charts.title_of, "isfinite": math.isfinite}
+    matrix = html.context(report.summary) if report.summary else {"data": {"results": [], "findings": [], "failures": [], "highest": 0}}
+    attention = report.layers.attention if report.layers and "attention" in report.options.sections else []
+    layers = report.layers if report.layers and report.layers.outputs else None
+    good, headline, lead = verdict(report)
+    return templates.get_template("model.html.jinja").render(
+        **{**matrix, "data": matrix["data"] | {"attention": [*map(_data, attention)], "finest": FINEST, "levels": LEVELS}},
+        report=report,
+        subject=report.subject,
+        good=good,
+        headline=headline,
+        lead=lead,
+        matrix_title="Matrix",
+        facts=facts(report),
+        layers=layers,
+        layer_charts=[*charts.layer_charts(layers)] if layers else [],
+        tables=[*_tables(layers.tree if layers else [], layers.outputs if layers else [])],
+        attention=attention,
+        largest=_largest,
+        curves=report.curves,
+        training_charts=[*charts.training_charts(report.curves)] if report.curves and report.curves.found else [],
+        recorded=charts.recorded_chart(report.subject.log),
+        speed=report.speed,
+        bars=_bars(report.speed) if report.speed else [],
+        memory=_memory(report.speed) if report.speed else [],
+        factor=MAX_FACTOR,
+        orders=len(ORDERS),
+        levels=LEVELS,
+        quick_compile=report.subject.count < LARGE and "jax" in report.present,
+        finest=FINEST,
+    )
+
+
+def verdict(report: Report) -> tuple[bool, str, str]:
+    """Whether all is well, the report in a sentence, and the numbers behind it."""
+    name, count = report.subject.path.resolve().name, len(report.present)
+    who = {4: "Four", 3: "Three", 2: "Two"}.get(count, "One" if count else "No")
+    absent = f"; {_and([NAMES[one] for one in report.missing])} missing" if report.missing else ""
+    if not report.conforms:
+        failed = list(dict.fromkeys([*(row.port for row in (report.summary.failed if report.summary else ())), *report.problems]))
+        subject = _and([NAMES.get(one, one) for one in failed]) or "The run"
+        return False, f"{subject} {'differ' if len(failed) > 1 else 'differs'} on {name}{absent}", _lead(report)
+    what = "conform" if report.summary and count > 1 else "conforms" if report.summary else "ran"
+    implementations = "implementations" if count != 1 else "implementation"
+    return bool(count), f"{who} {implementations} {what} on {name}{absent}", _lead(report)
+
+
+def _lead(report: Report) -> str:
+    parts = []
+    if report.summary:
+        summary = report.summary
+        ratios = [row.ratio for row in summary.passed if math.isfinite(row.ratio)]
+        parts.append(f"{summary.compared} outputs compared, {len(summary.failed)} failed")
+        if ratios:
+            parts.append(f"the largest error that passed is {max(ratios):.2f} times plain NumPy's, of {MAX_FACTOR:g} that may pass")
+    if report.layers and report.layers.outputs:
+        beyond = sum(one.excess > 1 for place in report.layers.outputs for one in place.found.values())
+        total = sum(len(place.found) for place in report.layers.outputs)
+        parts.append(f"{total - beyond} of {total} outputs of layers are within what rounding explains")
+    if report.curves and report.curves.found:
+        largest = max(max(pair) for name in report.curves.found for pair in report.curves.units(name))
+        parts.append(f"in {len(report.curves.losses)} training steps loss and gradient stay within {number(largest)} times the noise")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def _and(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def facts(report: Report) -> dict[str, str]:
+    """What the model is."""
+    subject, config = report.subject, report.subject.config
+    kinds = {"hugging-face": "Hugging Face folder", "canonical": "canonical checkpoint", "run": "run of rosettaformer train"}
+    stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
+    shape = "encoder and decoder" if len(stacks) == 2 else "encoder alone" if config.encoder_layers else "decoder alone"
+    heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
+    sizes = [
+        *stacks, f"width {config.model_width}", f"{config.heads} heads", f"feed-forward {config.feed_forward_width}",
+        f"vocabulary {config.source_vocabulary if config.encoder_layers else config.target_vocabulary:,}",
+    ]  # fmt: skip
+    result = {
+        "model": f"{shape}, {config.norm_placement}-norm, {config.activation}" + (f", with {_and(heads)}" if heads else ""),
+        "sizes": ", ".join(sizes),
+        "parameters": f"{subject.count:,}, stored in {subject.dtype}",
+        "read from": f"{subject.path} ({kinds[subject.kind]})",
+        "implementations": _and([NAMES[name] for name in report.present]) or "none",
+    }
+    for index, text in enumerate(subject.texts):
+        result["text" if not index else "second text"] = text
+    result["tokens"] = _and([f"{len(words)} {side}" for side, words in subject.tokens.items() if len(words)])
+    if subject.notes:
+        result["note"] = "; ".join(subject.notes)
+    return result
+
+
+def _tables(tree: Sequence[Place], outputs: Sequence[Place]) -> Iterator[dict[str, Any]]:
+    """For each dtype its layers, and its components."""
+    for dtype in dict.fromkeys(place.dtype for place in outputs):
+        rows = [place for place in outputs if place.dtype == dtype]
+        yield {"dtype": dtype, "layers": rows, "components": [place for place in tree if place.dtype == dtype]}
+
+
+def _data(one: Attention) -> dict[str, Any]:
+    """What the page's script reads of one kind of attention."""
+    layers, heads, *_ = one.reference_lhts.shape
+    differences, scales = {}, {}
+    for name, found in one.found_lhts.items():
+        away = found - one.reference_lhts
+        largest = np.abs(away).max(axis=(2, 3), keepdims=True)
+        levels = np.rint(away / np.where(largest > 0, largest, 1) * FINEST).astype(np.int8)
+        differences[name] = base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
+        scales[name] = largest[:, :, 0, 0].tolist()
+    return {
+        "name": one.name,
+        "layers": layers,
+        "heads": heads,
+        "queries": list(one.queries),
+        "keys": list(one.keys),
+        "weights": packed(one.reference_lhts),
+        "differences": differences,
+        "scales": scales,
+        "noise": list(map(float, one.noise_l)),
+        "titles": [[name, NAMES[name]] for name in one.found_lhts],
+    }
+
+
+def _largest(one: Attention, layer: int) -> list[float]:
+    """Of every head of a layer the largest difference of all implementations, in units of its noise."""
+    return [float(value) for value in np.max([one.units(name, layer) for name in one.found_lhts], axis=0)] if one.found_lhts else []
+
+
+def _bars(speed: Speed) -> list[dict[str, Any]]:
+    """What was timed: a group for each kind."""
+    groups: dict[str, list[Timing]] = {}
+    for timing in speed.timings:
+        groups.setdefault(timing.what, []).append(timing)
+    result = []
+    for what, timings in groups.items():
+        longest = max((timing.quartiles_ms[1] for timing in timings if timing.samples_ms), default=1.0)
+        result.append({"what": what, "rows": timings, "longest": longest})
+    return result
+
+
+def _memory(speed: Speed) -> list[Mapping[str, Any]]:
+    """Of every process what it held with its framework alone, and at its peak."""
+    longest = max((peak for peak in speed.peaks.values() if math.isfinite(peak)), default=1.0)
+    return [{"name": name, "alone": speed.alone[name], "peak": peak, "longest": longest} for name, peak in speed.peaks.items()]

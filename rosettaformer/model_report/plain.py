@@ -1,0 +1,7 @@
+"""The plain NumPy reference as a port: it is asked as the other three are, in a process of its own."""
+
+from ..conformance.reference.components import COMPONENTS, answer
+
+__all__ = [*COMPONENTS]
+
+globals().update(dict.fromkeys(COMPONENTS, answer))

@@ -1,0 +1,166 @@
+"""The model that a report is about, and what it reads."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, decoding, parameters
+from reference_numpy.strategy import Strategy
+
+from .. import checkpoints
+from ..backends import require
+from ..training.manifest import Manifest, read_tokens
+from ..training.report import read_log
+from ..training.store import Store, digest
+from ..training.translator import load_model
+
+__all__ = ["LONGEST", "RANDOM", "Subject", "open_subject"]
+
+LONGEST = 64  # tokens of a text that are read
+RANDOM = 24  # tokens where no text is given
+CELLS = 800_000  # attention weights that a page of some megabytes holds
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and one row of tokens.
+
+    file: what the cases are made of: the folder, or of a run the file of its newest model. inputs: as of `reference_numpy.states`, without
+    those that are None. tokens: the texts of the tokens, by side. notes: what was limited or chosen. digests: SHA-256 by file name. log:
+    the entries of a run's log.
+    """
+
+    path: Path
+    file: Path
+    kind: str
+    config: TransformerConfig
+    parameters: Mapping[str, np.ndarray]
+    inputs: Inputs
+    tokens: Mapping[str, Sequence[str]]
+    texts: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    log: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of parameters, what is tied counted once."""
+        return sum(array.size for array in self.parameters.values())
+
+    @property
+    def dtype(self) -> str:
+        return str(next(iter(self.parameters.values())).dtype)
+
+
+def open_subject(path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = ()) -> Subject:
+    """The model of a canonical file, a folder of Hugging Face or a run of `rosettaformer train`, and the tokens of the texts: the first of
+    them where they are many, random ones of that seed where there is no text.
+
+    Raises ValueError listing what is wrong, and on a text for a model without a tokenizer.
+    """
+    if text is None and pair is not None:
+        raise ValueError("--pair goes with --text; got --pair alone")
+    if not path.exists():
+        raise ValueError(f"{path} does not exist")
+    opened = _run if path.is_dir() and Manifest.exists(path) else _checkpoint
+    if opened is _run and leave_out:
+        raise ValueError(f"a run has no heads to leave out; got --leave-out {leave_out[0]}")
+    subject = opened(path, text, pair, tuple(leave_out))
+    if text is None:
+        subject = _with_random(subject, seed)
+    subject = _limited(subject)
+    return dataclasses.replace(subject, digests={file.name: digest(file) for file in _files(subject.file)})
+
+
+def _checkpoint(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, ...]) -> Subject:
+    kind = found if (found := checkpoints.recognised(path)) == "hugging-face" else "canonical"
+    options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
+    subject = Subject(path, path, kind, *_model(checkpoints.load(path, kind, **options)), {}, {})
+    if text is None:
+        return subject
+    if kind != "hugging-face":
+        raise ValueError(f"--text needs a tokenizer, which a folder of Hugging Face or a run has; {path} is a canonical checkpoint alone")
+    require(f"the tokenizer of {path}", "inference", "tokenizers")
+    from ..inference.attention import inputs_of
+    from ..inference.tokenizer import Tokenizer
+
+    config = subject.config
+    tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary)
+    inputs, source, target = inputs_of(config, tokenizer, text, pair)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    return dataclasses.replace(subject, inputs=given, tokens={"source": source, "target": target}, texts=_texts(text, pair))
+
+
+def _run(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, ...]) -> Subject:
+    manifest = Manifest.read(path)
+    model = load_model(path, manifest, "last")
+    log = read_log(path / "log.jsonl") if (path / "log.jsonl").is_file() else []
+    subject = Subject(path, Store(path).models()[-1], "run", *_model(model), {}, {}, log=log)
+    if text is None:
+        return subject
+    from ..training.tokens import END, START
+
+    tokens = read_tokens(path, manifest)
+    source = np.array(tokens.source([text]))[:, :LONGEST]
+    notes: list[str] = []
+    if pair is None:
+        strategy = Strategy(start_id=START, end_id=END, max_new_tokens=LONGEST)
+        nested = parameters.nest(subject.parameters)
+        answer = decoding.greedy_search(nested, subject.config, source, strategy)["token_bn"][0].tolist()
+        target = [START, *(answer[: answer.index(END) + 1] if END in answer else answer)]
+        notes.append("the target is the reference's own greedy translation")
+    else:
+        target = tokens.target([pair])[0]
+    inputs: Inputs = {"source": source, "target": np.array([target])}
+    words = {"source": tokens.words(source[0].tolist()), "target": tokens.words(target)}
+    return dataclasses.replace(subject, inputs=inputs, tokens=words, texts=_texts(text, pair), notes=notes)
+
+
+def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
+    """The config, and the parameters laid out in their own order, so that nothing that looks at them copies them."""
+    return checkpoint.config, {name: np.ascontiguousarray(array) for name, array in checkpoint.parameters.items()}
+
+
+def _texts(text: str, pair: str | None) -> list[str]:
+    return [text, *([] if pair is None else [pair])]
+
+
+def _with_random(subject: Subject, seed: int) -> Subject:
+    """Random ids on every side that the model reads, none of them the padding id."""
+    config, rng = subject.config, np.random.default_rng(seed)
+    length = min(RANDOM, config.max_positions or RANDOM)
+    inputs: Inputs = {}
+    for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)):
+        if layers:
+            vocabulary = getattr(config, f"{side}_vocabulary")
+            ids = rng.integers(0, vocabulary, (1, length))
+            inputs[side] = np.where(ids == config.padding_id, (ids + 1) % vocabulary, ids)
+    tokens = {side: [f"#{id_}" for id_ in ids[0]] for side, ids in inputs.items()}
+    notes = [f"no text was given: the tokens are {length} random ids of seed {seed}"]
+    return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)
+
+
+def _limited(subject: Subject) -> Subject:
+    """The first tokens alone, where they are more than a page can show; of a decoder no more than there are positions."""
+    config = subject.config
+    layers = config.encoder_layers + config.decoder_layers * (2 if config.cross_attention else 1)
+    most = min(LONGEST, int((CELLS / max(1, layers * config.heads)) ** 0.5), config.max_positions or LONGEST)
+    lengths = {side: len(words) for side, words in subject.tokens.items() if len(words)}
+    if max(lengths.values()) <= most:
+        return subject
+    notes = [*subject.notes, *(f"the first {most} of {count} {side} tokens are read" for side, count in lengths.items() if count > most)]
+    inputs = {name: array[:, :most] for name, array in subject.inputs.items()}
+    tokens = {side: words[:most] for side, words in subject.tokens.items()}
+    return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)
+
+
+def _files(path: Path) -> list[Path]:
+    """The files with the weights."""
+    return [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))

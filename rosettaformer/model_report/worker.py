@@ -1,0 +1,135 @@
+"""The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.worker NAME`.
+
+It takes (method, *arguments) and gives pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
+`Server`.
+"""
+
+import dataclasses
+import functools
+import gc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy.recipe import Recipe
+
+from ..benchmarks import worker
+from ..benchmarks.rows import About, Row, named
+from ..conformance.case import Case
+from ..conformance.ports.port import Port
+from ..conformance.reference import components
+from ..processes import serve_methods
+from ..training import backends
+
+__all__ = ["MODES", "Server", "gradient_norm"]
+
+# how a training step runs where it is used: a framework whose eager step is not for use has none
+MODES = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
+MIB = 1024
+
+
+class Server(worker.Server):
+    """Answers for the model that it is given: what training it gives, and the rows of the benchmark's server for passes and steps."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._trainer = backends.trainer(name)
+        self._port = None if name == "numpy" else Port(name)
+        self._alone, self._peak = resident("VmRSS"), 0.0
+
+    def alone(self) -> float:
+        """MiB of the process before it was given a model."""
+        return self._alone
+
+    def curve(
+        self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batches: Sequence[tuple[Any, Any]]
+    ) -> list[tuple[float, float]]:
+        """The loss before every step on these batches, and the norm of its gradient."""
+        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
+        made = self._trainer(*given, seed=0, device="cpu", compiled=MODES[self._name][0] == "compiled")
+        return trained(made, given[1], batches)
+
+    def passes(
+        self, component: str, config: Mapping[str, Any], values: Mapping[str, np.ndarray], inputs: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The rows of the forward pass of a component."""
+        case = Case("report", component, TransformerConfig.from_dict(config), inputs, values, dtype="float32")
+        if self._port is None:
+            return self._about([Row(self._name, "eager", start=lambda: functools.partial(components.answer, case), read=_read)])
+        modes = [mode for mode in ("eager", "compiled") if mode in self._port.modes and (mode == "compiled" or self._name != "jax")]
+        adapter = self._port.adapter
+        starts = {mode: functools.partial(adapter.prepared, dataclasses.replace(case, mode=mode)) for mode in modes}
+        return self._about([Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read) for mode, start in starts.items()])
+
+    def training(
+        self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batch: tuple[Any, Any], mode: str
+    ) -> list[dict[str, Any]]:
+        """The row of the training step in that mode, where it has one."""
+        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
+
+        def start() -> Callable[[], float]:
+            made = self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
+            return lambda: float(made.train_step(*batch))
+
+        rows = [Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)] if mode in MODES[self._name] else []
+        return self._about(rows)
+
+    def memory(self, index: int) -> float | None:
+        self._peak = max(self._peak, resident("VmHWM"))  # which begins anew there
+        return super().memory(index)
+
+    def peak(self) -> float:
+        """MiB of the process at its peak; NaN where the system does not say."""
+        return max(self._peak, resident("VmHWM"))
+
+    def drop(self) -> None:
+        """Forgets the rows."""
+        self._rows, self.started, self._lasting = [], {}, set()
+        gc.collect()
+
+    def _about(self, rows: list[Row]) -> list[dict[str, Any]]:
+        self.drop()
+        self._rows, self._module = rows, None  # type: ignore[assignment]
+        return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in rows]
+
+
+def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) -> list[tuple[float, float]]:
+    """Loss and gradient norm of every step. `m_t = b m_(t-1) + (1 - b) g_t` is Adam's first moment, which gives the gradient back."""
+    found, before = [], _moments(trainer.state())
+    for batch in batches:
+        loss = float(trainer.train_step(*batch))
+        after = _moments(trainer.state())
+        found.append((loss, gradient_norm(before, after, recipe.beta_1)))
+        before = after
+    return found
+
+
+def gradient_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], beta_1: float) -> float:
+    """The norm of the gradient that took the first moments from one to the other, in float64."""
+    parts = ((after[name].astype(np.float64) - beta_1 * before[name]) / (1 - beta_1) for name in after)
+    return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
+
+
+def _moments(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in state.items() if name.startswith("first_moment.")}  # copies, as `state` gives them
+
+
+def _read(result: Any) -> Mapping[str, np.ndarray]:
+    return {"output": np.asarray(next(iter(result.values())) if isinstance(result, Mapping) else named(result)["output"], np.float32)}
+
+
+def resident(name: str) -> float:
+    """MiB that the system counts under that name, such as VmRSS; NaN where it does not."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / MIB
+
+
+if __name__ == "__main__":
+    serve_methods(lambda: Server(sys.argv[1]), worker.reply)

@@ -1,0 +1,27 @@
+"""The network of conv_nnx.py with one mistake each."""
+
+from conv_nnx import Net
+from flax import nnx
+
+
+def epsilon(*, rngs):
+    return Net(epsilon=1e-3, rngs=rngs)
+
+
+def padding(*, rngs):
+    """SAME begins one pixel later where there are strides."""
+    net = Net(rngs=rngs)
+    net.down = nnx.Conv(8, 16, kernel_size=(3, 3), strides=(2, 2), padding=((0, 0), (0, 0)), kernel_dilation=1, rngs=rngs)
+    net.stem = nnx.Conv(3, 8, kernel_size=(3, 3), padding=((2, 0), (2, 0)), rngs=rngs)
+    return net
+
+
+class Flattened(Net):
+    """The channels come first where the image is flattened, as in PyTorch, and the kernel would have to be carried as it is."""
+
+    def __call__(self, x):
+        x = nnx.relu(self.norm(self.stem(x)))
+        x = nnx.max_pool(x, (2, 2), strides=(2, 2))
+        x = nnx.gelu(self.down(x), approximate=False)
+        x = x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1)
+        return self.head(nnx.relu(self.hidden(x)))

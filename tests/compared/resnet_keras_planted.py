@@ -1,0 +1,28 @@
+"""The network of resnet_keras.py with one mistake each."""
+
+import keras
+from keras import layers
+from resnet_keras import ResNet
+
+
+def epsilon():
+    """Keras's own default in one norm."""
+    return ResNet(epsilon=1e-3)
+
+
+def same():
+    """SAME, which is not symmetric where there are strides."""
+    net = ResNet()
+    net.block2.pad1 = layers.Identity()
+    net.block2.conv1 = layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)
+    return net
+
+
+class Early(ResNet):
+    """The activation of the stem comes before its norm."""
+
+    def call(self, x, training=False):
+        x = self.bn(keras.ops.relu(self.stem(self.stem_pad(x))), training=training)
+        x = self.pool(self.pool_pad(x))
+        x = self.block2(self.block1(x, training=training), training=training)
+        return self.fc(self.gap(x))

@@ -1,0 +1,72 @@
+"""The mistakes that the guide shows: each is made in a copy of our port, and is what the catalogue says."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from mistakes import ROOT, complaint, said
+
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.guide.mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings, edited
+
+EVERY = [(identity, framework) for identity, made in all_mistakes().items() for framework in FRAMEWORKS if not made[framework].absent]
+
+
+def test_every_defect_is_shown_in_every_framework() -> None:
+    assert set(all_mistakes()) == set(all_defects())
+    for identity, made in all_mistakes().items():
+        assert tuple(made) == FRAMEWORKS, identity
+        for framework, mistake in made.items():
+            assert bool(mistake.edits) != bool(mistake.absent), (identity, framework)
+            assert mistake.variant in ("", *all_defects()[identity].variants), (identity, framework)
+            assert all(len(line) <= 140 for edit in mistake.edits for line in edit.wrong.splitlines()), (identity, framework)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_edit_still_fits_the_port(framework: str) -> None:
+    for made in all_mistakes().values():
+        texts = edited(made[framework].edits, ROOT / f"impl_{framework}")
+        for name, text in texts.items():
+            compile(text, name, "exec")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("identity, framework", EVERY)
+def test_a_mistake_is_the_defect(identity: str, framework: str) -> None:
+    assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework) == ""
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("identity, framework", EVERY[::50])
+def test_some_mistakes_are_their_defects(identity: str, framework: str) -> None:
+    assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework) == ""
+
+
+def test_what_is_no_mistake_or_another_one_is_refused() -> None:
+    defects, mistakes = all_defects(), all_mistakes()
+    nothing = dataclasses.replace(mistakes["NRM1"]["torch"], edits=())
+    assert "is not the reference with NRM1" in complaint(defects["NRM1"], nothing, "torch")
+    assert complaint(defects["NRM1"], dataclasses.replace(nothing, differs="it does not"), "torch") == "no case refuses it"
+    assert "is not the reference with NRM1" in complaint(defects["NRM1"], mistakes["NRM2"]["torch"], "torch")
+
+
+def test_an_edit_that_fits_nowhere_or_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\ny = 2\nx = 1\n")
+    for right, times in (("z", 0), ("x = 1\n", 2)):
+        with pytest.raises(ValueError, match=f"holds them {times} times"):
+            edited([Edit("a.py", right, "w")], tmp_path)
+    assert edited([Edit("a.py", "y = 2\n", "y = 3\n")], tmp_path) == {"a.py": "x = 1\ny = 3\nx = 1\n"}
+
+
+def test_every_mistake_in_pytorch_has_its_sentence() -> None:
+    assert set(all_sayings()) == {identity for identity, made in all_mistakes().items() if not made["torch"].absent}
+    defects = all_defects()
+    named = [identity for identity, text in all_sayings().items() if defects[identity].title in text or identity in text]
+    assert len(named) >= 0.95 * len(all_sayings())
+
+
+@pytest.mark.parametrize(
+    "identity", [*list(all_sayings())[::70], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in list(all_sayings())[5::40])]
+)
+def test_diagnosis_says_what_the_page_quotes(identity: str) -> None:
+    assert said(all_defects()[identity], all_mistakes()[identity]["torch"]) == all_sayings()[identity].strip("\n")

@@ -1,0 +1,79 @@
+"""The tutorials of the guide: whoever follows them sees what they show. `python tests/tutorials.py` records them anew."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from test_session import masked
+from tutorials import HOUSE, SNIPPETS, all_pages, followed, session
+
+from rosettaformer.guide.tutorials.session import regions
+
+NEEDS = {
+    "index": (),
+    "port-pytorch": ("torch", "transformers"),
+    "port-keras": ("tensorflow", "transformers"),
+    "port-flax": ("flax", "transformers"),
+    "add-a-backend": (),
+    "add-a-component": ("torch", "tensorflow", "flax"),
+}
+# the blocks of commands that the ordinary tier runs; all files are written and changed
+SOME = {
+    "port-pytorch": ("attention", "diagnose", "model", "folder", "convert", "compare"),
+    "port-keras": (),
+    "port-flax": (),
+    "add-a-component": ("proof", "cases", "defect"),
+}
+TIERS = [
+    *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),
+    *(pytest.param(name, False, marks=pytest.mark.sample) for name in SOME),
+    *(pytest.param(name, True) for name in NEEDS if name not in SOME),
+]
+DURATION = re.compile(r"\bin [\d.]+ ?(s|min [\d.]+ s)\b")
+
+
+@pytest.mark.parametrize(("name", "full"), TIERS)
+def test_what_a_page_shows_is_what_its_commands_print(name: str, full: bool, tmp_path: Path) -> None:
+    for needed in NEEDS[name] if full or SOME[name] else ():
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    run = []
+    for block, shown, now in followed(all_pages()[name], tmp_path, None if full else SOME[name]):
+        assert masked(DURATION.sub("in # s", now)) == masked(DURATION.sub("in # s", shown)), block
+        run.append(block)
+        if block == "compare":
+            assert float(now.split()[-1]) < 1e-5
+    wanted = [step.name for step in session(all_pages()[name]).steps if step.kind == "run"]
+    assert run == (wanted if full else [block for block in wanted if block in SOME[name]])
+
+
+@pytest.mark.parametrize("name", [name for name in NEEDS if name.startswith("port-")])
+def test_a_port_goes_from_red_to_green_in_every_component(name: str) -> None:
+    shown = {step.name: step.text for step in session(all_pages()[name]).steps if step.kind == "run"}
+    assert sum(": differs" in text for text in shown.values()) >= 2  # the mistake, and half precision
+    for last in ("ci", "checkpoint", "half_again", "gradients"):
+        assert ": all conform" in shown[last] and "FAIL" not in shown[last]
+    assert len(re.findall(r"^ \w+ +f32 ", shown["ci"], re.MULTILINE)) == 7
+    assert any(text.splitlines()[1].startswith("explained ") for block, text in shown.items() if block.startswith("diagnose"))
+
+
+def test_every_snippet_is_on_a_page_and_every_region_of_it() -> None:
+    shown: dict[str, str] = {}
+    for page in all_pages().values():
+        taken = session(page)
+        for step in taken.steps:
+            name = step.name + {"run": ".console", "change": ".diff"}.get(step.kind, "")
+            shown[f"{taken.folder}/{name}"] = shown.get(f"{taken.folder}/{name}", "") + step.text
+    found = [file for file in SNIPPETS.rglob("*") if file.is_file() and file.name != "ruff.toml" and file.parent.name != "__pycache__"]
+    files = {file.relative_to(SNIPPETS).as_posix(): file.read_text() for file in found}
+    assert files.keys() == shown.keys()
+    for name, text in files.items():
+        whole = "".join(regions(text).values()) if "# region " in text else text
+        assert sorted(shown[name].splitlines()) == sorted(whole.splitlines()), name
+
+
+def test_every_page_is_made_without_what_a_run_measures() -> None:
+    pages = all_pages()
+    assert pages.keys() == NEEDS.keys()
+    assert all(page.section == "tutorials" and (HOUSE / "rosettaformer/guide/page" / page.template).is_file() for page in pages.values())
