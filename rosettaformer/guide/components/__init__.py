@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...conformance.reference.components import COMPONENTS, VJP
+from ...conformance.reference.components import COMPONENTS, VJP, takes_config
 from ..code import Code, lines
 from ..site import Page
 from .alignment import aligned
+from .arguments import Argument, arguments, cases_of, errors
 from .decisions import decisions, governing
-from .facts import arguments, defects_of, errors, figures, number, parameters_of
+from .facts import defects_of, figures, number, parameters_of
+from .fields import fields, fields_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
 from .prose import paragraphs, sentence
@@ -60,8 +62,24 @@ def pages(run: "Run") -> Iterator[Page]:
         "components.html.jinja",
         {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title},
     )
+    yield _config()
     for component in ORDER:
         yield _page(component, run)
+
+
+def _config() -> Page:
+    """The page of the config: every field, and the components that read it."""
+    readers = {name: [one for one in ORDER if fields()[name] in fields_of(one)] for name in fields()}
+    values = {"fields": fields().values(), "readers": readers, "say": _said}
+    summary = "Every field of a TransformerConfig: what it means, what its values are, which components read it."
+    return Page(
+        "components/config.html",
+        "Config",
+        "config.html.jinja",
+        values,
+        summary,
+        ("TransformerConfig", *((name, f"#{name}") for name in fields())),
+    )
 
 
 def _page(component: str, run: "Run") -> Page:
@@ -78,12 +96,14 @@ def _page(component: str, run: "Run") -> Page:
         "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
         "calls": sources[0].calls,
         "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],
-        "arguments": [(one, sentence(one.meaning, _link)) for one in arguments(component)],
+        "arguments": [(one, _meaning(one)) for one in arguments(component)],
+        "given": cases_of()[component].given,
+        "fields": [(one, _said(one.meaning)) for one in fields_of(component)] if takes_config(component) else [],
         "errors": [sentence(text, _link) for text in errors(component)],
         "parameters": parameters_of(component),
         "decisions": [(id, decisions()[id]) for id in governing(component)],
         "inherited": _inherited(component),
-        "figures": [(name, figures(run.summary, name)) for name in (component, gradient) if name],
+        "figures": [(name, cases_of()[name], figures(run.summary, name)) for name in (component, gradient) if name],
         "defects": list(defects_of(component)),
         "gradient": _gradient(gradient) if gradient else None,
         "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
@@ -104,7 +124,20 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
     calls = [name for one in sources[1:] for name in used(one)]
     found = dict.fromkeys([(name, "#framework") for name in native])
     found |= dict.fromkeys([(name, "#source") for name in calls if name not in native])
+    found |= dict.fromkeys([(one.name, "#arguments") for one in arguments(component) if len(one.name) > 1])
+    if takes_config(component):
+        found |= dict.fromkeys([(one.name, "#config") for one in fields_of(component)])
     return (*dict.fromkeys([*own, *governing(component)]), *found)
+
+
+def _meaning(argument: Argument) -> str:
+    """What an argument is, and the field of the config that a model gives for it."""
+    return _said(argument.meaning) + (f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config'
+                                      if argument.field else "")  # fmt: skip
+
+
+def _said(text: str) -> str:
+    return sentence(text, lambda name: "config.html" if name == "TransformerConfig" else _link(name))
 
 
 def _column(one: Source) -> dict[str, Any]:
