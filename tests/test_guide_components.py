@@ -354,7 +354,7 @@ def test_pages_say_what_the_cases_give_and_how_many_are_core(folder: Path) -> No
     text = (folder / "components/multi_head_attention.html").read_text(encoding="utf-8")
     cases = cases_of()["multi_head_attention"]
     assert f"{cases.core} core cases of the {cases.all} cases of <code>multi_head_attention</code>" in text
-    assert "A port is called with <code>query_btd</code>" in text
+    assert "A port is called with <code>query_btd</code>" in text and "No case gives <code>bias_bhts</code>" in text
     layer = (folder / "components/encoder_layer.html").read_text(encoding="utf-8")
     assert 'id="config"' in layer and 'href="config.html#norm_placement"' in layer
 
