@@ -28,8 +28,8 @@ def scaled_dot_product_attention(
 
     Returns the output `b t h e`; with return_weights the output and the weights `b h t s`.
 
-    mask_bhts: boolean, True = may attend (MASK); causal also hides later keys (CAUSAL). bias_bhts: added to the logits, which are divided
-    by sqrt(k) first (SCALE); -inf hides a key.
+    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides later keys (CAUSAL).
+    bias_bhts: added to the logits, which are divided by sqrt(k) first (SCALE); -inf hides a key.
     A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
     mask of the weights; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in float32 and round
     the weights before they multiply the values.

@@ -36,14 +36,14 @@ class TransformerConfig(Fields):
 
     source_vocabulary: _Size  # v of the encoder's embedding, and of the logits of a masked-language head
     target_vocabulary: _Size  # v of the decoder's embedding and of its logits
-    model_width: _Size  # d
-    heads: _Size  # h
-    key_value_heads: _Size  # g; each serves heads / key_value_heads query heads
-    key_size: _Size  # k
-    value_size: _Size  # e
-    feed_forward_width: _Size  # f
-    encoder_layers: _Count  # 0: the decoder alone, without source embedding and cross-attention
-    decoder_layers: _Count  # 0: the encoder alone, without target embedding and its logits
+    model_width: _Size  # d, the length of a token's vector
+    heads: _Size  # h, the heads of the queries
+    key_value_heads: _Size  # g, the heads of keys and values; each serves heads / key_value_heads query heads
+    key_size: _Size  # k, of each head's queries and keys
+    value_size: _Size  # e, of each head's values
+    feed_forward_width: _Size  # f, of the hidden layer
+    encoder_layers: _Count  # how many; 0: the decoder alone, without source embedding and cross-attention
+    decoder_layers: _Count  # how many; 0: the encoder alone, without target embedding and its logits
     positions: Annotated[str, NAME, one_of(POSITIONS)]  # added to the embedding; learned: rows of a table
     max_positions: _Count  # the length that a learned table serves; 0 where positions are sinusoidal, which have no limit
     position_offset: _Count  # the row of a learned table that position 0 has; the rows before it are not used

@@ -60,8 +60,9 @@ def classifier_vjp(
 def masked_language_head(parameters: Tree, x_bsd: np.ndarray, activation_name: str, epsilon: float) -> np.ndarray:
     """`logits = norm(activation(x W + b)) W_v + b_v`: scores of what stands at every position.
 
-    parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits: kernel `d v` (tied: the transposed table of the source), bias `v` by
-    config. Returns `b s v`. Raises ValueError where x is not `b s d`. Source: Devlin et al. 2019, appendix A.2, and its published code.
+    parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the transposed table of the source),
+    logits.bias `v` by config. Returns `b s v`. Raises ValueError where x is not `b s d`.
+    Source: Devlin et al. 2019, appendix A.2, and its published code.
     """
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])

@@ -71,7 +71,9 @@ def decode(
 ) -> np.ndarray:
     """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
-    memory_bsd: what the decoder attends to; None of a decoder alone. source_mask_bs hides the memory's padding. Otherwise as `encode`.
+    target: ids `b t`, or soft one-hot rows `b t v`. memory_bsd: what the decoder attends to; None of a decoder alone.
+    source_mask_bs hides the memory's padding. target_mask_bt: boolean, True = real token; without it, every id but the padding id.
+    keep: dropout masks by site (decoder.embedding_dropout and those of the layers); None evaluates.
     Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
     """
     x_btd, _, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
@@ -119,8 +121,8 @@ def transformer(
 ) -> np.ndarray:
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    source: None of a decoder alone, `decode(target)` (ALONE). Arguments and errors as `encode` and `decode`.
-    Source: Vaswani et al. 2017, figure 1.
+    source: ids `b s`, or soft one-hot rows `b s v`; None of a decoder alone, `decode(target)` (ALONE).
+    Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
     """
     config.need_decoder()
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
@@ -169,7 +171,7 @@ def training_loss(
 ) -> np.ndarray:
     """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
 
-    source: None of a decoder alone.
+    source: ids `b s`, or soft one-hot rows `b s v`; None of a decoder alone.
     target: integer ids `b t`, with its start and end tokens; labels that are the padding id do not count. smoothing and total as
     `loss.cross_entropy`. keep: dropout masks by site, whose targets are one shorter than `target`. Raises ValueError as both do.
     """

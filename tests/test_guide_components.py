@@ -1,10 +1,12 @@
 """The pages of components: equations that parse, sources that are whole and in order, figures and names that are true."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
 from collections import Counter
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,14 +15,17 @@ import numpy as np
 import pytest
 from browser import offline, wide
 
-from reference_numpy import layout
+from reference_numpy import TransformerConfig, layout
+from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.reference.components import COMPONENTS, VJP
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 from rosettaformer.guide import build, components, site
 from rosettaformer.guide.components import equations, facts, prose
 from rosettaformer.guide.components.alignment import aligned, orders
+from rosettaformer.guide.components.arguments import arguments, cases_of, errors, letters_of
 from rosettaformer.guide.components.decisions import decisions, governing
+from rosettaformer.guide.components.fields import fields, fields_of
 from rosettaformer.guide.components.modules import PACKAGES, read
 from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source
@@ -159,10 +164,11 @@ def test_what_is_said_of_attention_and_softmax_in_the_frameworks_holds() -> None
     for row in (torch.softmax(torch.tensor(hidden), -1), tf.nn.softmax(hidden), jax.nn.softmax(hidden)):
         assert np.isnan(np.asarray(row)).all()
     assert not np.asarray(keras.layers.Softmax()(np.ones((1, 3), np.float32), mask=np.zeros((1, 3), bool))).any()
-    for attention in (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention):
+    attentions: tuple[Any, ...] = (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention)
+    for attention in attentions:
         np.testing.assert_allclose(np.asarray(attention(query, key, value, mask=nothing))[0, 0, 0], value.mean(1)[0, 0], rtol=1e-5)
-    by_head = [torch.tensor(x).transpose(1, 2) for x in (query, key, value)]
-    causal = torch.nn.functional.scaled_dot_product_attention(*by_head, is_causal=True)
+    q, k, v = (torch.tensor(x).transpose(1, 2) for x in (query, key, value))
+    causal = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     np.testing.assert_allclose(causal[0, 0, 0], value[0, 0, 0], rtol=1e-6)  # the first query sees the first key alone
 
 
@@ -229,11 +235,56 @@ def test_the_figures_are_those_of_the_run() -> None:
 
 
 def test_what_a_docstring_says_of_its_arguments() -> None:
-    found = {one.name: one for one in facts.arguments("scaled_dot_product_attention")}
+    found = {one.name: one for one in arguments("scaled_dot_product_attention")}
     assert found["query_bthk"].axes == "batch, target position, query head, key size"
     assert found["mask_bhts"].meaning.startswith("boolean, True = may attend")
     assert found["dropout_rate"].default == "0.0"
-    assert facts.errors("softmax")[0].startswith("Raises ValueError on a mask")
+    assert errors("softmax")[0].startswith("Raises ValueError on a mask")
+
+
+def test_every_argument_and_every_field_has_a_meaning() -> None:
+    assert [(component, one.name) for component in COMPONENTS for one in arguments(component) if not one.meaning] == []
+    assert [name for name, one in fields().items() if not (one.meaning and one.must)] == []
+    assert set(fields()) == {one.name for one in dataclasses.fields(TransformerConfig)}
+
+
+def test_an_argument_has_the_meaning_of_what_it_is_handed_on_to() -> None:
+    found = {one.name: one for one in arguments("multi_head_attention")}
+    attention = {one.name: one for one in arguments("scaled_dot_product_attention")}
+    for name in ("mask_bhts", "bias_bhts", "causal", "keep_bhts"):
+        assert found[name].meaning == attention[name].meaning
+    assert found["dropout_rate"].field == "attention_dropout_rate"
+    assert {one.name: one for one in arguments("noam")}["width"].meaning == "d"
+
+
+ARRAY, FLOAT = np.ndarray | None, float
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "letters"),
+    [
+        ("x_btd", ARRAY, "b t d"), ("mask_bhts", ARRAY, "b h t s"), ("pooled_br", ARRAY, "b r"), ("uniform_b", ARRAY, "b"),
+        ("dropout_rate", FLOAT, ""), ("learning_rate", FLOAT, ""), ("n_best", int, ""), ("top_p", FLOAT, ""),
+        ("beta_1", FLOAT, ""), ("return_weights", bool, ""), ("first_moment", ARRAY, ""), ("source", ARRAY, ""), ("x", ARRAY, ""),
+    ],
+)  # fmt: skip
+def test_the_end_of_an_array_s_name_alone_are_its_axes(name: str, annotation: object, letters: str) -> None:
+    assert letters_of(name, annotation) == letters
+
+
+def test_the_fields_of_a_component_are_those_that_it_hangs_on() -> None:
+    names = {component: {one.name for one in fields_of(component)} for component in FORWARD}
+    assert names["layer_norm"] == {"model_width", "epsilon"}
+    assert {"norm_placement", "attention_bias", "key_value_heads", "hidden_dropout_rate"} <= names["encoder_layer"]
+    assert not {"padding_id", "final_norm", "encoder_layers"} & names["encoder_layer"] and "final_norm" in names["encoder"]
+    assert {name for name in fields() if not any(name in one for one in names.values())} == set()
+
+
+def test_the_cases_of_a_component_are_counted() -> None:
+    every = [case for case in all_cases(grad=True) if case.component == "multi_head_attention"]
+    found = cases_of()["multi_head_attention"]
+    assert (found.core, found.all) == (sum(case.core for case in every), len(every))
+    assert {"query_btd", "memory_bsd", "mask_bhts"} <= {*found.given} and "bias_bhts" not in found.given
 
 
 def test_parameters_say_what_becomes_of_their_axes() -> None:
@@ -242,7 +293,10 @@ def test_parameters_say_what_becomes_of_their_axes() -> None:
     assert found["query.kernel"].ports["jax"].change == "as it is"
     assert found["output.kernel"].ports["tf"].name == "output_projection.kernel"
     packed = found["key.kernel"].stock["nn.MultiheadAttention"]
-    assert packed is not None and packed.name == "in_proj_weight"
+    assert packed is not None and packed.name == "in_proj_weight" and packed.change == "transposed and stacked and folded"
+    for name in ("query", "key", "value"):
+        packed = found[f"{name}.bias"].stock["nn.MultiheadAttention"]
+        assert packed is not None and packed.change == "stacked and folded"
 
 
 def test_prose_keeps_terms_in_the_line_and_gives_equations_one_of_their_own() -> None:
@@ -258,7 +312,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site with the pages of components, and empty ones for what they link to."""
     out = tmp_path_factory.mktemp("guide") / "site"
     made = list(components.pages(run()))
-    around = [site.Page("index.html", "Home", "home.html.jinja")]
+    around = [site.Page("index.html", "Home", "section.html.jinja", {"lead": ""})]
     around += [site.Page(f"{name}/index.html", name, "section.html.jinja", {"lead": ""}) for name in site.SECTIONS if name != "components"]
     around += [site.Page(f"defects/{defect.id}.html", defect.id, "section.html.jinja", {"lead": ""})
                for name in FORWARD for defect in facts.defects_of(name)]  # fmt: skip
@@ -278,6 +332,33 @@ def test_every_component_has_its_page_with_the_sources_as_they_are(folder: Path)
     assert ast.unparse(tree.body[0]).startswith("class LayerNorm(nnx.Module)")
 
 
+class Texts(HTMLParser):
+    """The text of a page outside of its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_no_markup_is_shown_as_text(folder: Path) -> None:
+    for file in (folder / "components").glob("*.html"):
+        parser = Texts()
+        parser.feed(file.read_text(encoding="utf-8"))
+        assert not re.search(r"</?span|class=\"\w+\"", parser.text), file.name
+
+
+def test_pages_say_what_the_cases_give_and_how_many_are_core(folder: Path) -> None:
+    text = (folder / "components/multi_head_attention.html").read_text(encoding="utf-8")
+    cases = cases_of()["multi_head_attention"]
+    assert f"{cases.core} core cases of the {cases.all} cases of <code>multi_head_attention</code>" in text
+    assert "A port is called with <code>query_btd</code>" in text and "No case gives <code>bias_bhts</code>" in text
+    layer = (folder / "components/encoder_layer.html").read_text(encoding="utf-8")
+    assert 'id="config"' in layer and 'href="config.html#norm_placement"' in layer
+
+
 def test_native_names_find_their_component() -> None:
     found = {page.path: page.names for page in components.pages(run())}
     for name, component in {
@@ -287,6 +368,24 @@ def test_native_names_find_their_component() -> None:
     }.items():  # fmt: skip
         assert (name, "#framework") in found[f"components/{component}.html"]
     assert ("tf.math.rsqrt", "#source") in found["components/layer_norm.html"]
+    assert {("keep_bhts", "#arguments"), ("return_weights", "#arguments")} <= {*found["components/multi_head_attention.html"]}
+    assert {("attention_bias", "#config"), ("norm_placement", "#config")} <= {*found["components/encoder_layer.html"]}
+    assert ("key_value_heads", "#key_value_heads") in found["components/config.html"]
+
+
+def test_no_equation_is_cut_off(folder: Path) -> None:
+    script = """return [...document.querySelectorAll(".equation > math")].filter(math => {
+      const box = math.parentElement, leaves = [...math.querySelectorAll("mi, mo, mn")];
+      box.scrollLeft = box.scrollWidth;
+      const right = box.getBoundingClientRect().right;
+      return leaves.some(leaf => leaf.getBoundingClientRect().right > right - 2) || getComputedStyle(math).overflowX != "visible";
+    }).length"""
+    with offline() as driver:
+        for width in (1440, 500, 390):
+            with wide(driver, width):
+                for component in ("layer_norm", "multi_head_attention", "adam"):
+                    driver.get((folder / f"components/{component}.html").as_uri())
+                    assert driver.execute_script(script) == 0, (component, width)
 
 
 def visible(driver: Any) -> list[str]:

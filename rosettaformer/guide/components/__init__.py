@@ -3,19 +3,21 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...conformance.reference.components import COMPONENTS, VJP
-from ..code import Code, lines
+from ...conformance.reference.components import COMPONENTS, VJP, WHOLE, takes_config
+from ..code import Code
 from ..site import Page
 from .alignment import aligned
+from .arguments import Argument, arguments, cases_of, errors
+from .cells import cell_of, code_of
 from .decisions import decisions, governing
-from .facts import arguments, defects_of, errors, figures, number, parameters_of
+from .facts import defects_of, figures, number, parameters_of
+from .fields import fields, fields_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
 from .prose import paragraphs, sentence
-from .sources import Block, Piece, Source, source
+from .sources import Source, source
 
 if TYPE_CHECKING:
     from ..build import Run
@@ -35,21 +37,8 @@ GROUPS = {
     "Decoding": ("decode_in_steps", "penalise", "truncate", "draw", "greedy_search", "sample", "beam_search"),
     "Training": ("initialise", "cross_entropy", "training_loss", "classification_loss", "adam", "clip_global_norm", "noam"),
 }
+NEVER = ("parameters", "config", "dtype")  # what is no input of a case
 ORDER = tuple(component for group in GROUPS.values() for component in group)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A statement on a page: its lines as HTML with the width of what they are indented by, and whether a definition begins with it."""
-
-    piece: Piece
-    lines: tuple[tuple[int, Any], ...]
-    opens: bool
-
-    @property
-    def origin(self) -> str:
-        """The file, and the first line that is shown."""
-        return f"{self.piece.symbol.path}:{self.piece.last - len(self.lines) + 1}"
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -60,8 +49,25 @@ def pages(run: "Run") -> Iterator[Page]:
         "components.html.jinja",
         {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title},
     )
+    yield _config()
     for component in ORDER:
         yield _page(component, run)
+
+
+def _config() -> Page:
+    """The page of the config: every field, and the components that read it."""
+    parts = [component for component in ORDER if component not in (*WHOLE, "initialise")]
+    readers = {name: [one for one in parts if fields()[name] in fields_of(one)] for name in fields()}
+    values = {"fields": fields().values(), "readers": readers, "say": _said}
+    summary = "Every field of a TransformerConfig: what it means, what its values are, which components read it."
+    return Page(
+        "components/config.html",
+        "Config",
+        "config.html.jinja",
+        values,
+        summary,
+        ("TransformerConfig", *((name, f"#{name}") for name in fields())),
+    )
 
 
 def _page(component: str, run: "Run") -> Page:
@@ -73,17 +79,20 @@ def _page(component: str, run: "Run") -> Page:
         "docs": _with_decisions(paragraphs(sources[0].docstring, _link), component),
         "say": lambda text: sentence(text, _link),
         "columns": [_column(one) for one in sources],
-        "rows": [[_cell(piece) for piece in row] for row in aligned(sources, component)],
+        "rows": [[cell_of(piece) for piece in row] for row in aligned(sources, component)],
         "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
         "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
         "calls": sources[0].calls,
         "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],
-        "arguments": [(one, sentence(one.meaning, _link)) for one in arguments(component)],
+        "arguments": [(one, _meaning(one)) for one in arguments(component)],
+        "given": (given := cases_of()[component].given),
+        "not_given": [one.name for one in arguments(component) if one.name not in (*given, *NEVER) and not one.field],
+        "fields": [(one, _said(one.meaning)) for one in fields_of(component)] if takes_config(component) else [],
         "errors": [sentence(text, _link) for text in errors(component)],
         "parameters": parameters_of(component),
         "decisions": [(id, decisions()[id]) for id in governing(component)],
         "inherited": _inherited(component),
-        "figures": [(name, figures(run.summary, name)) for name in (component, gradient) if name],
+        "figures": [(name, cases_of()[name], figures(run.summary, name)) for name in (component, gradient) if name],
         "defects": list(defects_of(component)),
         "gradient": _gradient(gradient) if gradient else None,
         "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
@@ -104,7 +113,20 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
     calls = [name for one in sources[1:] for name in used(one)]
     found = dict.fromkeys([(name, "#framework") for name in native])
     found |= dict.fromkeys([(name, "#source") for name in calls if name not in native])
+    found |= dict.fromkeys([(one.name, "#arguments") for one in arguments(component) if len(one.name) > 1])
+    if takes_config(component):
+        found |= dict.fromkeys([(one.name, "#config") for one in fields_of(component)])
     return (*dict.fromkeys([*own, *governing(component)]), *found)
+
+
+def _meaning(argument: Argument) -> str:
+    """What an argument is, and the field of the config that a model gives for it."""
+    return _said(argument.meaning) + (f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config'
+                                      if argument.field else "")  # fmt: skip
+
+
+def _said(text: str) -> str:
+    return sentence(text, lambda name: "config.html" if name == "TransformerConfig" else _link(name))
 
 
 def _column(one: Source) -> dict[str, Any]:
@@ -115,28 +137,9 @@ def _column(one: Source) -> dict[str, Any]:
             "path": f"{main.symbol.path}:{main.lines[0]}", "notes": notes}  # fmt: skip
 
 
-def _cell(piece: Piece | None) -> Cell | None:
-    if piece is None:
-        return None
-    file = read(piece.symbol.package, piece.symbol.module)
-    shown = range(piece.last - len(piece.text.split("\n")), piece.last)
-    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), _unindented(lines(file.text)[i])) for i in shown)
-    return Cell(piece, made, isinstance(piece.node, ast.FunctionDef | ast.ClassDef))
-
-
-def _unindented(line: Any) -> Any:
-    """A line of HTML without the spaces that it begins with."""
-    return type(line)(re.sub(r"^(<span class=\"\w+\">)? +(?(1)(</span>)?)", lambda found: "" if found[2] else found[1] or "", str(line)))
-
-
 def _gradient(component: str) -> dict[str, Any]:
     own = source(component, PACKAGES[0])
-    return {"about": paragraphs(own.docstring, _link), "code": [_code(block) for block in own.blocks], "name": component}
-
-
-def _code(block: Block) -> Code:
-    text = "\n".join(line for piece in block.pieces for line in piece.lines)
-    return Code(text, block.symbol.path, caption=f"{block.symbol.path}:{block.lines[0]}")
+    return {"about": paragraphs(own.docstring, _link), "code": [code_of(block) for block in own.blocks], "name": component}
 
 
 def _fast(symbol: Symbol) -> dict[str, Any]:

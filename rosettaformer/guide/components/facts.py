@@ -1,8 +1,7 @@
-"""What is known of a component beside its source: arguments, parameters in every layout, conformance, defects."""
+"""What is known of a component beside its source: parameters in every layout, conformance, defects."""
 
 import ast
 import functools
-import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -12,31 +11,20 @@ from typing import Any
 from reference_numpy import layout, parameters, preset
 
 from ...conformance.defects import Defect, all_defects
-from ...conformance.reference.components import VJP, function_of, model_of
+from ...conformance.reference.components import VJP, model_of
 from ...conformance.reference.tolerance import MAX_FACTOR
 from ...conformance.report.summary import Summary
 from .modules import read
 from .names import Stock, stock
 from .prose import axes_in_words
 
-__all__ = ["Argument", "Figure", "Native", "Parameter", "arguments", "defects_of", "errors", "figures", "parameters_of"]
+__all__ = ["Figure", "Native", "Parameter", "defects_of", "figures", "number", "parameters_of", "table"]
 
 PORTS = ("torch", "tf", "jax")
 # one layer of each kind, with all parameters that a layer can have
 CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)
 HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, classes=3, segments=2, masked_language_head=True,
                        max_positions=8, positions="learned")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of the reference's function. axes: the letters that its name ends in, in words; default: as Python writes it."""
-
-    name: str
-    letters: str
-    axes: str
-    default: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -78,37 +66,6 @@ class Figure:
         return 0 if math.isnan(self.ratio) else min(100, round(100 * self.ratio / MAX_FACTOR))
 
 
-def arguments(component: str) -> list[Argument]:
-    """The arguments of the reference's function, and what its docstring says of them."""
-    function = function_of(component)
-    text = " ".join((inspect.getdoc(function) or "").split())
-    found = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        letters = " ".join(found_axes[1]) if (found_axes := re.search(r"_([a-z1]{1,5})$", name)) and set(found_axes[1]) <= set(AXES) else ""
-        default = "" if parameter.default is parameter.empty else repr(parameter.default)
-        default = "float64" if "float64" in default else default
-        found.append(Argument(name, letters, axes_in_words(letters), default, _meaning(name, text)))
-    return found
-
-
-AXES = "btsdhgkefvparcnlw1"
-
-
-def _meaning(name: str, text: str) -> str:
-    """What a docstring says of an argument: from `name:` to the end of the sentence, or to what is said of the next."""
-    start = re.search(rf"(?:^|[.;,] |`\. )(?:\w+(?:, | and ))*{name}(?:(?:, | and )\w+)*: ", text)
-    if not start:
-        return ""
-    rest = re.split(r"(?<=[^.][a-z0-9`)\d])\. (?=[A-Z]|\w+(?:, \w+| and \w+)*: )|; (?=\w+: )", text[start.end() :])[0]
-    return rest.rstrip(".")
-
-
-def errors(component: str) -> list[str]:
-    """What the docstring says that it raises."""
-    text = " ".join((inspect.getdoc(function_of(component)) or "").split())
-    return re.findall(r"Raises [^.]*(?:\.\w[^.]*)*\.", text)
-
-
 def parameters_of(component: str) -> list[Parameter]:
     """The parameters of a component with their layouts; of what runs a whole model none, since they are the model's."""
     if model_of(component) != component:
@@ -143,8 +100,9 @@ def _stock(layer: Stock, name: str, letters: str) -> Native | None:
 
 
 def _native(name: str, axes: str, letters: str) -> Native:
-    own = re.findall(r"[a-z]", axes)
-    changes = ["transposed"] * (own != letters.split()) + ["stacked"] * bool(re.search(r"\d", axes)) + ["folded"] * ("(" in axes)
+    # a layer whose keys have as many heads as its queries, and values as wide as its keys, has one letter for both
+    own, canonical = (re.findall(r"[a-z]", text.translate(str.maketrans("ge", "hk"))) for text in (axes, letters))
+    changes = ["transposed"] * (own != canonical) + ["stacked"] * bool(re.search(r"\d", axes)) + ["folded"] * ("(" in axes)
     return Native(name, axes, " and ".join(changes) or "as it is")
 
 

@@ -1,0 +1,136 @@
+"""The arguments of a component: their axes and defaults, and what the reference says of them."""
+
+import ast
+import functools
+import inspect
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from ...conformance.cases import all_cases
+from ...conformance.reference.components import COMPONENTS, VJP, function_of
+from .modules import PACKAGES, Symbol, main_of, read
+from .prose import WORDS, axes_in_words
+
+__all__ = ["Argument", "Cases", "arguments", "cases_of", "errors", "letters_of", "reached"]
+
+Texts = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the reference's function. axes: the letters that its name ends in, in words; default: as Python writes it.
+
+    field: the field of the config that a model gives for it, where there is one.
+    """
+
+    name: str
+    axes: str
+    default: str
+    meaning: str
+    field: str
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The cases of a component. given: what they give, by the outermost name, without the cotangent."""
+
+    core: int
+    all: int
+    given: tuple[str, ...]
+
+
+@functools.cache
+def arguments(component: str) -> tuple[Argument, ...]:
+    """The arguments of the reference's function, in its order."""
+    fields = COMPONENTS[component][1]
+    found = []
+    for name, parameter in inspect.signature(function_of(component)).parameters.items():
+        default = "" if parameter.default is parameter.empty else repr(parameter.default)
+        default = "float64" if "float64" in default else default
+        field = "" if name == "dtype" else fields.get(name, "")
+        axes = _texts()["axes"].get(name) or axes_in_words(letters_of(name, parameter.annotation))
+        found.append(Argument(name, axes, default, _meaning(component, name), field))
+    return tuple(found)
+
+
+def letters_of(name: str, annotation: object) -> str:
+    """`b t d` of an array `x_btd`; empty of what is no array, and of an array that may have any axes."""
+    suffix = name.rpartition("_")[2]
+    known = "_" in name and set(suffix) <= set(WORDS) and len(set(suffix)) == len(suffix)
+    return " ".join(suffix) if known and "ndarray" in str(annotation) else ""
+
+
+def errors(component: str) -> list[str]:
+    """What the docstring says that it raises."""
+    return re.findall(r"Raises [^.]*(?:\.\w[^.]*)*\.", _text(inspect.getdoc(function_of(component))))
+
+
+@functools.cache
+def cases_of() -> Mapping[str, Cases]:
+    """The cases of every component."""
+    every = all_cases(grad=True)
+    core, total = Counter(case.component for case in every if case.core), Counter(case.component for case in every)
+    given: dict[str, dict[str, None]] = {component: {} for component in COMPONENTS}
+    for case in every:
+        given[case.component] |= dict.fromkeys(key.partition(".")[0] for key in case.inputs if key != "cotangent")
+    return {component: Cases(core[component], total[component], tuple(given[component])) for component in COMPONENTS}
+
+
+def reached(component: str) -> Iterator[Symbol]:
+    """The definitions of the reference that a component runs, its own first, the nearest before those that they use."""
+    seen: dict[Symbol, None] = {}
+    queue = [*main_of(component, PACKAGES[0])]
+    while queue:
+        symbol = queue.pop(0)
+        if symbol in seen:
+            continue
+        seen[symbol] = None
+        yield symbol
+        file = read(*symbol[:2])
+        node, owner = file.definitions[symbol.name], symbol.name.partition(".")[0] if "." in symbol.name else ""
+        queue += file.references(node, owner)
+
+
+def _meaning(component: str, name: str) -> str:
+    """What is said of an argument: by the docstring of the component or of what it is the gradient of; by the table; by the component that
+    the docstring names (`Arguments as ...`); by the docstring of the nearest function that takes the argument from it."""
+    texts, forward = _texts(), component.removesuffix(VJP)
+    for own in dict.fromkeys((component, forward)):
+        if found := _said(name, _text(inspect.getdoc(function_of(own)))) or texts.get(own, {}).get(name, ""):
+            return found
+    return (_handed_on(forward, name) if name != "parameters" else "") or texts["any"].get(name, "")
+
+
+def _handed_on(component: str, name: str) -> str:
+    for other in re.findall(r"\b[Aa]s `(?:\w+\.)?(\w+)`", _text(inspect.getdoc(function_of(component)))):
+        if other in COMPONENTS and name in inspect.signature(function_of(other)).parameters:
+            return _meaning(other, name)
+    for symbol in reached(component):
+        node = read(*symbol[:2]).definitions[symbol.name]
+        takes = isinstance(node, ast.FunctionDef) and name in (part.arg for part in (*node.args.args, *node.args.kwonlyargs))
+        if takes and (found := _said(name, _text(ast.get_docstring(node)))):
+            return found
+    return ""
+
+
+def _said(name: str, text: str) -> str:
+    """What a docstring says of an argument: from `name:` to the end of the sentence, or to what is said of the next."""
+    start = re.search(rf"(?:^|[.;,] |`\. )(?:\w+(?:, | and ))*{name}(?:(?:, | and )\w+)*: ", text)
+    if not start:
+        return ""
+    rest = re.split(r"(?<=[^.][a-z0-9`)])\. (?=[A-Za-z])|; (?=\w+: )", text[start.end() - 1 :])[0]
+    return rest.strip().rstrip(".")
+
+
+def _text(docstring: str | None) -> str:
+    return " ".join((docstring or "").split())
+
+
+@functools.cache
+def _texts() -> Texts:
+    """What names say by themselves: by component, `any` or `axes`, then by argument."""
+    return tomllib.loads((resources.files(__package__) / "arguments.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,47 @@
+"""Statements and definitions as they stand on a page."""
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..code import Code, lines
+from .modules import read
+from .sources import Block, Piece
+
+__all__ = ["Cell", "cell_of", "code_of"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A statement on a page: its lines as HTML with the width of what they are indented by, and whether a definition begins with it."""
+
+    piece: Piece
+    lines: tuple[tuple[int, Any], ...]
+    opens: bool
+
+    @property
+    def origin(self) -> str:
+        """The file, and the first line that is shown."""
+        return f"{self.piece.symbol.path}:{self.piece.last - len(self.lines) + 1}"
+
+
+def cell_of(piece: Piece | None) -> Cell | None:
+    """A statement as it is shown."""
+    if piece is None:
+        return None
+    file = read(piece.symbol.package, piece.symbol.module)
+    shown = range(piece.last - len(piece.text.split("\n")), piece.last)
+    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), _unindented(lines(file.text)[i])) for i in shown)
+    return Cell(piece, made, isinstance(piece.node, ast.FunctionDef | ast.ClassDef))
+
+
+def _unindented(line: Any) -> Any:
+    """A line of HTML without the spaces that it begins with."""
+    return type(line)(re.sub(r"^(<span class=\"\w+\">)? +(?(1)(</span>)?)", lambda found: "" if found[2] else found[1] or "", str(line)))
+
+
+def code_of(block: Block) -> Code:
+    """A definition as a block of code."""
+    text = "\n".join(line for piece in block.pieces for line in piece.lines)
+    return Code(text, block.symbol.path, caption=f"{block.symbol.path}:{block.lines[0]}")

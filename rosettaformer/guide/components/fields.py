@@ -1,0 +1,88 @@
+"""The fields of the config: what each means, and which of them a component reads."""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+from reference_numpy import parameters
+from reference_numpy.config import TransformerConfig
+
+from ...conformance.reference.components import COMPONENTS, VJP, model_of
+from .arguments import reached
+from .facts import CONFIG, HEADS
+from .modules import read
+
+__all__ = ["Field", "fields", "fields_of"]
+
+CLASS = TransformerConfig.__name__
+BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS, HEADS.replace(classes=0))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field. must: what its values are; meaning: the comment behind it."""
+
+    name: str
+    must: str
+    meaning: str
+
+
+@functools.cache
+def fields() -> Mapping[str, Field]:
+    """Every field of the config, in its order."""
+    file = read("reference_numpy", "config")
+    hints = get_type_hints(TransformerConfig, include_extras=True)
+    found = {}
+    for node in file.definitions[CLASS].body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is None:
+            name = node.target.id
+            comment = file.lines[(node.end_lineno or node.lineno) - 1].partition("  # ")[2]
+            found[name] = Field(name, ", ".join(rule.wanted for rule in get_args(hints[name])[1:]), comment)
+    return found
+
+
+@functools.cache
+def fields_of(component: str) -> tuple[Field, ...]:
+    """The fields on which a component depends: those that its code and what it runs read, those that are its arguments, and those that
+    decide which parameters it has, and their shapes."""
+    forward = component.removesuffix(VJP)
+    found = {*COMPONENTS[forward][1].values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
+    for symbol in reached(forward):
+        if symbol.module != "config":
+            found |= {*_read(read(*symbol[:2]).definitions[symbol.name])}
+    return tuple(field for name, field in fields().items() if name in found)
+
+
+@functools.cache
+def _shaping(component: str) -> frozenset[str]:
+    """The fields whose change alters the names or the shapes of a component's parameters."""
+    found = set()
+    for base in BASES:
+        before = _shapes(base, component)
+        for name in fields():
+            value = getattr(base, name)
+            others = (not value,) if isinstance(value, bool) else (value * 2, value // 2, 0) if isinstance(value, int) else ()
+            if any(after not in ({}, before) for after in (_shapes(base, component, **{name: other}) for other in others)):
+                found.add(name)
+    return frozenset(found)
+
+
+def _shapes(config: TransformerConfig, component: str, **changes: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of a component's parameters; none where there is no such config, or no such component in it."""
+    try:
+        return dict(parameters.shapes(config.replace(**changes), component))
+    except ValueError:
+        return {}
+
+
+def _read(node: ast.AST) -> Iterator[str]:
+    """The fields of a config that a definition names, through the config's properties and methods too."""
+    definitions = read("reference_numpy", "config").definitions
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in ("config", "self"):
+            if part.value.id == "config" and f"{CLASS}.{part.attr}" in definitions:
+                yield from _read(definitions[f"{CLASS}.{part.attr}"])
+            elif part.attr in fields():
+                yield part.attr
