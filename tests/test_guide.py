@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # one page of every kind
 KINDS = ("index.html", "components/index.html", "components/layer_norm.html", "translate/index.html", "translate/pytorch-to-flax.html",
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
-         "tutorials/add-a-backend.html")  # fmt: skip
+         "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
 WIDTHS = (1440, 768, 390)
 pytestmark = pytest.mark.xdist_group("guide")  # built once
 
@@ -136,6 +136,10 @@ def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
         ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
         ("MHA11", "defects/MHA11.html"),
         ("bert", "models/bert.html"),
+        ("check", "tutorials/index.html"),
+        ("port file", "tutorials/the-port-file.html"),
+        ("tolerance", "tutorials/port-pytorch.html"),
+        ("many heads", "tutorials/port-keras.html"),
     ],
 )
 def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str, path: str) -> None:
@@ -148,6 +152,17 @@ def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str
         at = next(index for index, found in enumerate(paths) if found.startswith(f"../{path}"))
         keys(driver, Keys.ARROW_DOWN * at + Keys.ENTER)
         assert driver.current_url.partition("#")[0].endswith(path)
+
+
+def test_the_search_has_components_first_and_then_the_pair_that_was_read_last(driver: Any, guide: Path) -> None:
+    for pair in ("keras-to-pytorch", "pytorch-to-flax"):
+        with visited(driver, guide / "translate" / f"{pair}.html"):
+            pass
+        with visited(driver, guide / "index.html"):
+            keys(driver, "/")
+            keys(driver, "nn.LayerNorm")
+            paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
+            assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}.html#layer-norm"]
 
 
 def test_a_search_without_results_says_so_and_escape_closes_it(driver: Any, guide: Path) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("pygments")
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide import site
+from rosettaformer.guide.components.decisions import governing
 from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
 from rosettaformer.guide.translation.distributions import fitted
 from rosettaformer.guide.translation.measurement import Measured
@@ -174,6 +175,22 @@ def test_identities_are_anchors_and_code_is_short() -> None:
             for part in (row.given, cell.code, cell.measure):
                 ast.parse(part)
                 assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
+
+
+def test_no_snippet_is_a_literal_alone() -> None:
+    real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
+    for row in rows():
+        for framework, cell in row.cells.items():
+            if cell.code:
+                last = ast.parse(cell.code).body[-1]
+                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework} must not end in {cell.code!r}"
+                assert any(isinstance(node, real) for node in ast.walk(ast.parse(cell.code))), f"{row.id}.{framework}: {cell.code!r}"
+
+
+def test_decisions_lead_to_the_component_that_they_govern() -> None:
+    decided = direction._decided()
+    assert {link for row in rows() for link in row.links if link.isalpha() and link.isupper()} <= decided.keys()
+    assert all(id in governing(component) for id, component in decided.items())
 
 
 def test_a_name_finds_its_row_in_every_direction(measured: Measured) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from test_session import masked
-from tutorials import HOUSE, SNIPPETS, all_pages, followed, session
+from tutorials import HOUSE, SNIPPETS, all_pages, every_page, followed, session
 
+from rosettaformer.guide.tutorials.documents import Document
 from rosettaformer.guide.tutorials.session import regions
 
 NEEDS = {
@@ -77,3 +78,23 @@ def test_every_page_is_made_without_what_a_run_measures() -> None:
     pages = all_pages()
     assert pages.keys() == NEEDS.keys()
     assert all(page.section == "tutorials" and (HOUSE / "rosettaformer/guide/page" / page.template).is_file() for page in pages.values())
+
+
+@pytest.mark.parametrize("file", ["ports.md", "diagnosis.md"])
+def test_a_document_is_that_of_the_docs_and_has_all_its_sections(file: str) -> None:
+    assert (HOUSE / "rosettaformer/guide" / file).resolve() == HOUSE / "docs" / file
+    document = Document(file, {"ports.md": "the-port-file.html"})
+    text = (HOUSE / "docs" / file).read_text(encoding="utf-8")
+    assert [heading for heading, _ in document.headings] == [line[3:].replace("`", "") for line in text.splitlines() if line[:3] == "## "]
+    assert all(f'<h2 id="{fragment}">' in document.body for _, fragment in document.headings)
+    assert document.body.count("<figure") == text.count("```python") + 1  # the commands above
+    assert set(re.findall(r'href="([^"]*)"', document.body)) == ({"the-port-file.html"} if file == "diagnosis.md" else set())
+
+
+def test_the_search_knows_headings_and_commands_by_their_fragments() -> None:
+    for name, page in every_page().items():
+        files = {page.template, "tutorial-port.html.jinja"} if name.startswith("port-") else {page.template}
+        text = "".join((HOUSE / "rosettaformer/guide/page" / file).read_text(encoding="utf-8") for file in files)
+        text += getattr(page.values.get("document"), "body", "")
+        assert {name[1][1:] for name in page.names if not isinstance(name, str)} <= set(re.findall(r' id="([^"]+)"', text)), name
+    assert ("Many heads", "#heads") in every_page()["port-keras"].names

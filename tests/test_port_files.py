@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -239,8 +240,7 @@ def test_a_tutorial_is_one_file() -> None:
 def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    page = (Path(__file__).parent.parent / "docs/ports.md").read_text()
-    (tmp_path / "tutorial_port.py").write_text(page.split("```python\n", 1)[1].split("```", 1)[0])
+    (tmp_path / "tutorial_port.py").write_text(_blocks("ports.md")[0])
     port = str(tmp_path / "tutorial_port.py")
     components = ("positional_encoding", "multi_head_attention", "feed_forward", "encoder_layer", "encoder")
     cases = [case for case in CASES.values() if case.component in components and not case.excluded]
@@ -250,6 +250,36 @@ def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
         "multi_head_attention/left_padding",
         "encoder_layer/left_padding",
     }
+
+
+def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    (tmp_path / "configs_port.py").write_text(_blocks("ports.md")[1])
+    port = str(tmp_path / "configs_port.py")
+    cases = [case for case in all_cases(Port(port).config, grad=False) if case.component in ("multi_head_attention", "encoder_layer")]
+    results = runner.run(cases, [port], ["float64"])
+    assert {result.status for result in results} == {"pass", "not covered"}
+    configs = [case.config for case, result in zip(cases, results, strict=True) if result.status == "pass"]
+    for field in ("attention_bias", "key_value_heads", "norm_placement"):
+        assert len({getattr(config, field) for config in configs}) > 1, field
+
+
+def test_the_documents_other_blocks_are_of_the_port_file() -> None:
+    call, refusal = _blocks("ports.md")[2:]
+    exec(call, names := {})
+    assert Calls(names["call"]).arguments("encoder_layer") == ["x"]
+    with pytest.raises(NotCovered, match="padded on the right"):
+        exec(refusal, {})
+    (paths,) = _blocks("diagnosis.md")
+    exec(paths, names)
+    assert Names({"encoder": ()}, names["module_paths"]).path("encoder", "layers.0.feed_forward") == "layers.0.mlp"
+
+
+def _blocks(file: str) -> list[str]:
+    """The blocks of Python of a document."""
+    text = (Path(__file__).parent.parent / "docs" / file).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 MISTAKES = {

@@ -22,9 +22,14 @@ from rosettaformer.guide.tutorials.session import FOLDER, Session, Step
 SNIPPETS = HOUSE / "rosettaformer" / "guide" / FOLDER
 
 
-def all_pages() -> dict[str, Page]:
+def every_page() -> dict[str, Page]:
     """The pages by the name of their file, without its ending. What a run has measured is not on them."""
     return {Path(page.path).stem: page for page in tutorials.pages(None)}  # type: ignore[arg-type]
+
+
+def all_pages() -> dict[str, Page]:
+    """Those with steps."""
+    return {name: page for name, page in every_page().items() if "session" in page.values}
 
 
 def session(page: Page) -> Session:

@@ -22,10 +22,15 @@ from .sources import Source, source
 if TYPE_CHECKING:
     from ..build import Run
 
-__all__ = ["GROUPS", "pages"]
+__all__ = ["GROUPS", "ORDER", "pages"]
 
 COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras", "JAX, Flax"), strict=True))
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
+# (component, framework) -> what a library on top of the framework has, where the framework itself has nothing
+ELSEWHERE = {
+    ("encoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerEncoder`.",
+    ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
+}
 GROUPS = {
     "Tokens and positions": ("embedding", "segment_embedding", "token_positions", "position_embedding", "positional_encoding"),
     "Masks": ("token_mask", "padding_mask", "causal_mask", "combine_masks"),
@@ -81,6 +86,7 @@ def _page(component: str, run: "Run") -> Page:
         "columns": [_column(one) for one in sources],
         "rows": [[cell_of(piece) for piece in row] for row in aligned(sources, component)],
         "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
+        "elsewhere": {title: ELSEWHERE.get((component, framework), "") for framework, title in FRAMEWORKS.items()},
         "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
         "calls": sources[0].calls,
         "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],

@@ -14,24 +14,40 @@ document.getElementById("theme").addEventListener("click", () => {
 const box = document.getElementById("search");
 const found = document.getElementById("found");
 
-function matches(query) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+const RANKS = ["components", "translate", "tutorials"];  // of pages that match alike; the other sections follow
+const pair = location.pathname.match(/translate\/\w+-to-\w+\.html$/)?.[0];  // the pair of frameworks that was read last comes first
+if (pair) try { localStorage.setItem("pair", pair); } catch {}
+
+function fit(name, query, words) {  // 4 the whole name, 3 whole parts of it, 2 within it, 0 otherwise
+  const text = name.toLowerCase();
+  if (text === query) return 4;
+  if (!words.every(word => text.includes(word))) return 0;
+  const parts = text.split(/[^\p{L}\p{N}_-]+/u);
+  return words.every(word => parts.includes(word)) || text.endsWith("." + query) ? 3 : 2;
+}
+
+function matches(typed) {
+  const query = typed.trim().toLowerCase().replace(/\(\)$/, "");
+  const words = query.split(/\s+/).filter(Boolean);
   if (!words.length) return [];
+  let last = null;
+  try { last = localStorage.getItem("pair"); } catch {}
   const results = [];
   for (const [title, path, section, summary, names] of window.INDEX) {
-    const best = { score: 0 };
+    const best = { score: 0, name: "", fragment: "" };
     for (const [name, fragment] of [[title, ""], ...names]) {
-      const text = name.toLowerCase();
-      const score = words.every(word => text.includes(word))
-        ? 3 + (text === query.toLowerCase() ? 4 : 0) + (text.split(/[._ ]/).includes(words[0]) ? 1 : 0) + (text.startsWith(words[0]) ? 1 : 0) - text.length / 200
-        : 0;
-      if (score > best.score) Object.assign(best, { score, name: name === title ? "" : name, fragment });
+      const fits = fit(name, query, words);
+      const score = fits && fragment === "#source" ? fits - 0.5 : fits;  // used there, and no name of it
+      const shorter = score === best.score && score > 0 && name.length < (best.name || title).length;
+      if (score > best.score || shorter) Object.assign(best, { score, name: name === title ? "" : name, fragment });
     }
     const whole = [title, summary, ...names.map(([name]) => name)].join(" ").toLowerCase();
-    if (!best.score && words.every(word => whole.includes(word))) Object.assign(best, { score: 1, name: "", fragment: "" });
-    if (best.score) results.push({ title, path, section, summary, ...best });
+    if (!best.score && words.every(word => whole.includes(word))) best.score = 1;
+    const rank = RANKS.indexOf(path.split("/")[0]);
+    const order = (rank < 0 ? RANKS.length : rank) - (path === last ? 0.5 : 0);
+    if (best.score) results.push({ title, path, section, summary, order, length: (best.name || title).length, ...best });
   }
-  return results.sort((a, b) => b.score - a.score).slice(0, 30);
+  return results.sort((a, b) => b.score - a.score || a.order - b.order || a.length - b.length).slice(0, 30);
 }
 
 function choose(index) {

@@ -8,6 +8,8 @@ from typing import Any
 from reference_numpy import layout, parameters, preset
 
 from ..code import Code, highlighted
+from ..components import ORDER
+from ..components.decisions import governing
 from ..site import Page
 from . import example
 from .classes import CLASSES, relation
@@ -37,6 +39,7 @@ def page(one: str, other: str, measured: Measured) -> Page:
         "imports": [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py") for name in (one, other)],
         "layouts": list(_layouts(one, other, measured.layouts)),
         "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
+        "decided": _decided(),
         "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
     }
     names = {(name, f"#{entry['row'].id}"): None for entry in entries for cell in entry["cells"] for name in cell["cell"].names}
@@ -79,6 +82,12 @@ def _cell(row: Row, framework: str, values: Mapping[str, Any]) -> dict[str, Any]
 def _part(framework: str, part: str) -> Any:
     code = example.parts(framework).get(part)
     return _block(code.text, code.origin) if code else None
+
+
+@functools.cache
+def _decided() -> Mapping[str, str]:
+    """The component on whose page a decision stands: the first that it governs."""
+    return {id: component for component in reversed(ORDER) for id in governing(component)}
 
 
 @functools.cache

@@ -1,9 +1,12 @@
-"""Tutorials: a model ported from an empty file, a backend, a component. Every step of a page is executed by the tests."""
+"""Tutorials: a model ported from an empty file, a backend, a component; and the documents on ports. Every step is executed by the tests."""
 
+import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..site import Page
+from .documents import Document
 from .session import Session
 
 if TYPE_CHECKING:
@@ -12,11 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["pages"]
 
 NUMBERS = "From an empty file to the numbers of transformers, with"
+# names for the search, each with the step that treats it
+PORT = (
+    "port a model", ("new-port", "#start"), ("rosettaformer list", "#start"), ("rosettaformer check", "#parts"), ("config", "#parts"),
+    ("rosettaformer diagnose", "#attention"), ("dtypes", "#half"), ("noise", "#half"), ("tolerance", "#half"),
+    ("check --checkpoint", "#weights"), ("rosettaformer convert", "#weights"), ("JUnit", "#ci"), ("pytest", "#ci"),
+)  # fmt: skip
 # (file, folder of its snippets, title, summary, names for the search)
 TUTORIALS = (
-    ("port-pytorch", "port_torch", "Port GPT-2 to PyTorch in an afternoon", f"{NUMBERS} nn.Linear.", ("port a model", "new-port")),
-    ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", ("port a model", "new-port")),
-    ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", ("port a model", "new-port")),
+    ("port-pytorch", "port_torch", "Port GPT-2 to PyTorch in an afternoon", f"{NUMBERS} nn.Linear.", PORT),
+    ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", PORT),
+    ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", PORT),
     (
         "add-a-backend", "add_a_backend", "Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.",
         ("rosettaformer.ports", "entry point", "NotCovered", "another language"),
@@ -26,11 +35,45 @@ TUTORIALS = (
         ("RMSNorm", "contributing"),
     ),
 )  # fmt: skip
+# (page, file of docs/, title, summary, names for the search)
+DOCUMENTS = (
+    (
+        "the-port-file", "ports.md", "The port file", "All that a port may say: components, weights, call, config, dtypes and modes.",
+        ("port file", "port.py", "framework", "components", "modes", ("config", "#cover-more-than-one-config"), ("NotCovered", "#call"),
+         ("zeros_btd", "#call"), ("keep", "#what-is-built-and-what-it-is-given"), ("dtypes", "#what-is-built-and-what-it-is-given"),
+         ("evaluation mode", "#what-is-built-and-what-it-is-given"), ("fused kernel", "#weights"), ("rename table", "#weights")),
+    ),
+    (
+        "what-diagnosis-says", "diagnosis.md", "What diagnosis says", "How a mistake is found, and what each verdict means.",
+        ("diagnose", "rosettaformer diagnose", "module_paths", ("verdict", "#verdicts"), ("unexplained", "#verdicts"),
+         ("indistinguishable", "#verdicts")),
+    ),
+)  # fmt: skip
+START = (
+    ("install", "#install"), ("check", "#commands"), ("diagnose", "#commands"), ("rosettaformer check", "#commands"),
+    ("rosettaformer diagnose", "#commands"),
+)  # fmt: skip
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index, and a page for each tutorial."""
+    """The index, and a page for each tutorial and each document."""
     first = {"session": Session("start")}
-    yield Page("tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.")
+    yield Page(
+        "tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.", START
+    )
     for file, folder, title, summary, names in TUTORIALS:
-        yield Page(f"tutorials/{file}.html", title, f"tutorial-{file}.html.jinja", {"session": Session(folder)}, summary, names)
+        template = f"tutorial-{file}.html.jinja"
+        yield Page(f"tutorials/{file}.html", title, template, {"session": Session(folder)}, summary, (*names, *_headings(template)))
+    links = {file: f"{page}.html" for page, file, *_ in DOCUMENTS}
+    for page, file, title, summary, names in DOCUMENTS:
+        document = Document(file, links)
+        found = (*names, *((text, f"#{fragment}") for text, fragment in document.headings))
+        yield Page(f"tutorials/{page}.html", title, "document.html.jinja", {"document": document, "lead": summary}, summary, found)
+
+
+def _headings(template: str) -> tuple[tuple[str, str], ...]:
+    """The numbered headings of a template and of those that it extends, with their fragments."""
+    text = (resources.files(__package__.rpartition(".")[0]) / "page" / template).read_text(encoding="utf-8")
+    base = re.search(r'{% extends "(.*?)" %}', text)
+    own = re.findall(r'<h2 id="([^"]+)"><span>\d+</span> (.+?)</h2>', text)
+    return (*((title, f"#{fragment}") for fragment, title in own), *(_headings(base[1]) if base else ()))

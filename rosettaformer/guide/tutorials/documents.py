@@ -1,0 +1,61 @@
+"""Documents of the project as pages: Markdown, whose blocks of code and tables look as those of the other pages."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from itertools import pairwise
+from typing import Any
+
+from ..code import Code, highlighted
+
+__all__ = ["Document"]
+
+PACKAGE = __package__.rpartition(".")[0]
+
+
+class Document:
+    """A file of docs/, which the package has, too: its first heading and what follows.
+
+    links: other documents -> the pages that they are; to the rest no link leads. body: HTML. headings: (text, fragment) of each section.
+    """
+
+    def __init__(self, file: str, links: Mapping[str, str]) -> None:
+        from markdown_it import MarkdownIt
+        from markupsafe import Markup
+
+        self._file, self._links = file, links
+        parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+        text = resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8")
+        tokens = parser.parse(text)[3:]  # without the title
+        self.headings = [
+            (after.content.replace("`", ""), _fragment(after.content)) for token, after in pairwise(tokens) if token.type == "heading_open"
+        ]
+        self._mark(tokens)
+        rules = parser.renderer.rules
+        rules["fence"] = rules["code_block"] = lambda tokens, index, *_: str(self._code(tokens[index]))
+        rules["table_open"] = lambda *_: '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
+        rules["table_close"] = lambda *_: "</table></div>\n"
+        self.body = Markup(parser.renderer.render(tokens, parser.options, {}))
+
+    def _mark(self, tokens: Sequence[Any]) -> None:
+        """Gives headings their fragments and links their pages."""
+        for token, after in pairwise(tokens):
+            if token.type == "heading_open":
+                token.attrSet("id", _fragment(after.content))
+        for token in tokens:
+            inner = token.children or []
+            kept = []
+            for child in inner:
+                if child.type == "link_open":
+                    child.hidden = (target := self._links.get(str(child.attrGet("href")))) is None
+                    child.attrSet("href", target or "")
+                    kept.append(child)
+                child.hidden = child.hidden or (child.type == "link_close" and kept.pop().hidden)
+            token.children = [child for child in inner if not child.hidden] if inner else token.children
+
+    def _code(self, token: Any) -> Any:
+        return highlighted(Code(token.content, f"docs/{self._file}", token.info or "console"))
+
+
+def _fragment(heading: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
