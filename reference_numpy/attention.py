@@ -31,8 +31,8 @@ def scaled_dot_product_attention(
     mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides later keys (CAUSAL).
     bias_bhts: added to the logits, which are divided by sqrt(k) first (SCALE); -inf hides a key.
     A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
-    mask of the weights; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in float32 and round
-    the weights before they multiply the values.
+    mask of the weights, True = keep; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in
+    float32 and round the weights before they multiply the values.
 
     Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
@@ -128,10 +128,10 @@ def multi_head_attention(
 ) -> Output:
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
-    query_btd: x; memory_bsd: m, which is x itself in self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`,
-    value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present.
-    Returns the output `b t d`; with return_weights the output and the weights `b h t s`. Raises ValueError on shapes that do not fit.
-    Source: Vaswani et al. 2017, section 3.2.2.
+    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in self-attention.
+    parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d`
+    where present. Returns the output `b t d`; with return_weights the output and the weights `b h t s`.
+    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.2.2.
     """
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)

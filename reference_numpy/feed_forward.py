@@ -71,7 +71,8 @@ def feed_forward(
 ) -> np.ndarray:
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position (a convolution of width 1).
 
-    parameters: hidden.kernel `d f`, hidden.bias `f`, output.kernel `f d`, output.bias `d`. keep_btf: dropout mask of the hidden layer.
+    parameters: hidden.kernel `d f`, hidden.bias `f`, output.kernel `f d`, output.bias `d`.
+    keep_btf: dropout mask of the hidden layer, True = keep.
     Returns `b t d`. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, eq. 2.
     """
     hidden, output = parameters["hidden"], parameters["output"]

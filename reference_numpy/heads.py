@@ -36,7 +36,7 @@ def classifier(
 ) -> np.ndarray:
     """`logits = dropout(x) W + b` of every class, x the pooled token.
 
-    parameters: kernel `r c`, bias `c`. keep_br: dropout mask. Returns `b c`. Raises ValueError where x is not `b r`.
+    parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Returns `b c`. Raises ValueError where x is not `b r`.
     Source: Devlin et al. 2019, section 4.1.
     """
     checks.check_pooled(pooled_br.shape, parameters["kernel"].shape[0])

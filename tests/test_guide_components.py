@@ -414,7 +414,7 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(folder: Path) -> Non
             assert visible(driver) == ["impl_torch"] and driver.switch_to.active_element.text == "PyTorch"
             driver.get((folder / "components/softmax.html").as_uri())
             assert visible(driver) == ["impl_torch"]
-            for component in ("softmax", "adam", "multi_head_attention", "index"):
+            for component in ("softmax", "adam", "multi_head_attention", "index", "config"):
                 driver.get((folder / f"components/{component}.html").as_uri())
                 assert driver.execute_script("return document.documentElement.scrollWidth") <= 390, component
         assert driver.get_log("browser") == []

@@ -119,7 +119,7 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
     calls = [name for one in sources[1:] for name in used(one)]
     found = dict.fromkeys([(name, "#framework") for name in native])
     found |= dict.fromkeys([(name, "#source") for name in calls if name not in native])
-    found |= dict.fromkeys([(one.name, "#arguments") for one in arguments(component) if len(one.name) > 1])
+    found |= dict.fromkeys([(one.name, "#arguments") for one in arguments(component) if len(one.name) > 1 and one.name not in NEVER])
     if takes_config(component):
         found |= dict.fromkeys([(one.name, "#config") for one in fields_of(component)])
     return (*dict.fromkeys([*own, *governing(component)]), *found)
