@@ -33,7 +33,7 @@ class Document:
         ]
         self._mark(tokens)
         renderer = RendererHTML(parser)
-        rules = renderer.rules
+        rules: Any = renderer.rules
         rules["fence"] = rules["code_block"] = lambda tokens, index, *_: str(self._code(tokens[index]))
         rules["table_open"] = lambda *_: '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
         rules["table_close"] = lambda *_: "</table></div>\n"
