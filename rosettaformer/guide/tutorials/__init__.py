@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["pages"]
 
+# words for the search, each alone or with the fragment where it is treated
+Names = tuple[str | tuple[str, str], ...]
 NUMBERS = "From an empty file to the numbers of transformers, with"
-# names for the search, each with the step that treats it
-PORT = (
+PORT: Names = (
     "port a model", ("new-port", "#start"), ("rosettaformer list", "#start"), ("rosettaformer check", "#parts"), ("config", "#parts"),
     ("rosettaformer diagnose", "#attention"), ("dtypes", "#half"), ("noise", "#half"), ("tolerance", "#half"),
     ("check --checkpoint", "#weights"), ("rosettaformer convert", "#weights"), ("JUnit", "#ci"), ("pytest", "#ci"),
 )  # fmt: skip
 # (file, folder of its snippets, title, summary, names for the search)
-TUTORIALS = (
+TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
     ("port-pytorch", "port_torch", "Port GPT-2 to PyTorch in an afternoon", f"{NUMBERS} nn.Linear.", PORT),
     ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", PORT),
     ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", PORT),
@@ -36,7 +37,7 @@ TUTORIALS = (
     ),
 )  # fmt: skip
 # (page, file of docs/, title, summary, names for the search)
-DOCUMENTS = (
+DOCUMENTS: tuple[tuple[str, str, str, str, Names], ...] = (
     (
         "the-port-file", "ports.md", "The port file", "All that a port may say: components, weights, call, config, dtypes and modes.",
         ("port file", "port.py", "framework", "components", "modes", ("config", "#cover-more-than-one-config"), ("NotCovered", "#call"),
@@ -49,7 +50,7 @@ DOCUMENTS = (
          ("indistinguishable", "#verdicts")),
     ),
 )  # fmt: skip
-START = (
+START: Names = (
     ("install", "#install"), ("check", "#commands"), ("diagnose", "#commands"), ("rosettaformer check", "#commands"),
     ("rosettaformer diagnose", "#commands"),
 )  # fmt: skip

@@ -21,6 +21,7 @@ class Document:
 
     def __init__(self, file: str, links: Mapping[str, str]) -> None:
         from markdown_it import MarkdownIt
+        from markdown_it.renderer import RendererHTML
         from markupsafe import Markup
 
         self._file, self._links = file, links
@@ -31,11 +32,12 @@ class Document:
             (after.content.replace("`", ""), _fragment(after.content)) for token, after in pairwise(tokens) if token.type == "heading_open"
         ]
         self._mark(tokens)
-        rules = parser.renderer.rules
+        renderer = RendererHTML(parser)
+        rules: Any = renderer.rules
         rules["fence"] = rules["code_block"] = lambda tokens, index, *_: str(self._code(tokens[index]))
         rules["table_open"] = lambda *_: '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
         rules["table_close"] = lambda *_: "</table></div>\n"
-        self.body = Markup(parser.renderer.render(tokens, parser.options, {}))
+        self.body = Markup(renderer.render(tokens, parser.options, {}))
 
     def _mark(self, tokens: Sequence[Any]) -> None:
         """Gives headings their fragments and links their pages."""
