@@ -23,7 +23,7 @@ from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import named_outputs
-from rosettaformer.guide.mistakes import FRAMEWORKS, SAID, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
 cases = functools.cache(functools.partial(all_cases, grad=True))
@@ -67,7 +67,7 @@ def said(defect: Defect, mistake: Mistake) -> str:
         with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}):
             found = diagnose(f"{name}.port", [component], pairs=False, gradients=component.endswith("_vjp"))
     own = [one for one in found.findings if one.component == component] or found.findings
-    return "\n".join(f"{one.verdict} {one.text}" for one in own) or "all that was asked conforms"
+    return "\n".join(f"{one.verdict} {one.text}" for one in own) or NOTHING
 
 
 def write_said() -> None:

@@ -60,9 +60,6 @@ def test_an_edit_that_fits_nowhere_or_twice_is_refused(tmp_path: Path) -> None:
 
 def test_every_mistake_in_pytorch_has_its_sentence() -> None:
     assert set(all_sayings()) == {identity for identity, made in all_mistakes().items() if not made["torch"].absent}
-    defects = all_defects()
-    named = [identity for identity, text in all_sayings().items() if defects[identity].title in text or identity in text]
-    assert len(named) >= 0.95 * len(all_sayings())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 from .code import Code
 from .evidence import linked
-from .mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings
+from .mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
 from .site import Page
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def effects(identity: str) -> list[Effect]:
 def _page(defect: Defect, measured: list[Effect]) -> Page:
     made = all_mistakes().get(defect.id, {})
     frameworks = [_framework(defect, name, made) for name in FRAMEWORKS]
-    said = all_sayings().get(defect.id, "")
+    said = all_sayings().get(defect.id, "").strip()
     values = {
         "defect": defect,
         "frameworks": frameworks,
         "effects": measured,
         "evidence": linked(defect.evidence),
-        "said": Code(said, "mistakes/said.toml", "text") if said else None,
+        "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
     names = (defect.id, defect.title, *defect.variants)
     return Page(f"defects/{defect.id}.html", f"{defect.id}: {defect.title}", "defect.html.jinja", values, defect.component, names)

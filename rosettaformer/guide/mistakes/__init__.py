@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["FRAMEWORKS", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
+__all__ = ["FRAMEWORKS", "NOTHING", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
 
 FRAMEWORKS = ("torch", "tf", "jax")
+NOTHING = "all that was asked conforms"  # what is said of a mistake that no case of its component shows
 SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
 
 
