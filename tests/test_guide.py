@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("guide")  # built once
 def guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, as the command writes it."""
     out = tmp_path_factory.mktemp("guide") / "site"
-    command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(out), "--dtype", "float32"]
+    command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(out)]
     made = subprocess.run(command, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     return out

@@ -15,7 +15,7 @@ __all__ = ["guide"]
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="The folder of the site.")
-@listed("dtype", f"Measure in these dtypes: {', '.join(DTYPES)}. [default: float64, float32]")
+@listed("dtype", f"Measure in these dtypes: {', '.join(DTYPES)}. [default: float32]")
 def guide(out: Path, dtypes: tuple[str, ...]) -> None:
     """Write the porting guide: a site to open in a browser, made from the source and measured now.
 
@@ -28,7 +28,6 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
 
     site.require(out)
     started = time.monotonic()
-    run = build.measure(dtypes or ("float64", "float32"))
-    made = build.build(out, run)
+    made = build.build(out, dtypes or ("float32",))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

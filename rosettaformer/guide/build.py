@@ -4,7 +4,8 @@ import datetime
 import importlib
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["Run", "build", "measure"]
 
 # the modules of this package that give pages, in the order of the navigation: each has `pages(run)`
 ROOMS = ("components", "translation", "defects", "models", "tutorials")
+APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,20 @@ def measure(dtypes: Sequence[str], progress: Callable[[runner.Result], None] = l
     return Run(Summary(runner.run(cases, tuple(PORTS), dtypes, progress=progress, quick_compile=True)))
 
 
-def build(out: Path, run: Run) -> list[Page]:
-    """Writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write`."""
-    return write(out, _pages(run), _about())
+def build(out: Path, dtypes: Sequence[str], progress: Callable[[runner.Result], None] = lambda result: None) -> list[Page]:
+    """Measures, writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write`."""
+    with ThreadPoolExecutor(len(APART)) as pool:
+        begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
+        run = measure(dtypes, progress)
+        values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary)}
+        made = [Page("index.html", "One Transformer, written four times", "home.html.jinja", values)]
+        for room in ROOMS:
+            made += begun[room].result() if room in begun else _pages_of(room, run)
+    return write(out, made, _about())
 
 
-def _pages(run: Run) -> Iterator[Page]:
-    values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary)}
-    yield Page("index.html", "One Transformer, written four times", "home.html.jinja", values)
-    for room in ROOMS:
-        yield from importlib.import_module(f"{__package__}.{room}").pages(run)
+def _pages_of(room: str, run: Run) -> list[Page]:
+    return list(importlib.import_module(f"{__package__}.{room}").pages(run))
 
 
 def _ratios(summary: Summary) -> dict[str, dict[str, float]]:
