@@ -66,14 +66,13 @@ def _page(defect: Defect, measured: list[Effect]) -> Page:
 
 
 def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tab shows: the mistake where there is one, and the fix."""
+    """What a tab shows: the mistake, where there is one."""
     mistake = made.get(framework)
     return {
         "name": framework,
         "title": TITLES[framework],
         "mistake": mistake,
         "edits": [_sides(defect, framework, edit) for edit in mistake.edits] if mistake else [],
-        "fix": defect.fix[framework],
     }
 
 
