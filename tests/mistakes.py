@@ -49,9 +49,26 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def registered_anew(framework: str) -> Iterator[None]:
+    """Keras knows layers by name, for the whole process: the copy's take the place of ours until the block ends."""
+    if framework != "tf":
+        yield
+        return
+    from keras.saving import get_custom_objects
+
+    importlib.import_module("impl_tf.port")
+    ours = dict(get_custom_objects())
+    try:
+        yield
+    finally:
+        get_custom_objects().clear()
+        get_custom_objects().update(ours)
+
+
+@contextlib.contextmanager
 def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
     """The adapter of our port of the framework, with the edits in it."""
-    with copied(mistake, framework) as name:
+    with copied(mistake, framework) as name, registered_anew(framework):
         adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}").Adapter
         made = type("Adapter", (adapter,), {"own": importlib.import_module(f"{name}.weights")})
         yield made(importlib.import_module(f"{name}.port"))

@@ -49,6 +49,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         TRAINED,
     ),
     "inference": (("rosettaformer generate folder --prompt the --backend numpy",), ()),
+    "guide": (("rosettaformer guide --out site",), ("site/index.html",)),
     "report": (
         (
             "rosettaformer new-port numpy my_port --no-check",
