@@ -199,6 +199,90 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
     assert found.out.startswith("equal"), found.out
 
 
+# layers in private attributes; components of ports
+
+
+@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
+def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    left = "private_keras.py:Net"
+    report = compared(left, f"private_torch.py:{right}", "--input", "x: b=3 d=9 float32", *FORWARD, code=code, folder=tmp_path)
+    leaves = ["_blocks.0._norm", "_blocks.0._hidden", "_blocks.1._norm", "_blocks.1._hidden", "_head"]
+    assert [row["left"] for row in report["layers"] if row["leaf"]] == leaves
+    assert first(report) == ("_blocks.0._norm",) if code else report["first"] is None
+
+
+def test_a_port_s_component_is_called_with_its_own_arguments(tmp_path: Path) -> None:
+    """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
+    report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    assert {"mask_bhts", "x_btd"} == report["inputs"].keys()
+    names = {row["left"] for row in report["gradients"]}
+    assert {"input x_btd", "self_attention.query.kernel", "feed_forward.output.bias"} <= names
+
+
+def test_mistakes_of_a_hand_written_port_are_found_in_their_layers(tmp_path: Path) -> None:
+    """handwritten_torch.py says of itself what they are."""
+    ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
+    report = compared(*ports, "--component", "transformer", *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("decoder.positional_encoding",)
+    wrong = {row["left"] for row in report["layers"] if row["leaf"] and any(one["verdict"] == "differs" for one in row["forced"])}
+    assert all("norm" in name or "positional_encoding" in name for name in wrong), wrong
+    assert "encoder.layers.0.self_attention_norm" in wrong
+
+
+PORTS = [
+    ("torch", "jax", "transformer"),
+    ("torch", "tf", "classify"),
+    ("linen_attention.py", "torch", "multi_head_attention"),
+    ("torch_nn_transformer.py", "keras_hub_layers.py", "decoder_layer"),
+    ("keras_hub_layers.py", "tf", "encoder_layer"),
+    ("transformers_bert.py", "tf", "pool"),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("left", "right", "component"), PORTS)
+def test_components_of_correct_ports_are_equal(left: str, right: str, component: str, tmp_path: Path) -> None:
+    for module in ("keras_hub", "transformers", "flax"):
+        pytest.importorskip(module)
+    files = [f"{MODELS.parent / 'ports' / name}" if name.endswith(".py") else name for name in (left, right)]
+    found = invoke("compare", *files, "--component", component, "-q")
+    assert found.code == 0, found
+    assert found.out.startswith("equal"), found.out
+    assert found.out.count("agree to rounding") == 4, found.out
+
+
+def test_weights_of_a_file_are_given_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(MODELS))
+    from private_torch import Net
+    from safetensors.torch import save_file
+
+    save_file({name: tensor * 0 for name, tensor in Net().state_dict().items()}, tmp_path / "zero.safetensors")
+    net = MODELS / "private_torch.py:Net"
+    said = refused("compare", net, net, "--weights", tmp_path / "zero.safetensors", "--input", "x: b=3 d=9 float32")
+    assert "zero on both sides" in said
+
+
+def test_a_missing_framework_ends_with_3_and_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('raise ModuleNotFoundError("No module named torch", name="torch")\n')
+    monkeypatch.syspath_prepend(str(tmp_path))  # torch itself is imported in this process already
+    net = MODELS / "private_torch.py:Net"
+    found = invoke("compare", net, net, "--input", "x: b=3 d=9 float32")
+    assert found.code == 3, found
+    assert "pip install -e '.[torch]'" in found.err
+
+
+def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    found = invoke("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Mortal", *IMAGE, "-q", "--json", report)
+    assert found.code == 2, found
+    assert "cannot be trained: crashes: the side's process ended with exit code 7" in " ".join(found.err.split())
+    kept = json.loads(report.read_text())
+    assert {row["verdict"] for row in (*kept["outputs"], *kept["gradients"])} == {"equal"}
+
+
 # bad input is one message
 
 

@@ -73,8 +73,8 @@ def compare(
     """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
 
     LEFT and RIGHT are FILE.py:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND (a file or
-    folder, in torch, tf, jax or numpy), a port's FILE.py with --component, or two JSON reports of this command. Errors are in units of
-    rounding noise: the larger of the sides' |float32 - float64|.
+    folder, in torch, tf, jax or numpy), with --component a port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
+    Errors are in units of rounding noise: the larger of the sides' |float32 - float64|.
 
     Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.
     """
@@ -99,6 +99,8 @@ def compare(
         files.write_json(json_file, found)
     if str(json_file) != "-":
         report.render(_console(), found, quiet)
+    if found.get("failed"):
+        raise ValueError(found["failed"])
     sys.exit(1 if found["verdict"] == "differs" else 0)
 
 

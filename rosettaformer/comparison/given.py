@@ -41,7 +41,7 @@ class Given:
             self.ranks += [axis for axis in axes.common(named) if axis not in self.ranks]
 
     def _made(self, inputs: Sequence[declared.Input], file: Path | None, seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
-        """From the file, as declared, or as a checkpoint's model suggests."""
+        """From the file, as declared, or as a checkpoint's model or a component suggests."""
         given = declared.read(file) if file else {}
         if given or inputs:
             return declared.make(inputs, given, seed)
@@ -52,6 +52,8 @@ class Given:
                 f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
                 f"c=3 float32'; the left takes {named}"
             )
+        if isinstance(suggested, Mapping):
+            return declared.make([], suggested, seed)
         return declared.make([declared.declaration(text) for text in suggested], {}, seed)
 
     def _order(self, which: int, name: str, named: Sequence[str], conventions: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,34 @@ from ..processes import words
 from .models.base import Model
 from .sides import Side
 
-__all__ = ["opened"]
+__all__ = ["opened", "port_of"]
+
+FREE: Mapping[str, Any] = {}
 
 
-def opened(side: Side) -> Model:
-    """The side's model. Raises ValueError where it cannot be built, and MissingBackend where its framework is missing."""
+def port_of(side: Side) -> ports.Port | None:
+    """The port, where the side is a component of one. Raises ValueError where it is none, and MissingBackend."""
+    return ports.Port(side.path) if side.kind == "component" else None
+
+
+def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
+    """The side's model; fixed, canonical: of a component. Raises ValueError where it cannot be built, and MissingBackend."""
     if side.kind == "checkpoint":
         from .models.own import of_checkpoint
 
         return of_checkpoint(Path(side.path), side.name)
-    if side.kind == "component":
+    if port:
         from .models.own import of_component
 
-        return of_component(side.path, side.component, dict(side.settings))
+        return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
     make = _maker(side)
     return wrapped(make(), make, side.text)
 
 
 def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
     """The model that was built, as one of its framework. call: the method that is called, where that is not the model itself."""
+    if inspect.ismethod(built):
+        return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)
     bases = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(built).__mro__}
     if "torch.Module" in bases:
         return _class("torch")(built, call)

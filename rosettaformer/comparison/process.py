@@ -8,14 +8,17 @@ from ..backends import MissingBackend
 from ..processes import Child
 from .sides import Side
 
-__all__ = ["Failed", "Process", "both"]
+__all__ = ["Failed", "Process", "answers", "both"]
 
 
 DOING = {
-    "start": "cannot be built",
+    "start": "cannot be loaded",
+    "open": "cannot be built",
     "prepare": "cannot be called with the inputs",
     "run": "cannot be run",
     "load": "cannot take the weights",
+    "gradients": "gives no gradients",
+    "step": "cannot be trained",
 }
 
 
@@ -34,9 +37,10 @@ class Process:
         self._waiting = "start"
 
     def start(self) -> dict[str, Any]:
-        """What the model says of itself, once it is built."""
+        """The config fields that its port fixes, once the side has begun."""
         self._answer("start")
-        return self.call("about")
+        found: dict[str, Any] = self.call("fixed")
+        return found
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Puts a question, and does not wait for the answer."""
@@ -70,13 +74,18 @@ def both(sides: Sequence[Process], method: str, *arguments: Any) -> list[Any]:
     """The same question to both, which answer at the same time. Raises what the first raises that gives no answer."""
     for side in sides:
         side.ask(method, *arguments)
-    answers: list[Any] = []
+    return answers(sides)
+
+
+def answers(sides: Sequence[Process]) -> list[Any]:
+    """What they answer to the question that each was asked. Raises what the first raises that gives no answer."""
+    found: list[Any] = []
     failures: list[Exception] = []
     for side in sides:
         try:
-            answers.append(side.answer())
+            found.append(side.answer())
         except (Failed, MissingBackend) as error:
             failures.append(error)
     if failures:
         raise failures[0]
-    return answers
+    return found

@@ -24,9 +24,13 @@ def verdict(report: Report) -> str:
     return next((word for word in ("differs", "rounding") if word in found), "equal")
 
 
-def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
+def _evaluated(report: Report) -> Iterator[Mapping[str, Any]]:
     yield from report["outputs"]
     yield from (one for row in report["layers"] for one in row["forced"])
+
+
+def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
+    yield from _evaluated(report)
     yield from report.get("gradients", ())
     for step in report.get("steps", {}).values():
         yield from step["rows"]
@@ -60,11 +64,12 @@ def _headline(report: Report) -> str:
     outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
-    if verdict(report) == "rounding":
+    if "rounding" in {row["verdict"] for row in _evaluated(report)}:
         outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
     if differ:
         return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
-    return f"{verdict(report)}: {outputs}, and each of {len(leaves)} layers gives the same for the same input"
+    layers = f"and each of {len(leaves)} layers gives the same for the same input" if leaves else "and no layer is known on both sides"
+    return f"{verdict(report)}: {outputs}, {layers}"
 
 
 def _name(left: str, right: str) -> str:
@@ -83,7 +88,9 @@ def _layer(found: Mapping[str, Any]) -> str:
 
 def _between(found: Mapping[str, Any]) -> str:
     after, before = (_name(*found[end]) for end in ("after", "before"))
-    if after and before:
+    if not after and not before:
+        text = "first: somewhere in the whole, none of whose layers is known on both sides"
+    elif after and before:
         text = f"first: between {after}, whose output agrees, and {before}, whose inputs differ"
     else:
         text = f"first: before {before}, whose inputs differ" if before else f"first: after {after}, whose output agrees"
@@ -100,18 +107,28 @@ def _of_training(report: Report) -> Iterator[str]:
     if wrong := [row for row in gradients if row["verdict"] == "differs"]:
         yield f"gradients: {len(wrong)} of {len(gradients)} differ, {_worst(wrong)} most"
     elif gradients:
-        yield f"gradients: all {len(gradients)} agree to rounding"
+        yield f"gradients: all {len(gradients)} agree to rounding{_in_float64(gradients)}"
     for name, step in report.get("steps", {}).items():
         if why := step.get("not comparable"):
             yield f"a step of {name} is not comparable: {why}"
             continue
         wrong = [row for row in step["rows"] if row["verdict"] == "differs"]
         conventions = [row for row in step["rows"] if row["verdict"] == CONVENTION]
-        text = f"{len(wrong)} of {len(step['rows'])} variables differ, {_worst(wrong)} most" if wrong else "the variables agree to rounding"
+        text = (
+            f"{len(wrong)} of {len(step['rows'])} variables differ, {_worst(wrong)} most"
+            if wrong
+            else f"the variables agree to rounding{_in_float64(step['rows'])}"
+        )
         notes = {row["note"] for row in (*wrong, *conventions) if row.get("note")}
         if conventions:
             text += f", but for {len(conventions)} by a convention of the frameworks"
         yield f"a step of {name}: {text}" + (f" ({'; '.join(sorted(notes))})" if notes else "")
+
+
+def _in_float64(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What to say of those that agree in float32 alone."""
+    found = [row for row in rows if row["verdict"] == "rounding"]
+    return f", {len(found)} of them not in float64 ({_worst(found)} most)" if found else ""
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -75,7 +75,7 @@ class Rows:
         rows.remove(output)
         outputs = self._differences(("", 0), ("", 0), "outputs")
         if all(one.verdict == "not comparable" for one in outputs):
-            raise ValueError(f"nothing could be compared: the output {outputs[0].note if outputs else 'has no array'}")
+            raise ValueError(f"the output cannot be compared: {outputs[0].note if outputs else 'it has no array'}")
         if all(one.verdict != "differs" for one in outputs):
             for row in rows:
                 _excuse(row)

@@ -10,7 +10,7 @@ import numpy as np
 from . import axes, declared, matching, trained, variables
 from .given import Given, carry
 from .noise import difference
-from .process import Process, both
+from .process import Failed, Process, answers, both
 from .rename import Rename
 from .rows import Rows
 from .sides import Side
@@ -41,7 +41,10 @@ class Options:
 
 
 def compare(left: Side, right: Side, options: Options) -> dict[str, Any]:
-    """The report. Raises ValueError on bad input, `Failed` where a side gives no answer, MissingBackend."""
+    """The report. Raises ValueError on bad input, `Failed` where a side gives no answer, MissingBackend.
+
+    What is found of outputs and layers stands where a side has no gradients or ends in training: `failed` then says why.
+    """
     sides = [Process(side, which, options.limit, options.threads) for side, which in ((left, "left"), (right, "right"))]
     try:
         return _Comparison(sides, options).report()
@@ -60,7 +63,13 @@ class _Comparison:
     def report(self) -> dict[str, Any]:
         options, progress = self._options, self._options.progress
         progress("building the models")
-        self._about = [side.start() for side in self._sides]
+        canonical = all(side.side.kind in ("checkpoint", "component") for side in self._sides)
+        left, right = (side.start() for side in self._sides)
+        for side, of_other in zip(self._sides, (right, left), strict=True):
+            side.ask("open", of_other, canonical)
+        self._about = answers(self._sides)
+        if others := [f"{name} at {left[name]!r} and {right[name]!r}" for name in left if name in right and left[name] != right[name]]:
+            self._notes.append(f"the ports fix {', '.join(others)}")
         given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
         self._ranks = given.ranks
         progress("matching layers")
@@ -81,6 +90,16 @@ class _Comparison:
         rows = Rows(self._sides, self._networks, self._layers, self._table, runs, self._ranks)
         report = self._start(given) | rows.report()
         self._notes += rows.notes
+        try:
+            self._train(report, given, rows)
+        except Failed as error:
+            report["failed"] = str(error)
+        report["notes"] = self._notes
+        return report
+
+    def _train(self, report: dict[str, Any], given: Given, rows: Rows) -> None:
+        """Adds gradients, steps and times to the report, as far as they are asked for."""
+        options, progress = self._options, self._options.progress
         if options.gradients or options.step or options.time:
             cotangents = rows.cotangents(options.seed)
             for side, arrays in zip(self._sides, cotangents, strict=True):
@@ -94,8 +113,6 @@ class _Comparison:
         if options.time:
             progress("timing")
             report["timing"] = timed(self._sides, options.time, options.rounds, options.step)
-        report["notes"] = self._notes
-        return report
 
     def _start(self, given: Given) -> dict[str, Any]:
         about = [

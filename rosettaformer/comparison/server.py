@@ -16,7 +16,7 @@ from ..backends import MissingBackend
 from ..benchmarks.worker import resident
 from ..processes import Answer, message, serve_methods, words
 from .models.base import DTYPES, Model, Rounding, rounded
-from .opening import opened
+from .opening import opened, port_of
 from .sides import Side
 
 __all__ = ["Server", "reply"]
@@ -28,16 +28,25 @@ MOST = 100  # calls of one round
 class Server:
     """Answers for one model. Inputs and cotangents are in the side's own axes; they are set once."""
 
+    model: Model
+
     def __init__(self, side: Mapping[str, Any]) -> None:
-        self.model: Model = opened(Side(**side))
+        self._side = Side(**side)
+        self._port = port_of(self._side)
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
         self._timed: dict[tuple[str, bool], Callable[[], Any]] = {}
 
-    def about(self) -> dict[str, Any]:
-        """What the model is, before it was given anything."""
+    def fixed(self) -> dict[str, Any]:
+        """The config fields that the side's port fixes."""
+        return dict(self._port.config) if self._port else {}
+
+    def open(self, fixed: Mapping[str, Any], canonical: bool) -> dict[str, Any]:
+        """Builds the model, and says what it is. fixed: the config fields that the other's port fixes. canonical: whether both are ours
+        or ports to ours, whose variables have canonical names."""
+        self.model = opened(self._side, self._port, fixed, canonical)
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
-        return found | {"notes": list(self.model.notes), "inputs": getattr(self.model, "defaults", {})}
+        return found | {"notes": list(self.model.notes), "inputs": self.model.defaults}
 
     def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Sets the inputs, whose floats are exact in float32, and says what the model consists of."""

@@ -9,10 +9,11 @@ from typing import Any
 from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS
+from ..conformance.ports.port import PORTS
 
 __all__ = ["FORMS", "Side", "parse", "setting"]
 
-FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port's FILE.py with --component, or the JSON of an earlier comparison"
+FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port (FILE.py, torch, tf or jax) with --component, or the JSON of an earlier comparison"
 BACKEND = "torch"  # of a checkpoint that names none
 KINDS = ("built", "checkpoint", "component", "report")
 
@@ -39,10 +40,10 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
         if not re.fullmatch(r"[^\W\d]\w*", name):
             raise ValueError(f"{text}: a class or a function must be named after the colon, as in {file}:Model; got {name!r}")
         return Side(text, "built", _file(file), name, settings)
+    if component and (text.endswith(".py") or text in PORTS):
+        return Side(text, "component", text if text in PORTS else _file(text), "", settings, component)
     if text.endswith(".py"):
-        if not component:
-            raise ValueError(f"{text}: name its class or function, as in {text}:Model, or a port's component with --component")
-        return Side(text, "component", _file(text), "", settings, component)
+        raise ValueError(f"{text}: name its class or function, as in {text}:Model, or a port's component with --component")
     if text.endswith(".json") and Path(text).is_file():
         return Side(text, "report", text)
     where, at, backend = text.rpartition("@")

@@ -15,6 +15,7 @@ __all__ = ["OPTIMIZERS", "gradients", "steps"]
 OPTIMIZERS = ("sgd", "adamw")
 CLOSE = 1e-6  # relative: how well a convention must explain a running variance
 CONVENTION = "convention"
+STATISTICS = ("mean", "variance")  # roles of what runs along, and is not trained
 
 
 def gradients(sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
@@ -44,7 +45,9 @@ def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:
 
 def steps(sides: Sequence[Process], table: Sequence[Pair], rows: Any) -> dict[str, Any]:
     """By optimiser the rows of all variables after one step, or why the steps cannot be compared."""
-    before = both(sides, "values")
+    statistics = [pair["left"] for pair in table if pair["left"] and pair.get("role") in STATISTICS]
+    values = sides[0].call("values") if statistics else {}
+    before = {name: values[name] for name in statistics}
     found: dict[str, Any] = {}
     for optimizer in OPTIMIZERS:
         try:
@@ -59,15 +62,16 @@ def steps(sides: Sequence[Process], table: Sequence[Pair], rows: Any) -> dict[st
             found[optimizer] = {"not comparable": "; ".join(random), "rows": []}
             continue
         found[optimizer] = {"rows": [_row(pair, answers, before, rows) for pair in table if pair["left"] and pair["right"]]}
+        del answers  # which are all variables of both sides
     return found
 
 
-def _row(pair: Pair, answers: Mapping[str, Sequence[Any]], before: Sequence[Mapping[str, np.ndarray]], rows: Any) -> dict[str, Any]:
+def _row(pair: Pair, answers: Mapping[str, Sequence[Any]], before: Mapping[str, np.ndarray], rows: Any) -> dict[str, Any]:
     arrays = [[answers[dtype][0][0][pair["left"]], _carried(answers[dtype][1][0], pair)] for dtype in answers]
     found = difference(*arrays[0], *arrays[1])
     row = {"left": pair["left"], "right": pair["right"]} | found.plain()
-    if found.verdict == "differs" and pair["role"] in ("mean", "variance"):
-        row |= _explained(pair, arrays[1], before[0][pair["left"]].astype(np.float64), rows, found)
+    if found.verdict == "differs" and pair["role"] in STATISTICS:
+        row |= _explained(pair, arrays[1], before[pair["left"]].astype(np.float64), rows, found)
     return row
 
 

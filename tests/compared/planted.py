@@ -71,6 +71,15 @@ class Crash(Net):
         os._exit(7)
 
 
+class Mortal(Net):
+    """Ends in training."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            os._exit(7)
+        return super().forward(x)
+
+
 class Hang(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         while True:

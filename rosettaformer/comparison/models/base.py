@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import TransformerConfig, layout
+
 from ...conformance.ports.adapters.matching import leaves
 
 __all__ = ["DTYPES", "EVALUATION", "FLAGS", "Arrays", "Called", "Layer", "Model", "Rounding", "Variable", "bound", "is_floating", "rounded"]
@@ -20,6 +22,7 @@ EVALUATION = {name: not value for name, value in FLAGS.items()}
 # Exact in float32: frameworks round such constants in more than one place, in float64 too.
 LEARNING_RATE, DECAY, BETAS, EPSILON = 2.0**-7, 2.0**-7, (0.875, 1 - 2.0**-10), 2.0**-27
 Arrays = dict[str, np.ndarray]
+Translation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclasses.dataclass
@@ -68,12 +71,22 @@ class Model(abc.ABC):
     """One side's model. Arrays go in and come out in the side's own axes, floats in the dtype of the question.
 
     framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty where it
-    has none.
+    has none. defaults: inputs that fit it, declared or as arrays. translation: what makes its own arguments of the reference's inputs.
     """
 
     framework: str
     convention = ""
     notes: tuple[str, ...] = ()
+    defaults: Sequence[str] | Mapping[str, np.ndarray] = ()
+    translation: Translation | None = None
+
+    def own(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The inputs, which may be native tensors, by the names of the model's own arguments."""
+        return self.translation(inputs) if self.translation else inputs
+
+    def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
+        """Sets the variables in float32 from canonical ones, as the table of a port says."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def about(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class FlaxModel(Model):
         return {name: jnp.asarray(rounded(array, dtype)) for name, array in arrays.items()}
 
     def _call(self, function: Callable[..., Any], given: Mapping[str, Any], training: bool) -> Any:
-        args, kwargs = bound(self._function(), given, training)
+        args, kwargs = bound(self._function(), self.own(given), training)
         return function(*args, **kwargs)
 
     def _loss(self, output: Any, cotangents: list[jax.Array]) -> jax.Array:
@@ -107,8 +107,10 @@ class FlaxModel(Model):
             found = {f"input {name}": np.array(array) for name, array in of_inputs.items()}
             return found | {name: np.array(array) for name, array in of_parameters.items()}
 
-    def _stepping(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Callable[..., Any], Any]:
-        """A function of (all values, state) that makes one step, and its first arguments."""
+    def _stepping(
+        self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str
+    ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
+        """A function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
         given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
         own = [jnp.asarray(array, dtype) for array in cotangents]
         adamw = optax.adamw(LEARNING_RATE, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)
@@ -124,7 +126,7 @@ class FlaxModel(Model):
             updates, state = transformation.update(gradients, state, parameters)
             return {**after, **optax.apply_updates(parameters, updates)}, state
 
-        return step, (values, transformation.init({name: values[name] for name in self._trainable}))
+        return step, values, lambda values: transformation.init({name: values[name] for name in self._trainable})
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
         with settings(dtype):
@@ -132,16 +134,17 @@ class FlaxModel(Model):
             first, _, second = self._apply(values, given, dtype, True, twice=True)
             pairs = zip(tensors(first, is_tensor), tensors(second, is_tensor), strict=True)
             random = "" if all(np.array_equal(a, b) for a, b in pairs) else "something random is active in training"
-            step, start = self._stepping(inputs, cotangents, dtype, optimizer)
-            after, _ = jax.jit(step)(*start)
+            del first, second, values
+            step, start, state = self._stepping(inputs, cotangents, dtype, optimizer)
+            after = jax.jit(lambda values: step(values, state(values))[0], donate_argnums=0)(start)  # no state takes memory
             return {name: np.array(array) for name, array in after.items()}, random
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         wrapped = jax.jit if compiled else (lambda function: function)
         if what == "step":
-            step, start = self._stepping(inputs, cotangents, "float32", "sgd")
-            stepping = wrapped(step)
-            return lambda: jax.block_until_ready(stepping(*start))
+            step, start, state = self._stepping(inputs, cotangents, "float32", "sgd")
+            stepping, first = wrapped(step), state(start)
+            return lambda: jax.block_until_ready(stepping(start, first))
         given, values = self._tensors(inputs, "float32"), self._tensors(self._values, "float32")
         forward = wrapped(lambda values, given: list(tensors(self._apply(values, given, "float32", False)[0], is_tensor)))
         return lambda: jax.block_until_ready(forward(values, given))

@@ -52,7 +52,7 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
         yield from _named(layer.layers)
         return
     for name, value in vars(layer).items():
-        if name.startswith("_"):
+        if name == "_layers" or name.startswith("_self_"):  # Keras' and TensorFlow's own lists of all of them
             continue
         if isinstance(value, keras.layers.Layer):
             yield name, value

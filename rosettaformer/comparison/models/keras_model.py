@@ -14,6 +14,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 import tensorflow as tf
 
+from impl_tf import weights
+from reference_numpy import TransformerConfig, layout
+
 from .. import kinds
 from .base import (
     BETAS,
@@ -100,12 +103,10 @@ class KerasModel(Model):
         """The layers with the floating variables that each has of its own, by name."""
         taken: set[int] = set()
         for path, layer, kind in sorted(layers(self._models[dtype]), key=lambda row: -len(row[0])):
-            owned = {}
-            for variable in layer.variables:
-                if id(variable) not in taken and "float" in str(variable.dtype):
-                    taken.add(id(variable))
-                    owned[".".join(variable.path.split("/")[-2:]) if kind == "attention" else variable.name] = variable
-            yield path, layer, kind, owned
+            own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
+            taken |= {id(variable) for variable in own}
+            inner = kind == "attention" or len({variable.name for variable in own}) < len(own)
+            yield path, layer, kind, {".".join(variable.path.split("/")[-2:]) if inner else variable.name: variable for variable in own}
 
     def _tensors(self, dtype: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -122,6 +123,9 @@ class KerasModel(Model):
             for name, array in values.items():
                 own[name].assign(array.astype(str(own[name].dtype)))
 
+    def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
+        weights.load(self._models["float32"], values, config, component, table)
+
     def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, tf.Tensor]:
         return {name: tf.constant(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
 
@@ -129,7 +133,7 @@ class KerasModel(Model):
         return self._applied_to(dtype, self._inputs(inputs, dtype), training)
 
     def _applied_to(self, dtype: str, given: Mapping[str, Any], training: bool) -> Any:
-        model = self._models[dtype]
+        model, given = self._models[dtype], self.own(given)
         if isinstance(model, (Functional, keras.Sequential)):
             names = [name for name, _ in self._arguments()]
             values = [given[name] for name in names] if set(names) == set(given) else list(given.values())

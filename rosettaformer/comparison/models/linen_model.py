@@ -11,6 +11,8 @@ from flax import linen as nn
 from flax import traverse_util
 from flax.core import meta
 
+from reference_numpy import TransformerConfig, layout
+
 from .. import kinds
 from .base import Arrays, Called, Layer, Variable, arguments, exchanged, guarded, tensors
 from .flax_model import FlaxModel, Values, eagerly, is_tensor, own_variables, settings
@@ -57,6 +59,9 @@ class LinenModel(FlaxModel):
                 if collection == PARAMETERS:
                     self._trainable.add(name)
         self.run(inputs, "float32")
+
+    def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
+        self.load(layout.to_native(values, table, config, component))
 
     def layers(self) -> list[Layer]:
         return [layer for layer, _ in self._layers.values()]

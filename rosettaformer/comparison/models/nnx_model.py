@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from impl_jax import weights
+from reference_numpy import TransformerConfig, layout
+
 from .. import kinds
 from .base import Arrays, Called, Layer, Variable, arguments, exchanged, guarded, tensors
 from .flax_model import FlaxModel, Values, eagerly, is_tensor, own_variables, settings
@@ -36,6 +39,10 @@ class NnxModel(FlaxModel):
 
     def build(self, inputs: Arrays) -> None:
         pass
+
+    def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
+        weights.load(self._module, values, config, component, table)
+        self.load({name: np.asarray(variable.get_value()) for name, variable in _variables(self._module)})
 
     def _function(self) -> Callable[..., Any]:
         return getattr(self._module, self._name)

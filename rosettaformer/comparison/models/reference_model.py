@@ -1,7 +1,7 @@
 """A checkpoint in the reference."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...conformance.case import Case
 from ...conformance.reference import components, trace
 from .base import Arrays, Called, Layer, Model, Variable, guarded, is_floating, rounded
 
-__all__ = ["ReferenceModel", "inputs_of"]
+__all__ = ["ReferenceModel", "canonical_variables", "inputs_of"]
 
 TOKENS = 16  # of random inputs, where the model has room for them
 
@@ -23,6 +23,15 @@ def inputs_of(config: TransformerConfig) -> list[str]:
     source = f"source: b=2 s={length} int64 <{config.source_vocabulary}"
     target = f"target: b=2 t={length} int64 <{config.target_vocabulary}"
     return [*[source] * bool(config.encoder_layers), *[target] * bool(config.decoder_layers)]
+
+
+def canonical_variables(axes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> list[Variable]:
+    """Variables that are as the reference has them."""
+    found = []
+    for name, shape in shapes.items():
+        path, _, role = name.rpartition(".")
+        found.append(Variable(name, path, role, axes[name], shape, True, dict(zip(axes[name].split(), shape, strict=True)), True, name))
+    return found
 
 
 class ReferenceModel(Model):
@@ -52,13 +61,7 @@ class ReferenceModel(Model):
         return [Layer(path, "", call.component, {}) for path, call in self._traced.items()]
 
     def variables(self) -> list[Variable]:
-        axes = parameters.axes(self._config)
-        found = []
-        for name, array in self._values.items():
-            sizes = dict(zip(axes[name].split(), array.shape, strict=True))
-            path, _, role = name.rpartition(".")
-            found.append(Variable(name, path, role, axes[name], array.shape, True, sizes, True, name))
-        return found
+        return canonical_variables(parameters.axes(self._config), {name: array.shape for name, array in self._values.items()})
 
     def values(self) -> Arrays:
         return dict(self._values)

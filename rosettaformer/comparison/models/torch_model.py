@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from impl_torch import weights
 from impl_torch.weights import from_numpy, to_numpy
+from reference_numpy import TransformerConfig, layout
 
 from .. import kinds
 from .base import (
@@ -118,6 +120,9 @@ class TorchModel(Model):
             for name, array in values.items():
                 native[name].copy_(from_numpy(np.ascontiguousarray(array)).to(native[name].dtype))
 
+    def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
+        weights.load(self._modules["float32"], values, config, component, table)
+
     def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, torch.Tensor]:
         return {name: from_numpy(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
 
@@ -125,7 +130,7 @@ class TorchModel(Model):
         return self._applied(self._modules[dtype], self._inputs(inputs, dtype))
 
     def _applied(self, module: torch.nn.Module, given: Mapping[str, torch.Tensor], training: bool = False) -> Any:
-        args, kwargs = bound(self._function(module), given, training)
+        args, kwargs = bound(self._function(module), self.own(given), training)
         return (getattr(module, self._call) if self._call else module)(*args, **kwargs)
 
     @torch.no_grad()
@@ -178,9 +183,10 @@ class TorchModel(Model):
         module = self._modules[dtype] = _without_dropout(copy.deepcopy(before)).train()
         try:
             stepping = _optimizer(optimizer, module)
-            again = copy.deepcopy(module)
+            with torch.no_grad():
+                again = self._loss(copy.deepcopy(module), given, own, True)
             loss = self._loss(module, given, own, True)
-            random = "" if torch.equal(loss, self._loss(again, given, own, True)) else "something random is active in training"
+            random = "" if torch.equal(loss, again) else "something random is active in training"
             loss.backward()
             stepping.step()
             return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
@@ -190,7 +196,7 @@ class TorchModel(Model):
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")
         module = copy.deepcopy(self._modules["float32"])
-        args, kwargs = bound(self._function(module), given, what == "step")
+        args, kwargs = bound(self._function(module), self.own(given), what == "step")
         function = getattr(module, self._call) if self._call else module
         function = torch.compile(function) if compiled else function
         if what == "forward":
