@@ -105,3 +105,14 @@ def test_a_folder_of_hugging_face_conforms(make: Callable[[Any], Any], component
     names = [result["component"] for result in results]
     assert {name: names.count(name) for name in components} == components
     assert len(names) == sum(components.values())
+
+
+def test_what_a_port_fixes_and_the_checkpoint_has_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    config = preset("gpt2_small", **TINY, decoder_layers=1, max_positions=20)
+    save(tmp_path / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
+    port = Path(__file__).parent / "ports" / "torch_nn_transformer.py"
+    outcome = invoke("check", port, "--checkpoint", tmp_path / "model.safetensors")
+    assert outcome.code == 1
+    assert "not covered the port fixes tie_logits=False; the checkpoint has tie_logits=True (14)" in outcome.out
+    assert "not covered the port does not define 3 components: states, decode_in_steps, greedy_search (11)" in outcome.out

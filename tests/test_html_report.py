@@ -249,7 +249,8 @@ def test_the_diagnosis_stands_before_the_components_where_something_fails() -> N
 
 
 def test_a_partial_port_is_one_line_and_equal_messages_are_one_row() -> None:
-    left = [row(f"{name}/{case}", status="not covered", message=f"no {name}") for name in ("softmax", "logits") for case in range(300)]
+    names, why = ("softmax", "logits"), "the port does not define"
+    left = [row(f"{name}/{case}", status="not covered", message=f"{why} {name}") for name in names for case in range(300)]
     dtypes = ("float64", "float32")
     failed = [row(f"layer_norm/{case}", dtype=dtype, status="error", message="TypeError: no") for case in range(10) for dtype in dtypes]
     nothing = row("dropout/empty", ratio=math.nan)

@@ -42,9 +42,16 @@ def test_components_that_a_port_does_not_cover_are_one_line() -> None:
     names = [f"component{number}" for number in range(23)]
     left = [row(f"{name}/{case}", "not covered", message=f"the port does not define {name}") for name in names for case in range(4)]
     lines = rendered(row("softmax/plain"), *left).splitlines()
-    assert [line for line in lines if "component1" in line] == [f"mine.py: not covered 23 components: {', '.join(names)} (92)"]
+    assert [line for line in lines if "component1" in line] == [f"mine.py: not covered the port does not define 23 components: {', '.join(names)} (92)"]
     text = rendered(row("softmax/plain"), *left, row("component1/0", port="torch"))
     assert sum("component1 " in line for line in text.splitlines()) == 1  # the other port covers it
+
+
+def test_the_reason_of_a_component_that_is_defined_is_said() -> None:
+    others = [row(f"{name}/0", "not covered", message=f"the port does not define {name}") for name in ("states", "pool")]
+    text = rendered(*others, row("transformer/0", "not covered", message="the port fixes heads=3; the checkpoint has heads=4"))
+    assert "mine.py: not covered the port does not define 2 components: states, pool (2)" in text
+    assert "mine.py: not covered the port fixes heads=3; the checkpoint has heads=4 (1)" in text
 
 
 def test_a_row_that_nothing_was_compared_in_has_no_number() -> None:

@@ -200,7 +200,8 @@ def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> Non
     assert rows["layer_norm/plain", "float64"][0] == "differs"  # the only one that the port was asked
     assert rows["layer_norm/plain", "float32"] == ("not covered", "the port does not support float32")
     assert rows["softmax/plain", "float64"] == ("not covered", "the port does not define softmax")
-    assert rows["layer_norm/foreign", "float64"] == ("not covered", "the port fixes model_width=12")
+    told = f"the port fixes model_width=12; the checkpoint has model_width={PLAIN.config.model_width}"
+    assert rows["layer_norm/foreign", "float64"] == ("not covered", told)
     assert len(rows) == 6
 
 

@@ -17,6 +17,7 @@ from .case import Case
 from .cases import fitted
 from .hidden import Hidden, marked
 from .ports.command import PREFIX, Command
+from .ports.port import undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
 from .reference.components import SEARCHES
@@ -230,7 +231,7 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
 def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[str, str]:
     """The status of a question that the port is not asked and the reason, or nothing."""
     if case.component not in about["components"]:
-        return "not covered", f"the port does not define {case.component}"
+        return "not covered", undefined(case.component)
     if case.excluded:
         return "not covered", case.excluded
     if dtype not in about["dtypes"]:

@@ -54,18 +54,25 @@ def of_components(cases: Iterable[Case], components: Collection[str], grad: bool
 
 
 def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
-    """The same cases for a port that fixes some config fields: made anew with them where the suite has the case, otherwise excluded where
-    they differ. Each keeps the dtypes in which it is to be run."""
+    """The same cases for a port that fixes some config fields: made anew with them where the suite has the case; those of a checkpoint are
+    excluded where they differ. Each keeps the dtypes in which it is to be run."""
     if not fixed:
         return list(cases)
     own = {case.id: case for case in all_cases(fixed, grad=any(forward_of(case.component) for case in cases))}
-    return [dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _excluded(case, fixed) for case in cases]
+    return [
+        dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _excluded(case, fixed, "the checkpoint has")
+        for case in cases
+    ]
 
 
-def _excluded(case: Case, fixed: Mapping[str, Any]) -> Case:
-    others = [f"{name}={value!r}" for name, value in fixed.items() if getattr(case.config, name) != value]
-    more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 else ""
-    reason = f"the port fixes {', '.join(others[:NAMED] if more else others)}{more}" if others else _refused(case) if fixed else ""
+def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
+    """The case, with the reason where what is fixed excludes it. whose: says before the case's values, all of which are then named."""
+    others = {name: value for name, value in fixed.items() if getattr(case.config, name) != value}
+    fields = [f"{name}={value!r}" for name, value in others.items()]
+    more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
+    reason = f"the port fixes {', '.join(fields[:NAMED] if more else fields)}{more}" if others else _refused(case) if fixed else ""
+    if others and whose:
+        reason += f"; {whose} {', '.join(f'{name}={getattr(case.config, name)!r}' for name in others)}"
     return dataclasses.replace(case, excluded=reason) if reason else case
 
 

@@ -20,7 +20,7 @@ from ...reading import read_bytes
 from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
 
-__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "load_file", "unavailable"]
+__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "load_file", "unavailable", "undefined"]
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -41,6 +41,11 @@ class Unsupported(Exception):
 
 class NotCovered(Exception):
     """The port does not define the component, or cannot express the case; the message is the reason."""
+
+
+def undefined(component: str) -> str:
+    """Why a port that does not define the component does not cover its cases."""
+    return f"the port does not define {component}"
 
 
 class MissingBackend(Exception):
@@ -93,7 +98,7 @@ class Port:
         A function is given a case whose inputs are nested where their names have dots, as arguments of the reference's function are.
         """
         if case.component not in self.components:
-            raise NotCovered(f"the port does not define {case.component}")
+            raise NotCovered(undefined(case.component))
         if self.adapter is not None:
             return self.adapter.run(case)
         return getattr(self.module, case.component)(dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
@@ -106,7 +111,7 @@ class Port:
         if self.adapter is None:
             raise NotCovered("the port gives functions, and only modules of a framework can be traced")
         if case.component not in self.components:
-            raise NotCovered(f"the port does not define {case.component}")
+            raise NotCovered(undefined(case.component))
         return self.adapter.trace(case, forces)
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..ports.port import undefined
 from ..result import Result
 from .summary import Summary
 
@@ -39,13 +40,16 @@ def shown_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def reasons(summary: Summary) -> list[Reason]:
-    """Why results were not compared, those of components that a port does not cover as one for each port."""
-    missing = uncovered(summary)
+    """Why results were not compared; as one for each port those of components that it does not define."""
+    missing: dict[str, dict[str, None]] = {}
+    for result in summary.left:
+        if result.message == undefined(result.component):
+            missing.setdefault(result.port, {})[result.component] = None
     counts: Counter[tuple[str, str, str]] = Counter()
     for result in summary.left:
-        names = missing.get(result.port, ()) if result.status == "not covered" else ()
+        names = missing.get(result.port, {})
         together = len(names) > 1 and result.component in names
-        text = f"{len(names)} components: {', '.join(names)}" if together else result.message
+        text = undefined(f"{len(names)} components: {', '.join(names)}") if together else result.message
         counts[result.port, result.status, text] += 1
     return [Reason(*key, count) for key, count in counts.items()]
 
