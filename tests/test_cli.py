@@ -123,7 +123,19 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
     [
         ((), ["layer_norm(parameters, x_btd, epsilon)", "combine_masks(mask_bhts, other_bhts)"]),
         (("-k", "softmax and not vjp"), ["softmax(logits, mask)", "    cases: 9; its gradient is softmax_vjp"]),
-        (("-k", "layer_norm"), ["    parameters: scale (d), offset (d)", "    a port's module is called with: x_btd"]),
+        (
+            ("-k", "layer_norm"),
+            ["    parameters: scale (d), offset (d)", "    a port's module is called with: x_btd\n    from the config: epsilon\n"],
+        ),
+        (
+            ("-k", "multi_head_attention and not vjp"),
+            [
+                "output.kernel (h e d); with attention_bias query.bias (h k)",
+                "keep_bhts; no case gives bias_bhts",
+                "    from the config: attention_dropout_rate as dropout_rate",
+            ],
+        ),
+        (("-k", "encoder_layer and not vjp"), ["    from the config: all of it"]),
         (("cases", "-k", "layer_norm/plain-float16"), ["layer_norm/plain                                         float16"]),
         (("defects", "-k", "NRM1 and not (NRM10 or NRM11)"), ["NRM1    layer_norm                    "]),
         (("ports",), ["torch         impl_torch.port           installed"]),

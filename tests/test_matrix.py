@@ -42,7 +42,8 @@ def test_components_that_a_port_does_not_cover_are_one_line() -> None:
     names = [f"component{number}" for number in range(23)]
     left = [row(f"{name}/{case}", "not covered", message=f"the port does not define {name}") for name in names for case in range(4)]
     lines = rendered(row("softmax/plain"), *left).splitlines()
-    assert [line for line in lines if "component1" in line] == [f"mine.py: not covered the port does not define 23 components: {', '.join(names)} (92)"]
+    said = f"mine.py: not covered the port does not define 23 components: {', '.join(names)} (92)"
+    assert [line for line in lines if "component1" in line] == [said]
     text = rendered(row("softmax/plain"), *left, row("component1/0", port="torch"))
     assert sum("component1 " in line for line in text.splitlines()) == 1  # the other port covers it
 

@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.defects import all_defects
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
-from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
+from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of, takes_config
 from .options import Choice
 
 __all__ = ["list"]
@@ -23,6 +23,8 @@ __all__ = ["list"]
 Thing = TypeVar("Thing")
 
 FEW = 26  # so many parameters are listed
+BIASES = ("attention_bias", "output_bias")  # fields of the config that add parameters
+NEVER = ("parameters", "config", "dtype", "cotangent")  # what a case gives in another way
 AXES = (
     "axes: b batch, t target or query position, s source or key position, n new token or beam, d model width, h query heads, g key heads, "
     "k key size, e value size, f hidden width, v vocabulary"
@@ -43,19 +45,37 @@ def _components(expression: str | None) -> Iterable[str]:
         yield ""
         if own := _parameters(name):
             yield f"    parameters: {own}"
-        yield f"    a port's module is called with: {', '.join(_arguments(name))}"
+        given, fields = _arguments(name), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
+        left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
+        yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
+        taken = [own if own == field else f"{field} as {own}" for own, field in fields.items()] or ["all of it"] * takes_config(name)
+        if taken:
+            yield f"    from the config: {', '.join(taken)}"
         gradient = f"; its gradient is {name}{VJP}" if name + VJP in COMPONENTS else ""
         yield f"    cases: {counts[name]}{gradient}"
     yield AXES
 
 
 def _parameters(name: str) -> str:
-    """The parameters of a component with their axes, in the order of the forward pass; of a whole model only how many."""
+    """The parameters of a component with their axes, in the order of the forward pass, and those that a config may add; of a whole model
+    only how many."""
+    model, config = model_of(forward_of(name) or name), preset("tiny")
     try:
-        axes = parameters.axes(preset("tiny"), model_of(forward_of(name) or name))
+        axes = parameters.axes(config, model)
     except ValueError:
         return ""
-    return ", ".join(f"{key} ({letters})" for key, letters in axes.items()) if len(axes) <= FEW else f"{len(axes)} tensors of a whole stack"
+    if len(axes) > FEW:
+        return f"{len(axes)} tensors of a whole stack"
+    text = _with_axes(axes)
+    for field in BIASES:
+        more = parameters.axes(config.replace(**{field: True}), model)
+        if added := {key: letters for key, letters in more.items() if key not in axes}:
+            text += f"; with {field} {_with_axes(added)}"
+    return text
+
+
+def _with_axes(axes: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({letters})" for name, letters in axes.items())
 
 
 def _arguments(name: str) -> dict[str, None]:
@@ -97,7 +117,7 @@ def list(kind: str, expression: str | None) -> None:
     """List the components with their arguments, or the cases, the defects of the catalogue, or the ports.
 
     KIND is components (the default), cases, defects or ports. With -k a component comes with its whole description: axes, parameters,
-    and the arguments that its cases give a port's module.
+    the arguments that its cases give a port's module, and what it takes from the config.
     """
     for line in KINDS[kind](expression):
         click.echo(line)
