@@ -24,7 +24,7 @@ SOME = {
     "port-pytorch": ("attention", "diagnose", "model", "folder", "convert", "compare"),
     "port-keras": (),
     "port-flax": (),
-    "add-a-component": ("proof", "cases", "defect"),
+    "add-a-component": ("proof", "cases", "said", "defect"),
 }
 TIERS = [
     *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),

@@ -78,7 +78,7 @@ def lines(block: Block) -> list[str]:
 
 
 def run(line: str, folder: Path, code: int = 0) -> str:
-    """What a line of the shell prints."""
+    """What a line of the shell prints; in a folder that is a copy of the project, of the copy."""
     binaries = folder / ".bin"
     binaries.mkdir(exist_ok=True)
     for name, module in (("python", ""), ("rosettaformer", "-m rosettaformer")):
@@ -86,7 +86,7 @@ def run(line: str, folder: Path, code: int = 0) -> str:
         script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
         script.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
-    environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(HOUSE)}
+    environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(folder if (folder / "rosettaformer").is_dir() else HOUSE)}
     result = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
     assert result.returncode == code, f"{line}\n{result.stdout}{result.stderr}"
     return result.stdout

@@ -14,7 +14,7 @@ from random_cases import COMPONENTS, random_case
 
 from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.diagnosis.relations import Relation, describe
+from rosettaformer.conformance.diagnosis.relations import Relation, axes, describe
 from rosettaformer.conformance.reference import components, tolerance
 
 Outputs = dict[str, np.ndarray]
@@ -254,6 +254,12 @@ def test_batch_and_time_are_exchanged_and_rows_shifted() -> None:
     assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
     shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
     assert "shifted by 1 along its positions" in shifted[0].sentence
+
+
+def test_the_axes_of_a_component_that_is_new_are_numbered() -> None:
+    with mock.patch.dict(axes.OUTPUTS):
+        del axes.OUTPUTS["layer_norm"]
+        assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
 
 
 def test_one_head_is_wrong() -> None:

@@ -26,10 +26,10 @@ LISTED = 8  # an order of so many is listed
 
 
 def letters(answered: Answered) -> str:
-    """The letters of the output's axes; of weights and states those that end their name."""
+    """The letters of the output's axes; of weights and states those that end their name. Empty where they are not known."""
     if answered.name == "weights":
         return "bhts"
-    return answered.name.rpartition("_")[2] if "." in answered.name else OUTPUTS[answered.case.component]
+    return answered.name.rpartition("_")[2] if "." in answered.name else OUTPUTS.get(answered.case.component, "")
 
 
 def words(axes: str, axis: int, ndim: int) -> str:

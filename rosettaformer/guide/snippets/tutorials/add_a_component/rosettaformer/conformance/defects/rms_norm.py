@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import arithmetic
+
 from .defect import Defect
 
 __all__ = ["DEFECTS"]
@@ -12,7 +14,7 @@ __all__ = ["DEFECTS"]
 
 def _centred(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
     """The norm of what is left when the mean is subtracted."""
-    return original(parameters, x_btd - x_btd.mean(axis=-1, keepdims=True, dtype=x_btd.dtype), epsilon)
+    return original(parameters, x_btd - arithmetic.mean(x_btd, axis=-1), epsilon)
 
 
 DEFECTS = (
