@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("pygments")
 
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide import site
@@ -18,6 +20,7 @@ from rosettaformer.guide.components.decisions import governing
 from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
 from rosettaformer.guide.translation.distributions import fitted
 from rosettaformer.guide.translation.measurement import Measured
+from rosettaformer.guide.translation.snippets import IMPORTS
 from rosettaformer.guide.translation.table import FRAMEWORKS, SECTIONS, Cell, Row, rows
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -71,6 +74,60 @@ EXPECTED = {
     "dropout-compiled": {"pytorch": "others", "keras": "others", "flax": "the same"},
     "integers": {"pytorch": ["int64"] * 3, "keras": ["int32"] * 3, "flax": ["int32"] * 3},
 }
+
+
+LAYER = """
+framework = {framework!r}
+dtypes = ("float32",)
+components = {{"encoder_layer": lambda c, dtype: EncoderLayer(c.model_width, c.heads, c.feed_forward_width{more})}}
+weights = {weights!r}
+call = {{"encoder_layer": {{"x": "x_btd", "mask": "mask_bhts"}}}}
+config = {{"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20,
+          "norm_placement": "post", "activation": "relu", "epsilon": 1e-5, "attention_bias": True}}
+"""
+FLAX = (
+    *(("self_attention." + name, own, axes) for name, own, axes in (
+        ("query.kernel", "attention.query.kernel", "d h k"), ("query.bias", "attention.query.bias", "h k"),
+        ("key.kernel", "attention.key.kernel", "d g k"), ("key.bias", "attention.key.bias", "g k"),
+        ("value.kernel", "attention.value.kernel", "d g e"), ("value.bias", "attention.value.bias", "g e"),
+        ("output.kernel", "attention.out.kernel", "h e d"), ("output.bias", "attention.out.bias", "d"),
+    )),
+    ("self_attention_norm.scale", "attention_norm.scale", "d"), ("self_attention_norm.offset", "attention_norm.bias", "d"),
+    ("feed_forward_norm.scale", "norm.scale", "d"), ("feed_forward_norm.offset", "norm.bias", "d"),
+    ("feed_forward.hidden.kernel", "hidden.kernel", "d f"), ("feed_forward.hidden.bias", "hidden.bias", "f"),
+    ("feed_forward.output.kernel", "output.kernel", "f d"), ("feed_forward.output.bias", "output.bias", "d"),
+)  # fmt: skip
+KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "output_"}
+
+
+def keras_name(name: str) -> str:
+    """The name in the Keras snippet of what has this one in the snippet of Flax."""
+    module, _, last = name.rpartition(".")
+    last = {"scale": "gamma", "bias": "beta"}[last] if module.endswith("norm") else last
+    return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
+
+
+@pytest.mark.parametrize("framework", ["keras", "flax"])
+def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
+    code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]
+    weights = FLAX if framework == "flax" else tuple((name, keras_name(own), axes) for name, own, axes in FLAX)
+    port = tmp_path / "port.py"
+    own = {"framework": "jax", "more": ", nnx.Rngs(0)"} if framework == "flax" else {"framework": "tf", "more": ""}
+    port.write_text("\n".join([*IMPORTS[framework], code, LAYER.format(weights=weights, **own)]))
+    cases = [case for case in all_cases() if case.component == "encoder_layer"]
+    results = runner.run(cases, [str(port)], ["float32"])
+    statuses = {result.case.rpartition("/")[2]: result.status for result in results if result.status != "not covered"}
+    assert statuses.pop("left_padding") == "differs"  # a query that may attend to nothing averages the values
+    assert len(statuses) >= 7
+    assert set(statuses.values()) == {"pass"}, statuses
+
+
+def test_what_is_absent_has_code_or_a_link() -> None:
+    """But for what a Transformer does not need."""
+    for row in rows():
+        for framework, cell in row.cells.items():
+            if not cell.names and not cell.note.startswith("The reference has no"):
+                assert cell.code or (framework == "numpy" and row.links) or "Nothing is compiled" in cell.note, f"{row.id}.{framework}"
 
 
 @pytest.mark.parametrize("identity", EXPECTED)
