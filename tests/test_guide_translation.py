@@ -97,7 +97,7 @@ FLAX = (
     ("feed_forward.hidden.kernel", "hidden.kernel", "d f"), ("feed_forward.hidden.bias", "hidden.bias", "f"),
     ("feed_forward.output.kernel", "output.kernel", "f d"), ("feed_forward.output.bias", "output.bias", "d"),
 )  # fmt: skip
-KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "output_"}
+KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "last"}
 
 
 def keras_name(name: str) -> str:

@@ -19,7 +19,7 @@ from .site import Page, write
 __all__ = ["Run", "build", "measure"]
 
 # the modules of this package that give pages, in the order of the navigation: each has `pages(run)`
-ROOMS = ("components", "translation", "defects", "models", "tutorials")
+ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossary")
 APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports
 
 

@@ -16,7 +16,7 @@ from ..atomic import replacing
 from ..atomic import require as writable
 from .code import highlighted, styles, ticked
 
-__all__ = ["SECTIONS", "Page", "dangling", "require", "write"]
+__all__ = ["GLOSSARY", "SECTIONS", "Page", "dangling", "require", "slug", "write"]
 
 # the sections of the site in the order of its navigation: folder -> title
 SECTIONS = {
@@ -26,7 +26,10 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-STYLES = ("shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css")
+GLOSSARY = "glossary.html"  # the page of words, to which the others lead
+STYLES = (
+    "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
+)  # fmt: skip
 SCRIPTS = ("site.js", "components.js", "translation.js")
 
 
@@ -75,6 +78,7 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
             file = folder / page.path
             file.parent.mkdir(parents=True, exist_ok=True)
             values = {"page": page, "pages": made, "sections": SECTIONS, "about": about, "code": highlighted, "to": _linking(page)}
+            values |= {"slug": slug, "word": _wording(page, made)}
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):
             raise ValueError("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
@@ -105,6 +109,11 @@ def dangling(folder: Path) -> list[tuple[str, str]]:
     return broken
 
 
+def slug(heading: str) -> str:
+    """The fragment of a heading."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+
+
 def _index(made: Iterable[Page]) -> list[list[Any]]:
     """What the search looks through: [title, path, section, summary, [[name, fragment], ...]] for every page."""
     return [
@@ -116,6 +125,18 @@ def _index(made: Iterable[Page]) -> list[list[Any]]:
 def _linking(page: Page) -> Callable[[str], str]:
     """A function of a page's path that gives the link to it from this one."""
     return lambda path: html.escape(posixpath.relpath(path, page.section or "."), quote=True)
+
+
+def _wording(page: Page, made: Iterable[Page]) -> Callable[..., Any]:
+    """A function of a text and the term that it is, by default the same, that gives the text as a link into the glossary, if there is one."""
+    from markupsafe import Markup, escape
+
+    glossary = _linking(page)(GLOSSARY) if any(one.path == GLOSSARY for one in made) else ""
+
+    def word(text: str, term: str = "") -> Any:
+        return Markup(f'<a class="word" href="{glossary}#{slug(term or text)}">{escape(text)}</a>') if glossary else text
+
+    return word
 
 
 class _Links(HTMLParser):

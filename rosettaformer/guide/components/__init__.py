@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...conformance.reference.components import COMPONENTS, VJP, WHOLE, takes_config
 from ..code import Code
 from ..site import Page
+from . import sites
 from .alignment import aligned
 from .arguments import Argument, arguments, cases_of, errors
 from .cells import cell_of, code_of
@@ -55,6 +56,7 @@ def pages(run: "Run") -> Iterator[Page]:
         {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title},
     )
     yield _config()
+    yield sites.page()
     for component in ORDER:
         yield _page(component, run)
 
@@ -127,8 +129,9 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
 
 def _meaning(argument: Argument) -> str:
     """What an argument is, and the field of the config that a model gives for it."""
-    return _said(argument.meaning) + (f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config'
-                                      if argument.field else "")  # fmt: skip
+    field = f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config' if argument.field else ""
+    every = '; <a href="keep.html">every site</a>' if argument.name.partition("_")[0] == "keep" else ""
+    return _said(argument.meaning) + field + every
 
 
 def _said(text: str) -> str:

@@ -14,8 +14,9 @@ document.getElementById("theme").addEventListener("click", () => {
 const box = document.getElementById("search");
 const found = document.getElementById("found");
 
-const RANKS = ["components", "translate", "tutorials"];  // of pages that match alike; the other sections follow
-const pair = location.pathname.match(/translate\/\w+-to-\w+\.html$/)?.[0];  // the pair of frameworks that was read last comes first
+const RANKS = ["components", "translate", "glossary.html", "tutorials"];  // of pages that match alike; the other sections follow
+const DIRECTION = /translate\/\w+-to-\w+\.html$/;
+const pair = location.pathname.match(DIRECTION)?.[0];  // the pair of frameworks that was read last comes first
 if (pair) try { localStorage.setItem("pair", pair); } catch {}
 
 function fit(name, query, words) {  // 4 the whole name, 3 whole parts of it, 2 within it, 0 otherwise
@@ -38,16 +39,29 @@ function matches(typed) {
     for (const [name, fragment] of [[title, ""], ...names]) {
       const fits = fit(name, query, words);
       const score = fits && fragment === "#source" ? fits - 0.5 : fits;  // used there, and no name of it
-      const shorter = score === best.score && score > 0 && name.length < (best.name || title).length;
+      const titled = best.score > 0 && !best.name && DIRECTION.test(path);  // a framework's name is rather the direction than a topic
+      const shorter = score === best.score && score > 0 && name.length < (best.name || title).length && !titled;
       if (score > best.score || shorter) Object.assign(best, { score, name: name === title ? "" : name, fragment });
     }
     const whole = [title, summary, ...names.map(([name]) => name)].join(" ").toLowerCase();
     if (!best.score && words.every(word => whole.includes(word))) best.score = 1;
     const rank = RANKS.indexOf(path.split("/")[0]);
     const order = (rank < 0 ? RANKS.length : rank) - (path === last ? 0.5 : 0);
-    if (best.score) results.push({ title, path, section, summary, order, length: (best.name || title).length, ...best });
+    const topic = names.find(([, fragment]) => fragment && fragment === best.fragment)?.[0];
+    if (best.score) results.push({ title, path, section, summary, order, topic, length: (best.name || title).length, ...best });
   }
-  return results.sort((a, b) => b.score - a.score || a.order - b.order || a.length - b.length).slice(0, 30);
+  return folded(results.sort((a, b) => b.score - a.score || a.order - b.order || a.length - b.length)).slice(0, 30);
+}
+
+function folded(results) {  // one topic on several directions is one result, at the place of the first of them
+  const topics = new Map();
+  return results.filter(result => {
+    if (!DIRECTION.test(result.path)) return true;
+    const first = topics.get(result.fragment);
+    if (first) first.ways.push(result);
+    else topics.set(result.fragment, Object.assign(result, { ways: [result] }));
+    return !first;
+  });
 }
 
 function choose(index) {
@@ -57,27 +71,51 @@ function choose(index) {
   options[index]?.scrollIntoView({ block: "nearest" });
 }
 
+function option(tag, { path, fragment }) {  // an element that can be chosen and leads there
+  const made = document.createElement(tag);
+  made.setAttribute("role", "option");
+  made.dataset.href = root + path + fragment;
+  return made;
+}
+
+function about(holder, title, name, line) {
+  holder.append(title);
+  if (name && name !== title) {
+    const code = document.createElement("code");
+    code.textContent = name;
+    holder.append(" ", code);
+  }
+  const small = document.createElement("small");
+  small.textContent = line.filter(Boolean).join(" · ");
+  holder.append(small);
+}
+
+function entry(result) {
+  if (!(result.ways?.length > 1)) {
+    const made = option("div", result);
+    about(made, result.title, result.name, [result.section, result.summary]);
+    return made;
+  }
+  const group = document.createElement("div");
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", `${result.section}: ${result.topic ?? "pages"}`);
+  about(group, result.topic ?? result.section, result.topic && result.name, [result.topic && result.section]);
+  for (const way of result.ways) {
+    const link = option("a", way);
+    link.href = link.dataset.href;
+    link.tabIndex = -1;
+    link.textContent = way.title.replace(/^From /, "");
+    group.append(link, " ");
+  }
+  return group;
+}
+
 function show() {
   const results = matches(box.value);
-  found.replaceChildren(...results.map((result, i) => {
-    const option = document.createElement("li");
-    option.id = `found-${i}`;
-    option.setAttribute("role", "option");
-    option.dataset.href = root + result.path + result.fragment;
-    option.append(result.title);
-    if (result.name) {
-      const name = document.createElement("code");
-      name.textContent = result.name;
-      option.append(" ", name);
-    }
-    const line = document.createElement("small");
-    line.textContent = [result.section, result.summary].filter(Boolean).join(" · ");
-    option.append(line);
-    option.addEventListener("mousedown", () => { location.href = option.dataset.href; });
-    return option;
-  }));
+  found.replaceChildren(...results.map(entry));
+  all("[role=option]", found).forEach((option, i) => { option.id = `found-${i}`; });
   if (box.value.trim() && !results.length) {
-    const none = document.createElement("li");
+    const none = document.createElement("div");
     none.setAttribute("role", "option");
     none.setAttribute("aria-disabled", "true");
     none.textContent = "nothing found";
@@ -88,6 +126,11 @@ function show() {
   choose(0);
 }
 
+found.addEventListener("mousedown", event => event.preventDefault());  // the box keeps the focus, so that a click is one
+found.addEventListener("click", event => {
+  const chosen = event.target.closest("[role=option]");
+  if (chosen?.tagName === "DIV" && chosen.dataset.href) location.href = chosen.dataset.href;
+});
 box.addEventListener("input", show);
 box.addEventListener("focus", () => { if (box.value.trim()) show(); });
 box.addEventListener("blur", () => { found.hidden = true; box.setAttribute("aria-expanded", "false"); });

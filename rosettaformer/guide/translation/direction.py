@@ -42,7 +42,12 @@ def page(one: str, other: str, measured: Measured) -> Page:
         "decided": _decided(),
         "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
     }
-    names = {(name, f"#{entry['row'].id}"): None for entry in entries for cell in entry["cells"] for name in cell["cell"].names}
+    # the title of a topic first, by which the search names what it finds on several of these pages
+    names = {
+        (name, f"#{entry['row'].id}"): None
+        for entry in entries
+        for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names))
+    }
     summary = f"{len(entries)} topics, {len(differing)} of which do something else when nothing is said"
     return Page(f"translate/{one}-to-{other}.html", title, "translation.html.jinja", values, summary, tuple(names))
 

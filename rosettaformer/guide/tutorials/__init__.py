@@ -67,7 +67,7 @@ def pages(run: "Run") -> Iterator[Page]:
         yield Page(f"tutorials/{file}.html", title, template, {"session": Session(folder)}, summary, (*names, *_headings(template)))
     links = {file: f"{page}.html" for page, file, *_ in DOCUMENTS}
     for page, file, title, summary, names in DOCUMENTS:
-        document = Document(file, links)
+        document = Document(file, links, {"keep": "../components/keep.html"})
         found = (*names, *((text, f"#{fragment}") for text, fragment in document.headings))
         yield Page(f"tutorials/{page}.html", title, "document.html.jinja", {"document": document, "lead": summary}, summary, found)
 

@@ -1,12 +1,12 @@
 """Documents of the project as pages: Markdown, whose blocks of code and tables look as those of the other pages."""
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
 from typing import Any
 
 from ..code import Code, highlighted
+from ..site import slug
 
 __all__ = ["Document"]
 
@@ -16,10 +16,11 @@ PACKAGE = __package__.rpartition(".")[0]
 class Document:
     """A file of docs/, which the package has, too: its first heading and what follows.
 
-    links: other documents -> the pages that they are; to the rest no link leads. body: HTML. headings: (text, fragment) of each section.
+    links: other documents -> the pages that they are; to the rest no link leads. names: what stands as code -> the page that explains it,
+    to which it is a link where it stands first. body: HTML. headings: (text, fragment) of each section.
     """
 
-    def __init__(self, file: str, links: Mapping[str, str]) -> None:
+    def __init__(self, file: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:
         from markdown_it import MarkdownIt
         from markdown_it.renderer import RendererHTML
         from markupsafe import Markup
@@ -29,7 +30,7 @@ class Document:
         text = resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8")
         tokens = parser.parse(text)[3:]  # without the title
         self.headings = [
-            (after.content.replace("`", ""), _fragment(after.content)) for token, after in pairwise(tokens) if token.type == "heading_open"
+            (after.content.replace("`", ""), slug(after.content)) for token, after in pairwise(tokens) if token.type == "heading_open"
         ]
         self._mark(tokens)
         renderer = RendererHTML(parser)
@@ -37,13 +38,16 @@ class Document:
         rules["fence"] = rules["code_block"] = lambda tokens, index, *_: str(self._code(tokens[index]))
         rules["table_open"] = lambda *_: '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
         rules["table_close"] = lambda *_: "</table></div>\n"
-        self.body = Markup(renderer.render(tokens, parser.options, {}))
+        body = renderer.render(tokens, parser.options, {})
+        for name, page in (names or {}).items():
+            body = body.replace(code := f"<code>{name}</code>", f'<a href="{page}">{code}</a>', 1)
+        self.body = Markup(body)
 
     def _mark(self, tokens: Sequence[Any]) -> None:
         """Gives headings their fragments and links their pages."""
         for token, after in pairwise(tokens):
             if token.type == "heading_open":
-                token.attrSet("id", _fragment(after.content))
+                token.attrSet("id", slug(after.content))
         for token in tokens:
             inner = token.children or []
             kept = []
@@ -57,7 +61,3 @@ class Document:
 
     def _code(self, token: Any) -> Any:
         return highlighted(Code(token.content, f"docs/{self._file}", token.info or "console"))
-
-
-def _fragment(heading: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")

@@ -1,0 +1,89 @@
+"""The sites of dropout: the key path of each in `keep`, its axes, and the field of the config that is its rate."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_numpy import sites
+
+from ...conformance.reference.components import COMPONENTS, VJP, signature_of, takes_config
+from ..site import Page
+from .arguments import letters_of
+from .facts import CONFIG, HEADS
+from .fields import fields
+from .prose import axes_in_words
+
+__all__ = ["Site", "all_sites", "page", "takers"]
+
+LENGTHS = {"b": 2, "s": 3, "t": 5}
+SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # which tell the axes of a shape
+RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site. path: its key path in a whole model's `keep`, where N is the number of a layer. letters: the axes of its mask.
+
+    field: its rate in the config. component, argument: what has it alone, and under which name it takes the mask there.
+    """
+
+    path: str
+    letters: str
+    field: str
+    component: str
+    argument: str
+
+    @property
+    def layer(self) -> str:
+        """Its key path in what a layer takes; empty where it is in none."""
+        return self.path.partition(".layers.N.")[2]
+
+
+def page() -> Page:
+    """The table of the sites."""
+    values = {"sites": all_sites(), "takers": takers(), "rates": [fields()[name] for name in RATES], "in_words": axes_in_words}
+    names = ("keep", "keep mask", "dropout site", *RATES, *(site.path for site in all_sites()))
+    summary = "Every place that dropout acts on: its key path in keep, its axes, and its rate in the config."
+    return Page("components/keep.html", "Dropout sites", "keep.html.jinja", values, summary, names)
+
+
+@functools.cache
+def all_sites() -> tuple[Site, ...]:
+    """Every site that a config may have, in the order of the forward pass."""
+    rates = {field: (number + 1) / 8 for number, field in enumerate(RATES)}
+    found: dict[str, Site] = {}
+    for base in (CONFIG, HEADS):
+        config = base.replace(**SIZES, **rates)
+        for name, shape in sites.shapes(config, *LENGTHS.values()).items():
+            path = name.replace(".0.", ".N.")
+            field = next(field for field, rate in rates.items() if rate == sites.rate(config, name))
+            found.setdefault(path, _site(path, shape, field, LENGTHS | config.sizes))
+    return tuple(found.values())
+
+
+def takers() -> Mapping[str, list[str]]:
+    """What takes `keep`: a model, a stack or a layer -> components, without gradients."""
+    found: dict[str, list[str]] = {"model": [], "stack": [], "layer": []}
+    for component in COMPONENTS:
+        if not component.endswith(VJP) and takes_config(component) and "keep" in signature_of(component).parameters:
+            kind = "layer" if component.endswith("_layer") else "stack" if component in ("encoder", "decoder") else "model"
+            found[kind].append(component)
+    return found
+
+
+def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int]) -> Site:
+    component, argument = _alone(field)
+    own = letters_of(argument, np.ndarray).split()
+    letters = own if tuple(sizes.get(letter) for letter in own) == shape else [next(one for one in "bstdhf" if sizes[one] == n) for n in shape]
+    return Site(path, " ".join(letters), field, component, argument)
+
+
+def _alone(field: str) -> tuple[str, str]:
+    """The component that has the rate for an argument, and its argument for the mask."""
+    for component, (_, settings) in COMPONENTS.items():
+        masks = [name for name in signature_of(component).parameters if name.partition("_")[0] == "keep"]
+        if field in settings.values() and masks and not component.endswith(VJP):
+            return component, masks[0]
+    raise ValueError(f"a component must have {field} for an argument and take a mask; none does")

@@ -1,0 +1,45 @@
+"""The glossary: the words of the pages, each with where it is used."""
+
+import functools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from reference_numpy.suggestions import known
+
+from .site import GLOSSARY, Page, slug
+
+if TYPE_CHECKING:
+    from .build import Run
+
+__all__ = ["Term", "pages", "terms"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word. text: what it means; also: other words for it; see: words of a link -> the page that it leads to."""
+
+    name: str
+    text: str
+    see: Mapping[str, str]
+    also: tuple[str, ...] = ()
+
+
+def pages(run: "Run") -> Iterator[Page]:
+    """The page."""
+    names = tuple((word, f"#{slug(term.name)}") for term in terms() for word in (term.name, *term.also))
+    letters = {term.name[0].upper(): slug(term.name) for term in reversed(terms())}
+    values = {"terms": terms(), "letters": dict(reversed(letters.items()))}
+    yield Page(GLOSSARY, "Glossary", "glossary.html.jinja", values, "The words of these pages, in a sentence or two each.", names)
+
+
+@functools.cache
+def terms() -> tuple[Term, ...]:
+    """All terms, in the order of the file. Raises ValueError where a table has another field."""
+    tables = tomllib.loads((resources.files(__package__) / "glossary.toml").read_text(encoding="utf-8"))
+    for name, table in tables.items():
+        known(f"glossary.toml: {name}: a field", table, [part.name for part in fields(Term)[1:]])
+    return tuple(Term(name, **table | {"also": tuple(table.get("also", ()))}) for name, table in tables.items())
