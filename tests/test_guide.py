@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import html
+import json
 import re
 import subprocess
 import sys
@@ -17,12 +18,14 @@ from selenium.webdriver.common.keys import Keys
 
 from rosettaformer.conformance.defects import all_defects
 from rosettaformer.guide import site
+from rosettaformer.guide.glossary import terms
 from rosettaformer.guide.mistakes import FRAMEWORKS
 from rosettaformer.guide.translation.snippets import IMPORTS
 
 ROOT = Path(__file__).resolve().parents[1]
 # one page of every kind
-KINDS = ("index.html", "components/index.html", "components/layer_norm.html", "translate/index.html", "translate/pytorch-to-flax.html",
+KINDS = ("index.html", "glossary.html", "components/index.html", "components/layer_norm.html", "components/keep.html",
+         "translate/index.html", "translate/pytorch-to-flax.html",
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
 WIDTHS = (1440, 768, 390)
@@ -140,6 +143,9 @@ def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
         ("port file", "tutorials/the-port-file.html"),
         ("tolerance", "tutorials/port-pytorch.html"),
         ("many heads", "tutorials/port-keras.html"),
+        ("cotangent", "glossary.html"),
+        ("keep", "components/keep.html"),
+        ("a whole encoder layer", "translate/numpy-to-keras.html"),
     ],
 )
 def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str, path: str) -> None:
@@ -163,6 +169,42 @@ def test_the_search_has_components_first_and_then_the_pair_that_was_read_last(dr
             keys(driver, "nn.LayerNorm")
             paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
             assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}.html#layer-norm"]
+
+
+def test_one_topic_on_several_directions_is_one_result_with_a_link_for_each(driver: Any, guide: Path) -> None:
+    with visited(driver, guide / "index.html"):
+        keys(driver, "/")
+        keys(driver, "nn.LayerNorm")
+        results = driver.find_elements("css selector", "#found > *")
+        assert [result.get_attribute("role") for result in results] == ["option", "group"]
+        assert results[1].get_attribute("aria-label") == "From X to Y: Layer normalisation"
+        ways = results[1].find_elements("css selector", "a[role=option]")
+        assert {way.text for way in ways} == {
+            "NumPy to PyTorch", "PyTorch to Keras", "PyTorch to Flax", "Keras to PyTorch", "Flax to PyTorch",
+        }  # fmt: skip
+        assert violations(driver) == []
+        next(way for way in ways if way.text == "PyTorch to Flax").click()
+        assert driver.current_url.endswith("translate/pytorch-to-flax.html#layer-norm")
+        driver.execute_script("localStorage.clear()")
+    with visited(driver, guide / "index.html"):
+        keys(driver, "/")
+        keys(driver, "pytorch")
+        first = driver.find_element("css selector", "#found > *")
+        assert len(first.find_elements("css selector", "a[role=option]")) == 5
+        assert all("#" not in way.get_attribute("data-href") for way in first.find_elements("css selector", "a[role=option]"))
+
+
+def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path) -> None:
+    index = json.loads((guide / "assets" / "index.js").read_text(encoding="utf-8").removeprefix("window.INDEX = ").rstrip(";\n"))
+    (names,) = [names for _, path, _, _, names in index if path == "glossary.html"]
+    text = (guide / "glossary.html").read_text(encoding="utf-8")
+    found = dict(names)
+    assert {term.name for term in terms()} <= found.keys()
+    assert [term.name for term in terms()] == sorted((term.name for term in terms()), key=str.lower)
+    assert all(f'id="{fragment[1:]}"' in text for fragment in found.values())
+    assert all(term.see and re.fullmatch(r".+[.)]", term.text) for term in terms())
+    for page in ("index.html", "components/layer_norm.html", "defects/NRM1.html"):
+        assert "glossary.html#" in (guide / page).read_text(encoding="utf-8"), page
 
 
 def test_a_search_without_results_says_so_and_escape_closes_it(driver: Any, guide: Path) -> None:

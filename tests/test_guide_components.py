@@ -17,11 +17,11 @@ from browser import offline, wide
 
 from reference_numpy import TransformerConfig, layout
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import COMPONENTS, VJP
+from rosettaformer.conformance.reference.components import COMPONENTS, VJP, function_of
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 from rosettaformer.guide import build, components, site
-from rosettaformer.guide.components import equations, facts, prose
+from rosettaformer.guide.components import equations, facts, prose, sites
 from rosettaformer.guide.components.alignment import aligned, orders
 from rosettaformer.guide.components.arguments import arguments, cases_of, errors, letters_of
 from rosettaformer.guide.components.decisions import decisions, governing
@@ -418,3 +418,23 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(folder: Path) -> Non
                 driver.get((folder / f"components/{component}.html").as_uri())
                 assert driver.execute_script("return document.documentElement.scrollWidth") <= 390, component
         assert driver.get_log("browser") == []
+
+
+def test_every_mask_of_the_cases_is_at_a_site_of_the_table_with_its_axes() -> None:
+    above = {"encoder": "encoder.", "decoder": "decoder.", "encoder_layer": "encoder.layers.N.", "decoder_layer": "decoder.layers.N."}
+    table, seen = {one.path: one for one in sites.all_sites()}, set()
+    for case in all_cases():
+        for name, mask in case.inputs.items():
+            if name.startswith("keep.") and case.component != "random_dropout":
+                path = above.get(case.component, "") + re.sub(r"\.\d+\.", ".N.", name.removeprefix("keep."))
+                sizes = [case.config.sizes.get(letter, size) for letter, size in zip(table[path].letters.split(), mask.shape, strict=True)]
+                assert tuple(sizes) == mask.shape, case.id
+                seen.add(path)
+    assert seen == table.keys()
+
+
+def test_a_site_alone_is_an_argument_of_a_component_that_has_its_rate() -> None:
+    for one in sites.all_sites():
+        assert one.argument in inspect.signature(function_of(one.component)).parameters
+        assert one.field in COMPONENTS[one.component][1].values()
+        assert one.layer == "" or one.path.endswith(f".layers.N.{one.layer}")

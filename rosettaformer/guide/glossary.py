@@ -1,7 +1,6 @@
 """The glossary: the words of the pages, each with where it is used."""
 
 import functools
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields

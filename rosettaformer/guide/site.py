@@ -128,7 +128,7 @@ def _linking(page: Page) -> Callable[[str], str]:
 
 
 def _wording(page: Page, made: Iterable[Page]) -> Callable[..., Any]:
-    """A function of a text and the term that it is, by default the same, that gives the text as a link into the glossary, if there is one."""
+    """A function of a text, and of the term that it is where that is another, that gives a link into the glossary if there is one."""
     from markupsafe import Markup, escape
 
     glossary = _linking(page)(GLOSSARY) if any(one.path == GLOSSARY for one in made) else ""

@@ -76,7 +76,9 @@ def takers() -> Mapping[str, list[str]]:
 def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int]) -> Site:
     component, argument = _alone(field)
     own = letters_of(argument, np.ndarray).split()
-    letters = own if tuple(sizes.get(letter) for letter in own) == shape else [next(one for one in "bstdhf" if sizes[one] == n) for n in shape]
+    letters = (
+        own if tuple(sizes.get(letter) for letter in own) == shape else [next(one for one in "bstdhf" if sizes[one] == n) for n in shape]
+    )
     return Site(path, " ".join(letters), field, component, argument)
 
 
