@@ -209,6 +209,16 @@ def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
     assert first(report) == ("up.up", "up.conv")
 
 
+@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
+def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    series = ("--input", "x: b=2 t=17 c=2 float32")
+    report = compared("wave_torch.py:Net", f"wave_nnx.py:{right}", *series, *FORWARD, code=code, folder=tmp_path)
+    if code:
+        assert first(report) == ("filters.2", "gates.2")
+        assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
+
+
 # layers in private attributes; components of ports
 
 
