@@ -96,7 +96,7 @@ def write_said() -> None:
             continue
         known[identity] = said(all_defects()[identity], made["torch"])
         with replacing(file) as temporary:
-            temporary.write_text("".join(f"{one} = '''\n{text}\n'''\n" for one, text in known.items()), encoding="utf-8")
+            temporary.write_text("".join(f"{one} = '''\n{text.strip()}\n'''\n" for one, text in known.items()), encoding="utf-8")
         print(identity, known[identity].partition("\n")[0], flush=True)
 
 

@@ -199,6 +199,26 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
     assert found.out.startswith("equal"), found.out
 
 
+def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
+    """All axes of up.conv's input have 16 elements, so that no shape tells which are the channels."""
+    pytest.importorskip("flax")
+    image = ("--input", "x: b=16 h=16 w=16 c=2 float32")
+    report = compared("unet_torch.py:Net", "unet_nnx.py:Net", *image, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    report = compared("unet_torch.py:Net", "unet_nnx.py:other", *image, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("up.up", "up.conv")
+
+
+@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
+def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    series = ("--input", "x: b=2 t=17 c=2 float32")
+    report = compared("wave_torch.py:Net", f"wave_nnx.py:{right}", *series, *FORWARD, code=code, folder=tmp_path)
+    if code:
+        assert first(report) == ("filters.2", "gates.2")
+        assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
+
+
 # layers in private attributes; components of ports
 
 

@@ -66,7 +66,8 @@ def test_every_snippet_is_on_a_page_and_every_region_of_it() -> None:
         for step in taken.steps:
             name = step.name + {"run": ".console", "change": ".diff"}.get(step.kind, "")
             shown[f"{taken.folder}/{name}"] = shown.get(f"{taken.folder}/{name}", "") + step.text
-    found = [file for file in SNIPPETS.rglob("*") if file.is_file() and file.name != "ruff.toml" and file.parent.name != "__pycache__"]
+    tools = ("__pycache__", ".ruff_cache")
+    found = [file for file in SNIPPETS.rglob("*") if file.is_file() and file.name != "ruff.toml" and not {*file.parts} & {*tools}]
     files = {file.relative_to(SNIPPETS).as_posix(): file.read_text() for file in found}
     assert files.keys() == shown.keys()
     for name, text in files.items():

@@ -19,6 +19,7 @@ from training_runs import log, train
 from reference_numpy import parameters
 from reference_numpy.states import states
 from rosettaformer.checkpoints import canonical
+from rosettaformer.model_report.chart import Chart
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -241,6 +242,16 @@ def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     choices = ("--backend", "numpy", "--only", "attention", "--figures", figures, "--out", out)
     assert invoke("report", "--checkpoint", file, *choices).code == 130
     assert out.read_text() == "old" and {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "report.html"}
+
+
+@pytest.mark.parametrize("values", [[10.93, 11.12, 11.05], [29.9, 11.2], [0.0, 3e-7], [1e6 + 1, 1e6 + 3], [-0.2, 0.4], [5.0]])
+def test_ticks_of_a_linear_axis_have_different_labels(values: list[float]) -> None:
+    drawn = Chart("loss", "loss", "step", "loss", [*"123"][: len(values)], {"numpy": values})
+    labels = [drawn.tick(value) for value in drawn.ticks]
+    assert len({*labels}) == len(labels), labels
+    step = drawn.ticks[1] - drawn.ticks[0]
+    for value, label in zip(drawn.ticks, labels, strict=True):
+        assert abs(float(label.replace(",", "")) - value) <= step / 20
 
 
 def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:

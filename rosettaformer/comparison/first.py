@@ -37,7 +37,11 @@ def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:
 def _between(before: Any, after: Any, between: Between) -> dict[str, Any]:
     """What lies between two layers: operations that are no layers, or layers that have no other."""
     ends = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
-    settings = [text for row in (before, after) if row for text in row.settings if text.startswith("activation")]
+    # An input of another shape is padded on one side before the layer, and on the other within it: the layer itself may be the cause.
+    padded = after is not None and after.inputs.shapes
+    settings = [
+        text for row in (before, after) if row for text in row.settings if text.startswith("activation") or (padded and row is after)
+    ]
     return {
         "what": "between",
         "after": ends[0],

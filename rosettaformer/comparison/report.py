@@ -64,7 +64,7 @@ def _headline(report: Report) -> str:
     outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
-    if "rounding" in {row["verdict"] for row in _evaluated(report)}:
+    if worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in _evaluated(report)}:
         outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
     if differ:
         return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
@@ -119,7 +119,7 @@ def _of_training(report: Report) -> Iterator[str]:
             if wrong
             else f"the variables agree to rounding{_in_float64(step['rows'])}"
         )
-        notes = {row["note"] for row in (*wrong, *conventions) if row.get("note")}
+        notes = {part for row in (*wrong, *conventions) for part in row.get("note", "").split("; ") if part}
         if conventions:
             text += f", but for {len(conventions)} by a convention of the frameworks"
         yield f"a step of {name}: {text}" + (f" ({'; '.join(sorted(notes))})" if notes else "")

@@ -67,6 +67,17 @@ class Chart:
             return sorted([10.0**power for power in range(first, last + 1, every)] + between)
         return [low + self._step * index for index in range(round((high - low) / self._step) + 1)]
 
+    def tick(self, value: float) -> str:
+        """The label of a tick: on a linear axis with as many digits as tell it from its neighbours."""
+        if self.log:
+            return number(value, 1)
+        if abs(value) < self._step / 1000:
+            return "0"
+        last = math.floor(math.log10(self._step) + 1e-9)  # the power of ten of the last digit
+        if abs(value) >= 1e5 or last < -5:
+            return number(value, max(1, math.floor(math.log10(abs(value)) + 1e-9) - last + 1))
+        return f"{value:,.{max(0, -last)}f}"
+
     @property
     def marks(self) -> list[tuple[float, str]]:
         """The places that are labelled, and their labels: as many as have room."""

@@ -30,9 +30,15 @@ class Followed(TorchFunctionMode):
         found = self._tags.get(id(tensor))
         return found[1] if found else None
 
+    def assume(self, tensor: torch.Tensor) -> None:
+        """The axes of what a layer in space is given, where they are not known."""
+        if self.of(tensor) is None and (names := _spatial(tensor)):
+            self._put(tensor, [[(name, size)] for name, size in zip(names, tensor.shape, strict=True)])
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        given = [value for value in args if isinstance(value, torch.Tensor)]
+        values = [item for value in args for item in (value if isinstance(value, (tuple, list)) else [value])]
+        given = [value for value in values if isinstance(value, torch.Tensor)]
         for output in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(output, torch.Tensor) and given and output.dtype.is_floating_point:
                 self._follow(getattr(function, "__name__", ""), given, args, kwargs or {}, output, function)
@@ -48,10 +54,11 @@ class Followed(TorchFunctionMode):
         first = given[0]
         tag = self.of(first)
         if name.startswith("conv") or "pool" in name:
-            rank = first.ndim - 2
-            if rank in SPACE:
-                names = [group[0][0] for group in tag] if tag and all(len(group) == 1 for group in tag) else ["b", "c", *SPACE[rank]]
+            if names := _spatial(first):
+                names = [group[0][0] for group in tag] if tag and all(len(group) == 1 for group in tag) else names
                 self._put(output, [[(axis, size)] for axis, size in zip(names, output.shape, strict=True)])
+        elif name == "einsum":
+            self._put(output, None)
         elif name == "embedding":
             index = self.of(given[0])
             self._put(output, None if index is None else [*index, [("c", output.shape[-1])]])
@@ -70,6 +77,11 @@ class Followed(TorchFunctionMode):
             )
         else:
             self._put(output, None)
+
+
+def _spatial(tensor: torch.Tensor) -> list[str]:
+    """The axes of what a convolution is given; none where it cannot be one."""
+    return ["b", "c", *SPACE[tensor.ndim - 2]] if tensor.ndim - 2 in SPACE else []
 
 
 def _size(group: Sequence[tuple[str, int]]) -> int:

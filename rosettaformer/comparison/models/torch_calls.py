@@ -9,6 +9,7 @@ import torch
 
 from impl_torch.weights import to_numpy
 
+from ..kinds import SPATIAL
 from .base import Called, tensors
 from .torch_axes import Followed
 
@@ -30,12 +31,14 @@ def watched(paths: Sequence[tuple[str, torch.nn.Module, str]], calls: list[Calle
     counts: dict[str, int] = {}
     open_: list[tuple[str, int, list[np.ndarray], list[Any]]] = []
     handles = []
-    for path, part, _ in paths:
+    for path, part, kind in paths:
 
-        def before(module: Any, args: Any, kwargs: Any, path: str = path) -> None:
+        def before(module: Any, args: Any, kwargs: Any, path: str = path, kind: str = kind) -> None:
             index = counts[path] = counts.get(path, -1) + 1
             templates[path, index] = (args, kwargs)
             given = list(tensors([args, kwargs], is_tensor))  # copied now, since a layer may overwrite what it is given
+            if kind in (*SPATIAL, "batch_norm", "group_norm"):
+                followed.assume(given[0])
             open_.append((path, index, [to_numpy(tensor) for tensor in given], [followed.of(tensor) for tensor in given]))
 
         def after(module: Any, args: Any, kwargs: Any, output: Any) -> None:

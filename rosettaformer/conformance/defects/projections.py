@@ -30,12 +30,16 @@ def _shared(**others: str) -> Replaces:
 
 
 def _left_out(*names: str) -> Replaces:
-    """Projections that only split or merge the heads, where the widths allow it."""
+    """Projections that only split or merge the heads, where the widths allow it; merged heads may have another width than the model."""
     left_out = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
         y = original(subscripts, parameters, x)
-        return x.reshape(y.shape) if subscripts in left_out and x.shape[0] and x.size == y.size else y
+        if subscripts not in left_out or not x.shape[0]:
+            return y
+        if subscripts == PROJECTIONS["output"]:
+            return x.reshape(*x.shape[:2], -1)
+        return x.reshape(y.shape) if x.size == y.size else y
 
     return {PROJECTION: altered}
 

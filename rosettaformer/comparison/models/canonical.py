@@ -1,0 +1,147 @@
+"""Models whose variables have canonical names: a checkpoint's, and those of a port's components."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, layout, parameters
+
+from ...conformance.case import Case
+from ...conformance.ports.names import Names
+from ...conformance.reference import trace
+from ...conformance.reference.components import model_of
+from .base import Arrays, Called, Layer, Model, Variable
+from .reference_model import canonical_variables
+
+__all__ = ["Canonical", "Component"]
+
+DIGITS = 1 << 12  # the base in which elements are counted, whose digits float32 holds
+
+
+class Canonical(Model):
+    """A model whose variables have canonical names; everything else is the wrapped model's."""
+
+    def __init__(self, model: Model, table: layout.Table, config: TransformerConfig, component: str, defaults: Any) -> None:
+        self._model, self._table, self.defaults = model, table, defaults
+        self._shapes, self._axes = parameters.shapes(config, component), parameters.axes(config, component)
+        self.framework, self.convention, self.notes = model.framework, "", model.notes
+
+    def variables(self) -> list[Variable]:
+        rows = {native: (name, axes) for name, native, axes in self._table}
+        found = []
+        for one in self._model.variables():
+            name, axes = rows.get(one.name, ("", ""))
+            sizes = dict(zip(self._axes[name].split(), self._shapes[name], strict=True)) if name else {}
+            path = name.rpartition(".")[0]
+            role = name.rpartition(".")[2]
+            found.append(dataclasses.replace(one, layer=path, role=role, axes=axes, sizes=sizes, canonical=name, required=bool(name)))
+        return found
+
+    def about(self) -> dict[str, Any]:
+        return self._model.about()
+
+    def build(self, inputs: Arrays) -> None:
+        self._model.build(inputs)
+
+    def layers(self) -> list[Layer]:
+        return self._model.layers()
+
+    def values(self) -> Arrays:
+        return self._model.values()
+
+    def load(self, values: Arrays) -> None:
+        self._model.load(values)
+
+    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+        return self._model.run(inputs, dtype)
+
+    def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:
+        return self._model.force(wanted, inputs, dtype)
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        return self._model.gradients(inputs, cotangents, dtype)
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        return self._model.step(inputs, cotangents, dtype, optimizer)
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Any:
+        return self._model.timed(inputs, cotangents, what, compiled)
+
+
+class Component(Canonical):
+    """A component of a port: its variables are the canonical ones, wherever the port holds them, and so are the paths of its layers."""
+
+    def __init__(self, model: Model, names: Names, case: Case, config: TransformerConfig) -> None:
+        component = model_of(case.component)
+        super().__init__(model, names.table(component, config), config, component, case.inputs)
+        self._config, self._component = config, component
+        paths = filter(None, trace.record(case.at("float64")))
+        self._paths = {names.path(component, path): path for path in paths}
+        self._places: dict[str, tuple[str, np.ndarray]] = {}
+
+    def build(self, inputs: Arrays) -> None:
+        """Also finds the elements of the canonical variables in those of the model: it is loaded with numbers that say which they are."""
+        self._model.build(inputs)
+        before = self._model.values()
+        sizes = {name: math.prod(shape) for name, shape in self._shapes.items()}
+        which = self._marked(lambda name: np.full(sizes[name], 1 + [*sizes].index(name)))
+        opposite = self._marked(lambda name: np.full(sizes[name], -1 - [*sizes].index(name)))
+        low, high = (self._marked(lambda name, part=part: np.divmod(np.arange(sizes[name]), DIGITS)[part]) for part in (1, 0))  # type: ignore[misc]
+        self._model.load(before)
+        for number, (name, size) in enumerate(sizes.items(), 1):
+            for native, found in which.items():
+                positions = np.flatnonzero((found == number) & (opposite[native] == -number))
+                if len(positions) == size:
+                    place = np.empty(size, int)
+                    place[(low[native] + high[native] * DIGITS)[positions].astype(int)] = positions
+                    self._places[name] = (native, place)
+        if missing := [name for name in sizes if name not in self._places]:
+            raise ValueError(f"no variable of the model holds {', '.join(missing)}")
+
+    def _marked(self, values: Callable[[str], np.ndarray]) -> Arrays:
+        """The model's variables, flat, when the canonical ones have these values."""
+        given = {name: values(name).astype(np.float32).reshape(shape) for name, shape in self._shapes.items()}
+        self._model.adopt(given, self._config, self._component, self._table)
+        return {name: array.ravel() for name, array in self._model.values().items()}
+
+    def _of(self, native: Arrays) -> Arrays:
+        """The canonical arrays in arrays of the model's variables, as far as these are there."""
+        return {
+            name: native[where].ravel()[place].reshape(self._shapes[name])
+            for name, (where, place) in self._places.items()
+            if where in native
+        }
+
+    def variables(self) -> list[Variable]:
+        return canonical_variables(self._axes, self._shapes)
+
+    def values(self) -> Arrays:
+        return self._of(self._model.values())
+
+    def load(self, values: Arrays) -> None:
+        native = self._model.values()
+        for name, array in values.items():
+            where, place = self._places[name]
+            np.put(native[where], place, array)
+        self._model.load({where: native[where] for where, _ in self._places.values()})
+
+    def layers(self) -> list[Layer]:
+        return [dataclasses.replace(layer, path=self._paths.get(layer.path, layer.path)) for layer in self._model.layers()]
+
+    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+        return [dataclasses.replace(call, path=self._paths.get(call.path, call.path)) for call in self._model.run(inputs, dtype)]
+
+    def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:
+        own = {path: native for native, path in self._paths.items()}
+        return self._model.force([(own.get(path, path), index, arrays) for path, index, arrays in wanted], inputs, dtype)
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        native = self._model.gradients(inputs, cotangents, dtype)
+        return {name: array for name, array in native.items() if name.startswith("input ")} | self._of(native)
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        native, random = self._model.step(inputs, cotangents, dtype, optimizer)
+        return self._of(native), random
