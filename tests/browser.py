@@ -41,6 +41,7 @@ def offline() -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Settling(options=options, service=webdriver.ChromeService(chromedriver))
     driver.implicitly_wait(3)
+    driver.set_script_timeout(120)  # axe-core on the largest page, on a machine that is busy
     driver.execute_cdp_cmd("Network.enable", {})
     nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     driver.execute_cdp_cmd("Network.emulateNetworkConditions", nothing)
