@@ -112,7 +112,7 @@ def _dot_product_cases(build: Builder) -> Iterator[Case]:
     per_head: dict[str, Any] = {"mask_bhts": _masks(GROUPED["heads"])["per_head"], "bias_bhts": "b h t s"}
     yield _dot_product(build, "grouped_heads_bias", "ATT15 ATT28 MHA10", heads=GROUPED, since=6, **per_head, return_weights=True)
     yield _dot_product(build, "same_length", "ATT27", t=S, since=6, mask_bhts=ragged(B, S)[:, None, None])
-    yield _dot_product(build, "attention_dropout", "DRP2", since=6, dropout_rate=0.3)
+    yield _dot_product(build, "attention_dropout", since=6, dropout_rate=0.3)
     yield _dot_product(build, "one_position", t=1, s=1)
     yield _dot_product(build, "long", "", batch=1, t=200, s=200, causal=True)
     yield _dot_product(build, "batch_0", batch=0)
@@ -156,4 +156,4 @@ def _multi_head_cases(build: Builder) -> Iterator[Case]:
     yield _multi_head(build, "bias_ragged_weights", "ATT15 ATT28", since=6, **masked, return_weights=True)
     own: dict[str, Any] = {"memory_bsd": "b t d", "bias_bhts": "1 h t t", "causal": True}
     yield _multi_head(build, "grouped_heads_bias_causal", "ATT28 CAU6 MHA10", build.config(**GROUPED), since=6, **own)
-    yield _multi_head(build, "attention_dropout", "DRP2", build.config(attention_dropout_rate=0.3), since=6)
+    yield _multi_head(build, "attention_dropout", "", build.config(attention_dropout_rate=0.3), since=6)
