@@ -103,7 +103,7 @@ def _diagnosed(port: str, component: str) -> str:
 def write_said() -> None:
     """The sentences of every mistake, each as soon as it is known."""
     file = ROOT / "rosettaformer" / "guide" / "mistakes" / SAID
-    known = dict(all_sayings())
+    known = {identity: text.strip("\n") for identity, text in all_sayings().items()}
     for identity, made in all_mistakes().items():
         if made["torch"].absent or identity in known:
             continue
