@@ -26,6 +26,14 @@ from rosettaformer.conformance.reference.components import named_outputs
 from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
+# the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
+OWN_WEIGHTS = """
+
+from rosettaformer.conformance.ports.adapters.torch import Adapter
+from . import weights as own
+
+Adapter.own = own
+"""
 cases = functools.cache(functools.partial(all_cases, grad=True))
 
 
@@ -76,13 +84,18 @@ def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
 
 def said(defect: Defect, mistake: Mistake) -> str:
     """What `rosettaformer diagnose` finds in our PyTorch port with the edits in it, asked about the defect's component, or about the
-    smallest that shows it."""
-    showing = [case.component for case in sorted(cases(), key=lambda case: case.size) if defect.id in case.catches]
-    component = defect.component if defect.component in showing or not showing else showing[0]
+    smallest that shows it; where the edits do not show there, about the next."""
+    showing = list(dict.fromkeys(case.component for case in sorted(cases(), key=lambda case: case.size) if defect.id in case.catches))
+    asked = [defect.component] * (defect.component in showing or not showing) + [one for one in showing if one != defect.component]
     with copied(mistake, "torch") as name:
-        folder = str(Path(importlib.import_module(name).__file__ or "").parents[1])
-        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}):
-            found = diagnose(f"{name}.port", [component], pairs=False, gradients=component.endswith("_vjp"))
+        port = Path(importlib.import_module(name).__file__ or "").parent / "port.py"
+        port.write_text(port.read_text(encoding="utf-8") + OWN_WEIGHTS, encoding="utf-8")
+        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([str(port.parents[1]), str(ROOT)])}):
+            return next(filter(NOTHING.__ne__, (_diagnosed(f"{name}.port", component) for component in asked)), NOTHING)
+
+
+def _diagnosed(port: str, component: str) -> str:
+    found = diagnose(port, [component], pairs=False, gradients=component.endswith("_vjp"))
     own = [one for one in found.findings if one.component == component] or found.findings
     return "\n".join(f"{one.verdict} {one.text}" for one in own) or NOTHING
 
@@ -90,7 +103,7 @@ def said(defect: Defect, mistake: Mistake) -> str:
 def write_said() -> None:
     """The sentences of every mistake, each as soon as it is known."""
     file = ROOT / "rosettaformer" / "guide" / "mistakes" / SAID
-    known = dict(all_sayings())
+    known = {identity: text.strip("\n") for identity, text in all_sayings().items()}
     for identity, made in all_mistakes().items():
         if made["torch"].absent or identity in known:
             continue

@@ -106,7 +106,7 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
         found = invoke("check", "wrong_port", *NORM, "-x", "--json", "-", *options)
         return [row["status"] for row in json.loads(found.out)["results"]]
 
-    assert statuses() == ["differs", *["not run"] * 8]
+    assert statuses() == ["differs", *["not run"] * 9]
     file = tmp_path / "deviations.toml"
     entry = '[[deviation]]\ncase = "layer_norm/{}"\nport = "wrong_port"\nreason = "known"\nlink = "https://example.org/1"\n'
     file.write_text(entry.format("small_variance"))
@@ -170,12 +170,12 @@ def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> No
         file.write_text("[[deviation]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry.items()))
         return "check", port, *NORM, "--deviations", file, *options
 
-    declared = invoke(*arguments("layer_norm/*", "--min-cases", 8))
+    declared = invoke(*arguments("layer_norm/*", "--min-cases", 9))
     assert declared.code == 0, declared
     assert "another formula (https://example.org/1): output: error" in declared.out
-    assert "8 compared, 0 failed, 1 declared, 1 not compared: conforms except 1 declared" in declared.out
-    few = invoke(*arguments("layer_norm/*", "--min-cases", 9))
-    assert (few.code, "at least 9 cases must be compared; got" in few.out) == (1, True)
+    assert "9 compared, 0 failed, 1 declared, 1 not compared: conforms except 1 declared" in declared.out
+    few = invoke(*arguments("layer_norm/*", "--min-cases", 10))
+    assert (few.code, "at least 10 cases must be compared; got" in few.out) == (1, True)
     stale = invoke(*arguments("layer_norm/square"))
     assert (stale.code, "stale" in stale.out) == (1, True)
     assert "(nearest: layer_norm/batch_0)" in refused(*arguments("layer_norm/batch_9"))
@@ -188,9 +188,9 @@ def test_results_of_which_some_are_missing_do_not_conform_unless_it_is_allowed(t
     container.write(path, components.answer(case), {})
     arguments = ("check", "--results", tmp_path, "--component", "layer_norm")
     missing = invoke(*arguments)
-    assert (missing.code, "1 compared, 0 failed, 35 not compared: 1 of 36 given" in missing.out) == (1, True)
+    assert (missing.code, "1 compared, 0 failed, 39 not compared: 1 of 40 given" in missing.out) == (1, True)
     allowed = invoke(*arguments, "--allow-incomplete")
-    assert (allowed.code, "conforms except 35 not given" in allowed.out) == (0, True)
+    assert (allowed.code, "conforms except 39 not given" in allowed.out) == (0, True)
 
 
 def test_zeros_and_what_overflows_are_not_comparable_where_the_dtype_overflows(tmp_path: Path) -> None:

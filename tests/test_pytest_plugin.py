@@ -107,10 +107,10 @@ def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str)
 
 def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
     result = suite(ONE, "y = (")
-    assert result.parseoutcomes() == {"failed": 1, "deselected": 8}
-    result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (9 cases)"])
+    assert result.parseoutcomes() == {"failed": 1, "deselected": 9}
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (10 cases)"])
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
-    assert result.parseoutcomes() == {"skipped": 1, "deselected": 8}
+    assert result.parseoutcomes() == {"skipped": 1, "deselected": 9}
     result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
 
 

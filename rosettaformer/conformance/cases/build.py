@@ -37,6 +37,7 @@ CORE = """
     cross_entropy/padded_smoothed training_loss/part_of_a_batch adam/decay_of_small_gradients clip_global_norm/above noam/trace
     initialise/semillero random_dropout/weights
     decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
+    token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")

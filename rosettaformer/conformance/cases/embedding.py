@@ -31,7 +31,7 @@ def _embedding_cases(build: Builder) -> Iterator[Case]:
     yield build.make("embedding", "soft_rows", plain, token=soft)
     yield build.make("embedding", "one_hot_rows", scaled, "EMB1", token=np.eye(vocabulary)[ids])
     yield build.make("embedding", "batch_0", scaled, token=ids[:0])
-    yield build.make("logits", "bias", scaled, "EMB2 OUT1 PRC1 PRC5", x_btd="b t d")
+    yield build.make("logits", "bias", scaled, "EMB2 EMB8 EMB9 OUT1 PRC1 PRC5", x_btd="b t d")
     yield build.make("logits", "no_bias", plain, "EMB2 PRC1", x_btd="b t d")
     yield build.make("logits", "one_token", scaled, "EMB2", x_btd="1 1 d")
 

@@ -51,6 +51,7 @@ def _normalization_cases(build: Builder) -> Iterator[Case]:
     yield build.make("layer_norm", "square", build.config(), "NRM5", x_btd="b d d")
     yield _cancelling_offset(build)
     yield build.make("layer_norm", "one_position", build.config(), x_btd="1 1 d")
+    yield build.make("layer_norm", "tiny_epsilon", build.config(model_width=4, epsilon=1e-12), "NRM15", since=6, x_btd=shrinking)
     yield build.make("layer_norm", "batch_0", build.config(), x_btd="0 t d")
 
 

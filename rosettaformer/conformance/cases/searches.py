@@ -26,7 +26,7 @@ CACHE = "CAU3 PE13 GEN6"
 def cases(build: Builder) -> Iterator[Case]:
     """Answers that end at different times; prefixes padded on the left; every option; and a model of every kind."""
     for case in (*_greedy_cases(build), *_sample_cases(build), *_beam_cases(build)):
-        yield dataclasses.replace(case, since=3, dtypes=case.dtypes if case.name in THOROUGH else QUICK)
+        yield dataclasses.replace(case, since=max(3, case.since), dtypes=case.dtypes if case.name in THOROUGH else QUICK)
 
 
 def _greedy_cases(build: Builder) -> Iterator[Case]:
@@ -42,7 +42,9 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "nothing_may_follow", some, 0, prefix=full, no_repeat_ngram=1, min_new_tokens=2)
     start, _ = _start_and_end(some)
     yield _search(build, "greedy_search", "start_is_end", some, 312, CACHE, end_id=start)
-    yield _search(build, "greedy_search", "explicit_mask", some, 462, CACHE, source_mask_bs=left_padding(B, S)[:, ::-1].copy())
+    yield _search(build, "greedy_search", "explicit_mask", some, 462, CACHE, source_mask_bs=_mask())
+    zero = build.config(**SIZES, padding_id=0)
+    yield dataclasses.replace(_search(build, "greedy_search", "padding_id_0", zero, 27, CACHE, prefix=_prefix(zero)), since=6)
     yield from _of_every_kind(build, "greedy_search", (82, 527, 251), CACHE)
     yield _search(build, "greedy_search", "long", some, 138, CACHE, max_new_tokens=40)
 
@@ -62,6 +64,7 @@ def _sample_cases(build: Builder) -> Iterator[Case]:
     yield case("top_k", 138, CACHE, temperature=2.0, top_k=3)
     yield case("top_p", 221, f"{CACHE} GEN4", top_p=0.6)
     yield case("hot_top_p", 31, f"{CACHE} GEN3 GEN4", temperature=2.5, top_p=0.7)
+    yield dataclasses.replace(case("explicit_mask", 82, CACHE, top_k=6, source_mask_bs=_mask()), since=6)
     yield case("everything", 21, f"{CACHE} GEN3 GEN4 GEN7", **everything, min_new_tokens=3, prefix=_prefix(some))
 
 
@@ -79,6 +82,8 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "beam_search", "prefix", some, 30, f"{beams} GEN1", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some))
     yield _search(build, "beam_search", "penalties", some, 15, f"{beams} GEN1 GEN7", beam_size=3, n_best=3, **penalties)
     yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1", beam_size=4, n_best=4, max_new_tokens=2)
+    masked = {"beam_size": 3, "n_best": 2, "alpha": 1.0, "source_mask_bs": _mask()}
+    yield dataclasses.replace(_search(build, "beam_search", "explicit_mask", some, 108, f"{beams} GEN1", **masked), since=6)
     many = min(16, some.target_vocabulary)
     yield _search(build, "beam_search", "many_beams", some, 16, f"{beams} GEN1", beam_size=many, n_best=5, alpha=1.0)
     yield from _of_every_kind(build, "beam_search", (138, 398, 358), f"{beams} GEN1", beam_size=3, n_best=2, alpha=1.0)
@@ -115,6 +120,11 @@ def _start_and_end(config: TransformerConfig) -> tuple[int, int]:
     """The first two ids that are not padding."""
     first, second = [id_ for id_ in range(3) if id_ != config.padding_id][:2]
     return first, second
+
+
+def _mask() -> np.ndarray:
+    """What of the source is real: other tokens than those that are not padding."""
+    return left_padding(B, S)[:, ::-1].copy()
 
 
 def _prefix(config: TransformerConfig) -> np.ndarray:

@@ -84,6 +84,8 @@ def _head_cases(build: Builder) -> Iterator[Case]:
         yield build.make("masked_language_head", name, untied, f"{gelu} {head}", x_bsd="b s d")
     unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
     yield build.make("masked_language_head", "no_bias", unbiased, "EMB2 HED5 HED6", x_bsd="1 1 d")
+    bert = _encoder(build, pooler=False, masked_language_head=True, epsilon=1e-12)
+    yield build.make("masked_language_head", "tiny_epsilon", bert, "NRM15", since=6, x_bsd="b s d")
 
 
 def _encoder_cases(build: Builder) -> Iterator[Case]:
@@ -165,11 +167,15 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield _alone(build, "transformer", "gpt2_right_padding", config, "CAU4", target_mask_bt=ragged(B, T))
     yield _alone(build, "transformer", "gpt2_square", _decoder(build, **SQUARE), "MHA3 MHA5 MHA6")
     yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)
+    offset = _decoder(build, position_offset=2)
+    yield dataclasses.replace(_alone(build, "transformer", "gpt2_offset", offset, "PE14 PE17"), since=6)
     yield _alone(build, "transformer", "gpt2_one_token", config, "PE15 PE17 NRM12 EMB2 EMB6", 1)
     yield _alone(build, "transformer", "gpt2_all_positions", config, "PE15 PE17", POSITIONS)
     yield _steps(build, "gpt2", config, "PE11 PE13 PE15 PE17 CAU3 CAU4 CAU6", (2, 1, 2), target_mask_bt=left)
     offset = _decoder(build, position_offset=2, decoder_layers=2)
     yield _steps(build, "gpt2_one_by_one", offset, "PE13 PE14 PE17 CAU3", (1,) * T)
+    row = _decoder(build, position_start="row")
+    yield dataclasses.replace(_steps(build, "gpt2_row_positions", row, "PE13", (2, 1, 2), target_mask_bt=left), since=6)
     yield from _search_cases(build)
 
 

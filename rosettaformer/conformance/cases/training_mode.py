@@ -1,5 +1,6 @@
 """Cases of the training mode: every dropout site is given its keep mask, so that nothing random is left."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -72,6 +73,8 @@ def _model_cases(build: Builder) -> Iterator[Case]:
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         yield _model(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield _model(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
+    normed = _model(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
+    yield dataclasses.replace(normed, catches=(*normed.catches, "NRM14"), since=6)
     some = ("encoder.embedding_dropout", "encoder.layers.0.self_attention.weights_dropout", "decoder.layers.0.cross_attention_dropout")
     yield _model(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
 

@@ -54,7 +54,19 @@ def cases(build: Builder) -> Iterator[Case]:
     yield _model(build, "soft_rows", mixed, source=soft, target=np.eye(mixed.target_vocabulary)[hard])
     yield _model(build, "attention_dropout", build.config(attention_dropout_rate=0.2, **ONE_LAYER), "DRP2")
     yield _model(build, "one_token", build.config(), "PE9 PE10", np.ones((1, 1), bool), np.ones((1, 1), bool))
+    yield from _input_cases(build)
     yield _model(build, "long", build.config("paper_base", **ONE_LAYER), "", ragged(2, 200), ragged(2, 199))
+
+
+def _input_cases(build: Builder) -> Iterator[Case]:
+    """Segments; masks that are given where ids are padding too; 0 as the padding id."""
+    padded, even = (ragged(B, S), ragged(B, T)), build.config(model_width=12, **ONE_LAYER)
+    segmented = build.config(segments=3, embedding_norm=True, **ONE_LAYER)
+    segment_bs = rng("transformer segments").integers(0, segmented.segments, (B, S)) if segmented.segments else None
+    yield _model(build, "segments", segmented, "NRM13 SEG1 SEG2", *padded, since=6, segment_bs=segment_bs)
+    masks: dict[str, Any] = {"source_mask_bs": shrinking_padding(B, S), "target_mask_bt": shrinking_padding(B, T)}
+    yield _model(build, "masks_beside_padding", even, "ATT16 ATT18 PE11 PE27", *padded, since=6, **masks)
+    yield _model(build, "padding_id_0", build.config(padding_id=0, **ONE_LAYER), "EMB3 PAD2", *padded, since=6)
 
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
@@ -100,3 +112,8 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
             cross_mask_bhts=ragged(B, S)[:, None, None],
         )
     yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")
+    grouped = build.config(heads=6, key_value_heads=2, activation="gelu_tanh", attention_bias=False)
+    x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
+    yield build.make("encoder", "grouped_heads_gelu_no_bias", grouped, "ATT18 FFN1 MHA10", since=6, **x)
+    x = {"x_btd": "b t d", "memory_bsd": "b s d", "cross_mask_bhts": ragged(B, S)[:, None, None]}
+    yield build.make("decoder", "grouped_heads_gelu_no_bias", grouped, "MHA10 FFN1", since=6, **x)
