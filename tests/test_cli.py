@@ -131,7 +131,7 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
             ("-k", "multi_head_attention and not vjp"),
             [
                 "output.kernel (h e d); with attention_bias query.bias (h k)",
-                "keep_bhts; no case gives bias_bhts",
+                "called with: query_btd, memory_bsd, return_weights, mask_bhts, causal, keep_bhts, bias_bhts\n",
                 "    from the config: attention_dropout_rate as dropout_rate",
             ],
         ),

@@ -85,7 +85,7 @@ def layer_norm(case):
     "a defect on a path that no property of the cases tells is partly there": (
         "partly", (("NRM2",),), ["it equals the reference with NRM2"], [], """
 def layer_norm(case):
-    epsilon = 1e-3 if case.inputs["x_btd"].ravel()[:1].sum() > 0 else case.config.epsilon
+    epsilon = 1e-3 if case.inputs["x_btd"].ravel()[:1].sum() < 0 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
 """),
     "a port that fails on every case": ("error", (), ["fails on every case: TypeError: forward() takes 2 arguments"], [], """

@@ -193,7 +193,7 @@ class Base(abc.ABC):
 
     @abc.abstractmethod
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        """Puts what was built into evaluation mode and loads its parameters; refuses keep masks that it does not take."""
+        """Puts what was built into evaluation mode and loads its parameters; refuses keep masks and biases that it does not take."""
 
     @abc.abstractmethod
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ class Adapter(Base):
 
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
         module = matching.owner(function)
-        matching.refuse_keep(module.linen.module.__call__ if function is module and isinstance(module, linen.Applied) else function, inputs)
+        matching.refuse_rare(module.linen.module.__call__ if function is module and isinstance(module, linen.Applied) else function, inputs)
         if isinstance(module, linen.Applied):
             given = {name: value for name, value in inputs.items() if name != "cotangent"}
             module.initialise(**(function.arguments(given) if isinstance(function, Called) else given))

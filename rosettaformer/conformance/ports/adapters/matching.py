@@ -15,7 +15,9 @@ from ..names import Names
 from ..port import NotCovered
 from .calls import Called
 
-__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_keep", "submodules", "transposed", "walk"]
+__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
+
+BIAS = "bias_bhts"
 
 
 def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names) -> dict[str, Any]:
@@ -125,10 +127,11 @@ def compiles_itself(function: Callable[..., Any]) -> bool:
         return False
 
 
-def refuse_keep(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
-    """Raises NotCovered where a keep mask is given and the call has no argument for it."""
-    given = [name for name, value in inputs.items() if name.startswith("keep") and value is not None]
+def refuse_rare(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
+    """Raises NotCovered where a keep mask or a bias of the logits is given, which few models take, and the call has no argument for it."""
+    given = [name for name, value in inputs.items() if (name.startswith("keep") or name == BIAS) and value is not None]
     accepted = inspect.signature(call).parameters if given else {}
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
     if missing := [name for name in given if name not in accepted and not anything]:
-        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no keep masks: it has no argument {missing[0]}")
+        what = "bias" if missing[0] == BIAS else "keep masks"
+        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no {what}: it has no argument {missing[0]}")

@@ -75,7 +75,7 @@ class Adapter(Base):
             tf.config.run_functions_eagerly(before)
 
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        matching.refuse_keep(function.call if isinstance(function, keras.layers.Layer) else function, inputs)
+        matching.refuse_rare(function.call if isinstance(function, keras.layers.Layer) else function, inputs)
         module, own = matching.owner(function), function.function if isinstance(function, Called) else function
         if isinstance(module, keras.layers.Layer) and (module is own or "training" in inspect.signature(own).parameters):
             inputs["training"] = False

@@ -51,7 +51,7 @@ class Adapter(Base):
             torch.set_float32_matmul_precision(previous)
 
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        matching.refuse_keep(function.forward if isinstance(function, torch.nn.Module) else function, inputs)
+        matching.refuse_rare(function.forward if isinstance(function, torch.nn.Module) else function, inputs)
         if isinstance(module := matching.owner(function), torch.nn.Module):
             module.to(self._device(case.device), self._dtype(case.dtype)).train(case.component in RANDOM)
             self._load(module, case)
