@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
-test: $(INSTALLED)  ## every guarantee, on a sample where a proof of it is slow: under ten minutes on two cores
+test: $(INSTALLED)  ## every guarantee, on a sample where a proof of it is slow: about twenty minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not exhaustive"
 
 test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too
