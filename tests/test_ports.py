@@ -134,3 +134,14 @@ def test_what_takes_no_keep_masks_does_not_cover_them(backend: Backend) -> None:
     for component in ("encoder_layer", "encoder_layer_vjp"):
         with pytest.raises(NotCovered, match="takes no keep masks"):
             type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
+
+
+def test_what_takes_no_bias_does_not_cover_it(backend: Backend) -> None:
+    """What a module lacks besides is an error of its own."""
+    x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
+    inputs = {"query_btd": x, "memory_bsd": x}
+    port = SimpleNamespace(components={"multi_head_attention": lambda config, dtype: lambda query_btd, memory_bsd: query_btd})
+    with pytest.raises(NotCovered, match="takes no bias: it has no argument bias_bhts"):
+        type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"bias_bhts": bias}))
+    with pytest.raises(TypeError, match="mask_bhts"):
+        type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"mask_bhts": mask}))
