@@ -150,7 +150,8 @@ def test_the_bench_times_what_is_right_on_cuda(framework: str, tmp_path: Path) -
     chosen = ("--framework", framework, "--row", "impl_", "--size", "tiny", "--rounds", 1, "--workload", "W1,W2,W3")
     done("bench", "--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json")
     tasks = json.loads((tmp_path / "numbers.json").read_text())["tasks"]
-    assert [task["name"] for task in tasks] == ["W1", "W2", "W3"]
+    shares = [f"{name} {share} %" for name in ("W1", "W2") for share in (0, 20, 50)]
+    assert [task["name"] for task in tasks] == [*shares, "W3"]
     for task in tasks:
         assert {row["status"] for row in task["rows"]} == {"timed"}
         assert {row["precision"] for row in task["rows"]} == set(WORKLOADS[task["name"]][0].precisions_on(DEVICE))

@@ -54,15 +54,20 @@ class Reference:
         if got != wanted:
             raise ValueError(f"shape {got}, must be {wanted}")
 
-    def difference(self, output: Arrays) -> tuple[float, str]:
-        """How far a row of the reference's shape is from it, and in words how many of its answers are equal, where it searches."""
+    def difference(self, output: Arrays, skips: bool = False) -> tuple[float, str]:
+        """How far a row of the reference's shape is from it, and in words how many of its answers are equal, where it searches.
+
+        What stands where there is padding is the row's own; skips: it must be zeros. Raises ValueError where that is not so.
+        """
         kind = self.problem.task.kind
         if kind in ("greedy", "beam"):
             return self._greedy(output) if kind == "greedy" else self._beam(output)
         away, expected = output["output"] - self.expected, self.expected
-        if kind == "encoder":  # what a peer has where there is padding is its own
-            real = self.problem.source != PADDING
+        if kind != "training":
+            real = self.problem.inputs[-1] != PADDING
             away, expected = away[real], expected[real]
+            if skips and output["output"][~real].any():
+                raise ValueError("with skip_padding the rows of padding must be zeros; they are not")
         return float(np.abs(away).max() / np.abs(expected).max()), ""
 
     @functools.cached_property

@@ -89,7 +89,7 @@ def _check(row: _Row, reference: Reference) -> None:
         reference.check_shape(output)
         if not result.comparable:
             return
-        result.difference, result.agreement = reference.difference(output)
+        result.difference, result.agreement = reference.difference(output, result.skips)
     except ValueError as error:
         result.status, result.message = "wrong", str(error)
         return

@@ -77,8 +77,8 @@ def make(task: Task, seed: int = 0) -> Problem:
             tensor += rng.normal(0, 0.1, tensor.shape).astype(np.float32)
     if task.decodes:
         _enliven(rng, config, tensors)
-    share = np.linspace(0.6, 1, task.batch) if task.batch > 1 else np.array([0.8])
-    lengths = np.rint(share * task.length) if task.padded else np.full(task.batch, task.length)
+    share = np.linspace(1 - 2 * task.padding, 1, task.batch) if task.batch > 1 else np.array([1 - task.padding])
+    lengths = np.maximum(np.rint(share * task.length), 1)  # no row without a token
     source, target = (_tokens(rng, config.source_vocabulary, part, task.length) for part in (lengths, rng.permutation(lengths)))
     return Problem(task, config, tensors, source, target)
 

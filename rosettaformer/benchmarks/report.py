@@ -168,7 +168,9 @@ def _note(task: Task, results: Sequence[Result]) -> str:
     """What the numbers of a table mean."""
     ratio = "Ratio: of medians, to the framework's best peer in the same precision; to the best: to the best peer of all. "
     other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
-    return f"{ratio * task.peers}{other * any(not result.comparable for result in results)}Rounds are interleaved. {_checked(task)}"
+    products = "The products are those of all positions, padding among them. " * (task.ceiling and task.padding > 0)
+    other *= any(not result.comparable for result in results)
+    return f"{ratio * task.peers}{other}{products}Rounds are interleaved. {_checked(task)}"
 
 
 def _checked(task: Task) -> str:
@@ -180,7 +182,7 @@ def _checked(task: Task) -> str:
         "greedy": "Every token of a compared row is the reference's likeliest after the same tokens, by logits " + within + ".",
         "beam": f"The log p of a compared row's best hypothesis is the reference's within {SCORE_BOUND:.0e}; a row that ends its answers "
         "in its own way is held to the reference's beams up to the last token.",
-    }.get(task.kind, f"Every row first gave the reference's {'output' if task.kind == 'encoder' else 'logits'} {within}.")
+    }.get(task.kind, f"Every row first gave the reference's {'output' if task.kind == 'encoder' else 'logits'} of real tokens {within}.")
 
 
 def label(result: Result) -> str:

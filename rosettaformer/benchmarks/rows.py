@@ -36,6 +36,7 @@ class About:
     compiles: bool = False
     comparable: bool = True  # otherwise another architecture of the same sizes: timed, not compared
     ceiling: bool = False  # the matrix products alone
+    skips: bool = False  # with skip_padding: its rows of padding are zeros
 
 
 @dataclass

@@ -39,11 +39,12 @@ class Task:
     beams: int = 1
     model: str = "paper_base"  # the preset whose choices the model has
     size: str = "base"
-    padded: bool = True  # a fifth of the source, or of both, is padding
+    padding: float = 0.2  # the share of the source, or of both, that is padding, at the right of their rows
     precisions: tuple[str, ...] = ()  # where it is not the device that tells them
     peers: bool = True
     others: bool = False  # of a forward pass: models of the same sizes that cannot be compared are timed too
     ceiling: bool = False  # the matrix products alone are timed too
+    skips: bool = False  # of a forward pass: ours are timed with skip_padding too
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
     @property
@@ -70,7 +71,8 @@ class Task:
         sizes = (
             f"d {config.model_width}, {config.heads} heads, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
         )
-        return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}" + (", a fifth padded" if self.padded else "")
+        padding = f"{100 * self.padding:.0f} % padding" if self.padding else "no padding"
+        return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}, {padding}"
 
     def precisions_on(self, device: str) -> tuple[str, ...]:
         """tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
@@ -91,22 +93,25 @@ class Series:
 
 
 BOTH = ("float32", "bfloat16")
+SHARES = (0.0, 0.2, 0.5)  # of padding
 WORKLOADS: dict[str, tuple[Task, ...]] = {
-    "W1": (Task("W1", "forward", 16, 64, others=True, ceiling=True),),
-    "W2": (Task("W2", "training", 16, 64),),
+    "W1": tuple(
+        Task(f"W1 {100 * share:.0f} %", "forward", 16, 64, padding=share, others=True, ceiling=True, skips=share > 0) for share in SHARES
+    ),
+    "W2": tuple(Task(f"W2 {100 * share:.0f} %", "training", 16, 64, padding=share) for share in SHARES),
     "W3": (Task("W3", "greedy", 8, 64, 64),),
     "W4": (Task("W4", "beam", 4, 64, 64, 4),),
     "W5": (Task("W5 forward", "forward", 2, 16, size="small", others=True), Task("W5 greedy", "greedy", 2, 16, 32, size="small")),
-    "W6": (Task("W6", "encoder", 1, 2048, padded=False, memory="alone"),),
+    "W6": (Task("W6", "encoder", 1, 2048, padding=0.0, memory="alone"),),
     "W7": (
         Task("W7 forward", "forward", 16, 64, precisions=BOTH, peers=False),
         Task("W7 greedy", "greedy", 8, 64, 64, precisions=BOTH, peers=False),
     ),
     "W8": (Task("W8", "encoder", 16, 128, model="bert_base", size="bert_base", ceiling=True),),
-    "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padded=False),),
+    "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padding=0.0),),
 }
 _ENCODER, _FORWARD, _GREEDY = (
-    Task("S1", "encoder", 1, 64, padded=False, memory="beside"),
+    Task("S1", "encoder", 1, 64, padding=0.0, memory="beside"),
     Task("S2", "forward", 1, 64, memory="beside"),
     Task("S3", "greedy", 8, 64, 16, memory="beside"),
 )

@@ -44,9 +44,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
     method, dtype = "encode" if problem.task.kind == "encoder" else "__call__", _dtype(precision)
 
-    def ours() -> Function:
+    def ours(**options: Any) -> Function:
         model = _ours(problem, precision)
-        return compiled(model.encode if method == "encode" else model)
+        return functools.partial(compiled(model.encode if method == "encode" else model), **options)
 
     def stock() -> Any:
         model = flax_single.build(problem) if problem.task.published else flax_stock.build(problem, dtype)
@@ -58,6 +58,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 
     row = functools.partial(_row, device, precision)
     result = [row("impl_jax compiled", ours, *problem.inputs)]
+    if problem.task.skips:
+        skipping = functools.partial(ours, skip_padding=True)
+        result.append(row("impl_jax compiled, skip_padding", skipping, *problem.inputs, skips=True))
     if problem.task.peers:
         result.append(row("flax.nnx compiled, nnx.jit", walked, *problem.inputs, peer=True))
         split = lambda: flax_stock.split_by_hand(stock(), method)  # noqa: E731

@@ -60,13 +60,13 @@ def rows(problem: Problem, device: str) -> list[Row]:
 def _passes(problem: Problem, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
 
-    def start(build: Callable[[], Any], jit_compile: bool | None) -> Call:
+    def start(build: Callable[[], Any], jit_compile: bool | None, **options: Any) -> Call:
         model, tokens = build(), [tf_stock.ids(token) for token in problem.inputs]
         function = model.encode if problem.task.kind == "encoder" else model
         if jit_compile is not None:
             function = compiled(function, jit_compile)
         keywords = {} if problem.task.kind == "encoder" else {"training": False}
-        return _on_cpu(functools.partial(function, *tokens, **keywords))
+        return _on_cpu(functools.partial(function, *tokens, **keywords, **options))
 
     ours, stock = functools.partial(_ours, problem, precision), functools.partial(tf_stock.build, problem)
     ways: list[tuple[str, Callable[[], Any], bool | None]] = [
@@ -76,10 +76,14 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
     ]
     if problem.task.peers and not problem.task.published:
         ways += [("keras.layers compiled", stock, True), ("keras.layers compiled, no XLA", stock, False)]
-    return [
+    result = [
         Row("tf", name, precision, peer=build is stock, compiles=jit is not None, start=functools.partial(start, build, jit))
         for name, build, jit in ways
     ]
+    if problem.task.skips:
+        skipping = functools.partial(start, ours, True, skip_padding=True)
+        result.insert(2, Row("tf", "impl_tf compiled, skip_padding", precision, compiles=True, skips=True, start=skipping))
+    return result
 
 
 def _searches(problem: Problem, precision: str) -> list[Row]:

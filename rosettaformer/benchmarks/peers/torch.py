@@ -50,11 +50,11 @@ def rows(problem: Problem, device: str) -> list[Row]:
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of the encoder alone."""
 
-    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any]) -> Call:
+    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any], **options: Any) -> Call:
         model = build(problem).to(device, DTYPES[precision]).eval()
         function = compiler(model.encode if problem.task.kind == "encoder" else model)
         tokens = [weights.from_numpy(token, device) for token in problem.inputs]
-        return torch_stock.waiting(functools.partial(function, *tokens), device, precision)
+        return torch_stock.waiting(functools.partial(function, *tokens, **options), device, precision)
 
     def row(name: str, start: Callable[[], Call], **about: Any) -> Row:
         return Row("torch", name, precision, start=start, read=torch_stock.read, **about)
@@ -68,6 +68,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     if problem.task.kind == "encoder":
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
         result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
+    if problem.task.skips:
+        skipping = functools.partial(start, _ours, compiled, skip_padding=True)
+        result.insert(2, row("impl_torch compiled, skip_padding", skipping, compiles=True, skips=True))
     if problem.task.ceiling:
         result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
