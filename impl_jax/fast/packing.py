@@ -67,13 +67,15 @@ def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 
 
 
 def pack(x_btd: jax.Array, packing: Packing | None) -> jax.Array:
-    """The packed tokens, `1 n d`, of rows `b t d`, with any axes for d. The gradient is that of `unpack`: no sum, for no token is there
-    twice but the filler, whose result nobody may use."""
+    """The packed tokens, `1 n d`, of rows `b t d`, with any axes for d.
+
+    Its gradient is `unpack`: no sum, for no token is there twice but the filler, whose result nobody may use.
+    """
     return x_btd if packing is None else _pack(packing, x_btd)
 
 
 def unpack(x_1nd: jax.Array, packing: Packing | None) -> jax.Array:
-    """Rows `b t d` of packed tokens, zeros where nothing was packed; the gradient is that of `pack`."""
+    """Rows `b t d` of packed tokens, zeros where nothing was packed. Its gradient is `pack`, with zeros for the filler."""
     return x_1nd if packing is None else _unpack(packing, x_1nd)
 
 
@@ -81,7 +83,7 @@ def counted(mask_bt: jax.Array, packing: Packing | None) -> jax.Array:
     """A mask of positions, packed; False for the filler."""
     if packing is None:
         return mask_bt
-    return pack(mask_bt & packing.mask_bt, packing) & (pack(packing.place_bt, packing) == jnp.arange(len(packing.index_n)))
+    return pack(mask_bt, packing) & _is_token(packing)
 
 
 def kept(keep: Mapping[str, Any], packing: Packing | None) -> Mapping[str, Any]:
@@ -116,8 +118,19 @@ def _unpack(packing: Packing, x_1nd: jax.Array) -> jax.Array:
     return jnp.where(mask_bt1, jnp.take(x_1nd[0], packing.place_bt, axis=0, mode="clip"), 0)
 
 
+def _packed_gradient(packing: Packing, g_btd: jax.Array) -> jax.Array:
+    is_token_1n1 = jnp.expand_dims(_is_token(packing), tuple(range(2, g_btd.ndim)))
+    return jnp.where(is_token_1n1, _pack(packing, g_btd), 0)
+
+
+def _is_token(packing: Packing) -> jax.Array:
+    """Whether what is packed is a token, and not the filler, `1 n`."""
+    place_1n, mask_1n = (_pack(packing, x_bt) for x_bt in (packing.place_bt, packing.mask_bt))
+    return mask_1n & (place_1n == jnp.arange(place_1n.shape[1]))
+
+
 _pack.defvjp(lambda packing, x_btd: (_pack(packing, x_btd), packing), lambda packing, g_1nd: (None, _unpack(packing, g_1nd)))
-_unpack.defvjp(lambda packing, x_1nd: (_unpack(packing, x_1nd), packing), lambda packing, g_btd: (None, _pack(packing, g_btd)))
+_unpack.defvjp(lambda packing, x_1nd: (_unpack(packing, x_1nd), packing), lambda packing, g_btd: (None, _packed_gradient(packing, g_btd)))
 
 
 def _real(model: Any, token: Any, mask_bt: Any = None) -> np.ndarray | None:
