@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout
-from .fast.packing import Packing, batch
+from .fast.packing import Packing, rows
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -80,7 +80,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
-            checks.check_same_batch(x=batch(x_btd, packing), memory=batch(memory_bsd, memory_packing))
+            checks.check_same_batch(x=rows(x_btd, packing), memory=rows(memory_bsd, memory_packing))
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
         keep_bhts = _inner(keep, "self_attention", "weights_dropout")

@@ -140,16 +140,17 @@ class Trainer:
             arguments: dict[str, Any] = {} if self.config.classes else {"packings": self._packings(*tokens)}
             packings = arguments.get("packings", packing.Packings())
             if keep is None:
-                masks = canonical.nest(self._draw(*tokens, packings))
+                masks: Any = canonical.nest(self._draw(*tokens, packings))
             else:
                 drops = {site: weights.from_numpy(drop[chosen], self._device) for site, drop in given.items()}
                 masks = packing.kept(canonical.nest(drops), packings)
             ids = (None if token is None else self._ids(token) for token in tokens)
-            yield dict(zip(("source", "target"), ids)) | {"keep": masks or None} | arguments
+            yield dict(zip(("source", "target"), ids, strict=True)) | {"keep": masks or None} | arguments
 
     def _packings(self, source: np.ndarray | None, target: np.ndarray) -> packing.Packings:
         """Found on the host, which then does not wait for the device."""
-        found = packing.of_loss(self._model, *(None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)))
+        tokens: list[Any] = [None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)]
+        found = packing.of_loss(self._model, *tokens)
         return packing.Packings(*(None if side is None else side.to(self._device) for side in found))
 
     def _draw(self, source: np.ndarray | None, target: np.ndarray, packings: packing.Packings) -> dict[str, Tensor]:

@@ -32,8 +32,8 @@ class Transformer(EncoderOnly):
     Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it. A state dict that also has it
     under its other names, such as `target_embedding.table` and `logits.weight`, is loaded where all are equal.
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
-    draws its own in training. pack_from: how many numbers of a layer's input must be padding for the products to leave it out; a module with
-    hooks, and a program that is traced, always has the rows.
+    draws its own in training. pack_from: how many numbers of a layer's input must be padding for the products to leave them out. A model
+    with hooks, and a program that is traced, has the rows always.
     """
 
     source_embedding: Embedding
@@ -239,8 +239,8 @@ class Transformer(EncoderOnly):
         x_btd = packing.pack(embed(self, "target", target, position_bt), packings.target)
         x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None and memory_bsd is not None:
-            rows = packing.batch(memory_bsd, packings.source)
-            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), rows[:2])
+            shape = packing.rows(memory_bsd, packings.source)
+            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
         x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites, packings.target, packings.source)
         return self.logits(x_btd), mask_bt

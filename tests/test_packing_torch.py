@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import configs, draw_parameters, draw_tokens, seeds
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,8 +18,6 @@ from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites, transformer
 from reference_numpy.recipe import PAPER
-
-from strategies import configs, draw_parameters, draw_tokens, seeds
 
 LENGTH = 6
 WORDS = {

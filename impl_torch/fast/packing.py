@@ -15,12 +15,12 @@ __all__ = [
     "PACK_FROM",
     "Packing",
     "Packings",
-    "batch",
     "kept",
     "of_forward",
     "of_loss",
     "pack",
     "packed_arguments",
+    "rows",
     "unpack",
     "zero_padding",
 ]
@@ -142,7 +142,7 @@ def _kept_at(name: str, keep: Tensor, packing: Packing) -> Tensor:
     return keep if name == "weights_dropout" else pack(keep.expand(*packing.mask_bt.shape, -1), packing)
 
 
-def batch(x_btd: Tensor, packing: Packing | None) -> torch.Size:
+def rows(x_btd: Tensor, packing: Packing | None) -> torch.Size:
     """The shape of the rows that x is of."""
     return x_btd.shape if packing is None else packing.mask_bt.shape
 
