@@ -118,21 +118,24 @@ def transformer(
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
     segment_bs: np.ndarray | None = None,
+    skip_padding: bool = False,
 ) -> np.ndarray:
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
     source: ids `b s`, or soft one-hot rows `b s v`; None of a decoder alone, `decode(target)` (ALONE).
+    skip_padding: the rows of logits where the target is padding are zeros, so that nobody has to compute them (PADDING).
     Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
     """
     config.need_decoder()
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-    if source is None:
-        return decode(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep)
-    checks.check_same_batch(source=source.shape, target=target.shape)
-    memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    if source_mask_bs is None:
-        source_mask_bs = mask.token_mask(source, config.padding_id)
-    return decode(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    memory_bsd = None
+    if source is not None:
+        checks.check_same_batch(source=source.shape, target=target.shape)
+        memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
+        if source_mask_bs is None:
+            source_mask_bs = mask.token_mask(source, config.padding_id)
+    logits_btv = decode(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    return real_rows(logits_btv, config, target, target_mask_bt) if skip_padding else logits_btv
 
 
 def transformer_vjp(
@@ -144,13 +147,17 @@ def transformer_vjp(
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
     segment_bs: np.ndarray | None = None,
+    skip_padding: bool = False,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """Backwards through `decode`, then through `encode`; parameters, source and target where they are soft.
 
-    The gradient of a table that source and target share is the sum of its uses.
+    The gradient of a table that source and target share is the sum of its uses. With skip_padding no gradient comes from a row where the
+    target is padding.
     """
+    if skip_padding:
+        cotangent = real_rows(cotangent, config, target, target_mask_bt)
     if source is None:
         return decode_vjp(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep, cotangent=cotangent)
     memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
@@ -242,6 +249,12 @@ def _decoder_inputs(
         checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     return x_btd, mask_bt, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
+
+
+def real_rows(x_btv: np.ndarray, config: TransformerConfig, target: np.ndarray, target_mask_bt: np.ndarray | None = None) -> np.ndarray:
+    """The rows where the target is a real token; zeros where it is padding (PADDING)."""
+    mask_bt = mask.token_mask(target, config.padding_id) if target_mask_bt is None else target_mask_bt
+    return np.where(mask_bt[..., None], x_btv, x_btv.dtype.type(0))
 
 
 def head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:

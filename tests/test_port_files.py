@@ -21,7 +21,7 @@ from rosettaformer.conformance.diagnosis.divergence import backward, divergence
 from rosettaformer.conformance.ports.adapters.calls import Called, Calls
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
-from rosettaformer.conformance.reference import tolerance
+from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.conformance.runner import open_worker
 
 CASES = all_by_id()
@@ -198,6 +198,34 @@ def test_own_arguments_are_inputs_or_functions_of_all_of_them() -> None:
 def test_an_input_that_nothing_takes_is_not_covered(inputs: dict[str, Any], left: str) -> None:
     with pytest.raises(NotCovered, match=f"^the port's multi_head_attention takes no {left}$"):
         called({"q": "query_btd", "kv": lambda inputs: inputs["memory_bsd"]}, query_btd=1.0, memory_bsd=2.0, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "status"),
+    [
+        ("that_reads", 'source=i["source"], target=i["target"], skip_padding=i.get("skip_padding", False)', "pass"),
+        ("that_takes_all", "**i", "pass"),
+        ("that_drops_it", '**{**i, "skip_padding": False}', "differs"),
+        ("that_reads_nothing_else", 'source=i["source"], target=i["target"]', "not covered"),
+    ],
+)
+def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_path: Path, name: str, given: str, status: str) -> None:
+    (tmp_path / f"skip_padding_{name}.py").write_text(f"""from reference_numpy.parameters import nest
+from reference_numpy.transformer import transformer as model
+
+def transformer(case):
+    i = case.inputs
+    return model(nest(case.parameters), case.config, {given})
+""")
+    port = Port(str(tmp_path / f"skip_padding_{name}.py"))
+    case = all_by_id()["transformer/skip_padding_left_padding"].at("float64")
+    plain = all_by_id()["transformer/left_padding"].at("float64")
+    np.testing.assert_array_equal(port.answer(plain), components.answer(plain)["output"])
+    if status == "not covered":
+        with pytest.raises(NotCovered, match=r"^the port's transformer takes no skip_padding$"):
+            port.answer(case)
+        return
+    assert np.array_equal(port.answer(case), components.answer(case)["output"]) == (status == "pass")
 
 
 def test_a_function_that_asks_for_no_input_is_told_which_there_are() -> None:

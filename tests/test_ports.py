@@ -145,3 +145,19 @@ def test_what_takes_no_bias_does_not_cover_it(backend: Backend) -> None:
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"bias_bhts": bias}))
     with pytest.raises(TypeError, match="mask_bhts"):
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"mask_bhts": mask}))
+
+
+def test_what_takes_no_skip_padding_does_not_cover_it(backend: Backend) -> None:
+    """Neither where the arguments are those of the case nor where the port says which it has; another that is missing is an error."""
+    inputs: dict[str, Any] = {"source": np.ones((1, 2), int), "target": np.ones((1, 1), int)}
+    skipped, g = inputs | {"skip_padding": True}, {"cotangent": np.ones((1, 1, 1))}
+    model: dict[str, Any] = {"transformer": lambda config, dtype: lambda source, target: source}
+    port = SimpleNamespace(components=model)
+    own = SimpleNamespace(components=model, call={"transformer": {"source": "source", "target": "target"}})
+    for case in (Case("one", "transformer", CONFIG, skipped), Case("one", "transformer_vjp", CONFIG, skipped | g)):
+        with pytest.raises(NotCovered, match="takes no option: it has no argument skip_padding"):
+            type(backend.adapter)(port).run(case)
+        with pytest.raises(NotCovered, match="transformer takes no skip_padding"):
+            type(backend.adapter)(own).run(case)
+    with pytest.raises(TypeError, match="target_mask_bt"):
+        type(backend.adapter)(port).run(Case("one", "transformer", CONFIG, inputs | {"target_mask_bt": np.ones((1, 1), bool)}))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,12 @@ import pytest
 from training_runs import TINY, log, process, train
 
 from rosettaformer.checkpoints import canonical
+from rosettaformer.training.corpus import Position
 from rosettaformer.training.manifest import Manifest
+from rosettaformer.training.report import read_log
+from rosettaformer.training.run import resume
 from rosettaformer.training.store import Store
+from rosettaformer.training.tokens import PADDING
 
 KILLS = 10  # of the reference's run in the exhaustive tier; of a framework's, as many as --kills says
 STEPS = 60
@@ -219,3 +224,19 @@ def test_seed_and_settings_decide_the_run_and_another_seed_another(tmp_path: Pat
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)
     assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
+
+
+def test_the_tokens_that_are_logged_are_those_that_are_not_padding(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    said = train(folder, "--steps", 6, "--sample", 1).err
+    corpus, position, seconds, padded = resume(folder, None, {}, {}).corpus, Position(), 0.0, 0
+    entries = read_log(folder / "log.jsonl")[1:7]
+    for entry in entries:
+        source, target = corpus.batch(position)
+        real = int((source != PADDING).sum()), int((target[:, 1:] != PADDING).sum())
+        assert (entry["source_tokens"], entry["tokens"]) == real
+        seconds, padded = seconds + sum(real) / entry["tokens_per_second"], padded + source.size - real[0]
+        position = corpus.after(position)
+    assert seconds == pytest.approx(entries[-1]["seconds"], rel=1e-3, abs=1e-3)
+    assert padded
+    assert re.search(r"step 6: all 6 steps are done, lately [\d,]+ tokens/s without padding; the checkpoints are in", said)

@@ -39,7 +39,8 @@ def process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
 def log(folder: Path, event: str = "step") -> list[dict[str, Any]]:
     """The entries of one kind in a run's log, without the times. Raises where a line is none."""
     entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in entries if entry["event"] == event]
+    times = ("seconds", "tokens_per_second")
+    return [{name: value for name, value in entry.items() if name not in times} for entry in entries if entry["event"] == event]
 
 
 def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:

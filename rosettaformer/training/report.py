@@ -124,14 +124,17 @@ def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], 
 
 
 class Report:
-    """Prints to standard error: a line for every event; and on a terminal, while `bar` is entered, loss, speed and time left."""
+    """Prints to standard error: a line for every event; and on a terminal, while `bar` is entered, loss, speed and time left.
+
+    speed: tokens a second that are not padding, of source and target; the mean of the last steps.
+    """
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False)
         columns = TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()
         self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._task = self.bar.add_task("training", total=1.0, step=0, now="")
-        self._loss = self._speed = 0.0
+        self._loss = self.speed = 0.0
         self._seen = 0
         self._last = time.monotonic()
 
@@ -140,14 +143,14 @@ class Report:
         self.console.print(text, soft_wrap=True)
 
     def step(self, number: int, loss: float, tokens: int, share: float) -> None:
-        """After a step. share: of the run that is done, between 0 and 1."""
+        """After a step. tokens: of the batch, without padding. share: of the run that is done, between 0 and 1."""
         now = time.monotonic()
         self._seen += 1
         weight = min(RECENT, 1 - 1 / self._seen)  # the plain mean of the first few
         self._loss += (1 - weight) * (loss - self._loss)
-        self._speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self._speed)
+        self.speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self.speed)
         self._last = now
-        self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self._speed:,.0f} tokens/s, left")
+        self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, left")
 
     def scores(self, title: str, values: dict[str, Any]) -> None:
         """The scores of an evaluation."""

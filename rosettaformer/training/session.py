@@ -143,7 +143,8 @@ class _Loop:
         canonical.save(self.store.average, mean.config, mean.parameters)
         draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
         where = f"the checkpoints are in {folder}, average.safetensors is the mean of {len(paths)}"
-        self.report.say(f"step {self.progress.steps}: {reason}; {where}")
+        speed = f", lately {self.report.speed:,.0f} tokens/s without padding" if self.report.speed else ""
+        self.report.say(f"step {self.progress.steps}: {reason}{speed}; {where}")
         if not self.interruption.asked:
             self._test(mean.parameters)
 
@@ -185,12 +186,14 @@ class _Loop:
             loss = float(self.trainer.train_step(source, target))
         if not math.isfinite(loss):
             raise ValueError(f"training has diverged: the loss of step {number} is {loss} (a longer --warmup, or --clip 1?)")
-        seconds = self.progress.seconds + self._seconds() - before
-        tokens = int((target[:, 1:] != PADDING).sum())
+        taken, real = self._seconds() - before, _real_tokens(source, target)
         rate = float(schedule.noam(number, self.run.manifest.config.model_width, self.run.manifest.recipe.warmup))
-        self.progress = replace(self.progress, steps=number, position=corpus.after(self.progress.position), seconds=seconds)
-        self._write("step", {"loss": loss, "tokens": tokens, "learning_rate": rate})
-        self.report.step(number, loss, tokens, self._share())
+        self.progress = replace(
+            self.progress, steps=number, position=corpus.after(self.progress.position), seconds=self.progress.seconds + taken
+        )
+        speed = {"tokens_per_second": round(sum(real.values()) / max(taken, 1e-9), 1)}
+        self._write("step", {"loss": loss, **real, "learning_rate": rate, **speed})
+        self.report.step(number, loss, sum(real.values()), self._share())
 
     def _validate(self) -> float:
         run = self.run
@@ -218,3 +221,8 @@ class _Loop:
         if free["minutes"]:
             shares.append(self._seconds() / (60 * free["minutes"]))
         return min(max(shares), 1.0)
+
+
+def _real_tokens(source: np.ndarray, target: np.ndarray) -> dict[str, int]:
+    """The tokens of a batch that are not padding: those of the source, and those of the target after its first, which are its labels."""
+    return {"source_tokens": int((source != PADDING).sum()), "tokens": int((target[:, 1:] != PADDING).sum())}

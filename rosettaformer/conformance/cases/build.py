@@ -14,7 +14,7 @@ from reference_numpy.suggestions import unknown
 from ..case import DTYPES, Case
 from ..reference.components import model_of
 
-__all__ = ["B", "Builder", "S", "T", "left_padding", "parameters_of", "ragged", "rng", "shrinking_padding"]
+__all__ = ["B", "Builder", "S", "T", "inside_padding", "left_padding", "parameters_of", "ragged", "rng", "shrinking_padding"]
 
 B, T, S = 3, 5, 7
 SIZES = {
@@ -38,6 +38,7 @@ CORE = """
     initialise/semillero random_dropout/weights
     decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
     token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
+    transformer/skip_padding_inside_padding
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
@@ -165,3 +166,9 @@ def left_padding(batch: int, length: int) -> np.ndarray:
 def shrinking_padding(batch: int, length: int) -> np.ndarray:
     """Left padding: every row lacks one token less than the row before, the last one none. True = real."""
     return left_padding(batch + 1, length)[-2::-1]
+
+
+def inside_padding(batch: int, length: int) -> np.ndarray:
+    """Padding between tokens: row i lacks every second token from the one after its first i on. True = real."""
+    place = np.arange(length) - np.arange(batch)[:, None]
+    return (place < 0) | (place % 2 == 0)

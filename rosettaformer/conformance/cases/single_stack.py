@@ -169,6 +169,9 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)
     offset = _decoder(build, position_offset=2)
     yield dataclasses.replace(_alone(build, "transformer", "gpt2_offset", offset, "PE14 PE17"), since=6)
+    for name, skipped in {"left": left, "shrinking": shrinking_padding(B, T)}.items():
+        skips = _alone(build, "transformer", f"gpt2_skip_{name}_padding", config, "PAD4 PAD5", target_mask_bt=skipped, skip_padding=True)
+        yield dataclasses.replace(skips, since=7)
     yield _alone(build, "transformer", "gpt2_one_token", config, "PE15 PE17 NRM12 EMB2 EMB6", 1)
     yield _alone(build, "transformer", "gpt2_all_positions", config, "PE15 PE17", POSITIONS)
     yield _steps(build, "gpt2", config, "PE11 PE13 PE15 PE17 CAU3 CAU4 CAU6", (2, 1, 2), target_mask_bt=left)

@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections import UserDict
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,6 +29,7 @@ PORTS = {
     "tf": ("impl_tf.port", "tensorflow", install("tf-cpu") + "  (or [tf] on a GPU)"),
     "jax": ("impl_jax.port", "jax", install("jax")),
 }
+SKIP = "skip_padding"  # an argument of whole models that few have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
 # packages -> the port that they come with
@@ -50,6 +52,22 @@ def undefined(component: str) -> str:
 
 class MissingBackend(Exception):
     """The framework that the port needs is not installed or cannot be imported; the message says how to install it, or why."""
+
+
+class _Inputs(UserDict[str, Any]):
+    """The inputs of a case for a function; `taken` are the names of those that it has looked at."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        super().__init__(inputs)
+        self.taken: set[Any] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.taken.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.taken.add(name)
+        return super().__contains__(name)
 
 
 class Port:
@@ -93,7 +111,7 @@ class Port:
         return own | (self.adapter.describe() if self.adapter is not None else {})
 
     def answer(self, case: Case) -> Any:
-        """The port's outputs for the case; raises NotCovered where it does not define the component.
+        """The port's outputs for the case; raises NotCovered where it does not define the component, or does not look at `skip_padding`.
 
         A function is given a case whose inputs are nested where their names have dots, as arguments of the reference's function are.
         """
@@ -101,7 +119,13 @@ class Port:
             raise NotCovered(undefined(case.component))
         if self.adapter is not None:
             return self.adapter.run(case)
-        return getattr(self.module, case.component)(dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
+        function, nested = getattr(self.module, case.component), parameters.nest(case.inputs)
+        if not nested.get(SKIP):
+            return function(dataclasses.replace(case, inputs=nested))
+        result = function(dataclasses.replace(case, inputs=(inputs := _Inputs(nested))))
+        if SKIP not in inputs.taken:
+            raise NotCovered(f"the port's {case.component} takes no {SKIP}")
+        return result
 
     def trace(self, case: Case, forces: Any = (None,)) -> Any:
         """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.

@@ -12,12 +12,12 @@ import numpy as np
 from ...case import Case
 from ...reference.components import model_of
 from ..names import Names
-from ..port import NotCovered
+from ..port import SKIP, NotCovered
 from .calls import Called
 
 __all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
 
-BIAS = "bias_bhts"
+RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
 
 def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names) -> dict[str, Any]:
@@ -128,10 +128,11 @@ def compiles_itself(function: Callable[..., Any]) -> bool:
 
 
 def refuse_rare(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
-    """Raises NotCovered where a keep mask or a bias of the logits is given, which few models take, and the call has no argument for it."""
-    given = [name for name, value in inputs.items() if (name.startswith("keep") or name == BIAS) and value is not None]
+    """Raises NotCovered where something is given that few models take, keep masks, a bias of the logits or `skip_padding`, and the call
+    has no argument for it."""
+    given = [name for name, value in inputs.items() if (name.startswith("keep") or name in RARE) and value is not None]
     accepted = inspect.signature(call).parameters if given else {}
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
     if missing := [name for name in given if name not in accepted and not anything]:
-        what = "bias" if missing[0] == BIAS else "keep masks"
+        what = RARE.get(missing[0], "keep masks")
         raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no {what}: it has no argument {missing[0]}")

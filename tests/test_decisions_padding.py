@@ -1,0 +1,96 @@
+"""The decision PADDING (docs/decisions.md) on the reference: what is left out where nobody needs it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import DTYPES, tree
+
+from reference_numpy import TransformerConfig, loss, mask, parameters, preset, transformer
+
+SIZES = {"model_width": 6, "heads": 2, "key_value_heads": 2, "key_size": 3, "value_size": 3, "feed_forward_width": 5}
+CONFIG = preset("tiny", **SIZES, source_vocabulary=9, target_vocabulary=9, encoder_layers=1, decoder_layers=1, padding_id=0)
+GPT2 = preset("gpt2_small", **SIZES, source_vocabulary=9, target_vocabulary=9, decoder_layers=1, max_positions=8, padding_id=0)
+SOURCE = np.array([[3, 1, 4, 1], [0, 5, 0, 2], [0, 0, 0, 0]])
+TARGET = np.array([[3, 1, 4, 0, 0], [0, 0, 2, 6, 5], [3, 0, 8, 0, 7]])  # padding right, left and inside
+REAL = TARGET != 0
+OTHER = np.array([[True, True, False, True, False], [True] * 5, [False] * 5])
+
+
+def _logits(target: np.ndarray = TARGET, config: TransformerConfig = CONFIG, dtype: Any = np.float64, **options: Any) -> np.ndarray:
+    source = SOURCE if config.encoder_layers else None
+    return transformer.transformer(tree(config, 0, dtype=dtype), config, source, target, **options)
+
+
+@pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["both stacks", "decoder alone"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_PADDING_of_the_target_is_rows_of_zeros(config: TransformerConfig, dtype: Any) -> None:
+    rows, skipped = _logits(config=config, dtype=dtype), _logits(config=config, dtype=dtype, skip_padding=True)
+    assert skipped.dtype == dtype
+    assert_array_equal(skipped[REAL].astype(float), rows[REAL].astype(float))
+    assert not skipped[~REAL].astype(float).any()
+    assert rows[~REAL].astype(float).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["both stacks", "decoder alone"])
+def test_PADDING_is_where_the_mask_that_is_given_is_false(config: TransformerConfig) -> None:
+    rows, skipped = (_logits(config=config, target_mask_bt=OTHER, skip_padding=skip) for skip in (False, True))
+    assert_array_equal(skipped, np.where(OTHER[..., None], rows, 0))
+
+
+def test_PADDING_is_nothing_of_soft_rows_and_of_a_config_without_a_padding_id() -> None:
+    soft = np.eye(9)[TARGET]
+    assert_array_equal(_logits(soft, skip_padding=True), _logits(soft))
+    skipped = _logits(soft, target_mask_bt=REAL, skip_padding=True)
+    assert_array_equal(skipped, np.where(REAL[..., None], _logits(soft, target_mask_bt=REAL), 0))
+    without = CONFIG.replace(padding_id=None)
+    assert_array_equal(_logits(config=without, skip_padding=True), _logits(config=without))
+
+
+def test_PADDING_alone_is_zeros_alone() -> None:
+    skipped = _logits(TARGET * 0, skip_padding=True)
+    assert skipped.shape == (3, 5, 9)
+    assert not skipped.any()
+
+
+@pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["both stacks", "decoder alone"])
+def test_PADDING_passes_zero_gradient(config: TransformerConfig) -> None:
+    source, part = SOURCE if config.encoder_layers else None, tree(config, 0)
+    g = np.random.default_rng(1).normal(size=(3, 5, 9))
+    for mask_bt in (None, OTHER):
+        real = REAL if mask_bt is None else mask_bt
+        given = {"target_mask_bt": mask_bt, "cotangent": g}
+        skipped = transformer.transformer_vjp(part, config, source, TARGET, skip_padding=True, **given)
+        by_hand = transformer.transformer_vjp(part, config, source, TARGET, **(given | {"cotangent": g * real[..., None]}))
+        every = transformer.transformer_vjp(part, config, source, TARGET, **given)
+        flat, other, rows = (parameters.flatten(gradients) for gradients in (skipped, by_hand, every))
+        for name, gradient in flat.items():
+            assert_allclose(gradient, other[name], rtol=1e-12, atol=1e-12)
+        assert any(np.abs(gradient - rows[name]).max() > 1e-3 for name, gradient in flat.items())
+
+
+def test_PADDING_of_the_source_changes_no_logits() -> None:
+    """Not where the encoder's table has another row for the padding id, which `encode` shows."""
+    config = CONFIG.replace(share_embeddings=False, tie_logits=False)
+    part = tree(config, 0)
+    rows = transformer.transformer(part, config, SOURCE, TARGET)
+    flat = parameters.flatten(part)
+    flat["source_embedding.table"] = np.where(np.arange(9)[:, None] == config.padding_id, 1e3, flat["source_embedding.table"])
+    other = parameters.nest(flat)
+    assert_array_equal(transformer.transformer(other, config, SOURCE, TARGET), rows)
+    memory, changed = (transformer.encode(one, config, SOURCE) for one in (part, other))
+    assert memory.shape == changed.shape == (3, 4, 6)
+    assert_array_equal(changed[SOURCE != 0], memory[SOURCE != 0])
+    assert np.abs(changed - memory)[SOURCE == 0].max() > 1e-3
+
+
+def test_PADDING_labels_do_not_count_so_the_loss_does_not_depend_on_their_rows() -> None:
+    part, (inputs, labels) = tree(CONFIG, 0), loss.teacher_forcing(TARGET)
+    counts = mask.token_mask(labels, CONFIG.padding_id)
+    rows = transformer.transformer(part, CONFIG, SOURCE, inputs)
+    zeros = np.where(counts[..., None], rows, 0)
+    assert not counts.all()
+    expected = transformer.training_loss(part, CONFIG, SOURCE, TARGET, 0.1)
+    for logits in (rows, zeros):
+        assert_array_equal(loss.cross_entropy(logits, labels, counts, 0.1), expected)
