@@ -11,6 +11,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
 from .fast.attention import chunk_length, in_chunks
+from .fast.packing import Packing, pack, unpack
 from .mask import causal_mask, combine_masks
 from .precision import upcast_dtype
 from .projection import Projection
@@ -69,7 +70,8 @@ def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
 class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
-    The kernels have the canonical axes; einsum contracts them without a reshape.
+    The kernels have the canonical axes; einsum contracts them without a reshape. packing, memory_packing: of a query and a memory that are
+    packed, as the output then is; masks are of rows.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -90,11 +92,14 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
+        query_bthk = unpack(self.queries(query_btd), packing)
+        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, packing)
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -118,8 +123,9 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
+        packing: Packing | None = None,
     ) -> Output:
-        """The rest: the attention of these queries to these keys and values, and the output's projection."""
+        """The rest: the attention of these queries to these keys and values, and the output's projection, of what the packing has."""
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
@@ -128,5 +134,5 @@ class MultiHeadAttention(nnx.Module):
         )
         if return_weights:
             output_bthe, weights_bhts = attended
-            return self.output(output_bthe), weights_bhts
-        return self.output(attended)
+            return self.output(pack(output_bthe, packing)), weights_bhts
+        return self.output(pack(attended, packing))

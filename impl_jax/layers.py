@@ -11,6 +11,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Tree
+from .fast.packing import Packing, kept, shape_of_rows
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -22,6 +23,7 @@ class EncoderLayer(nnx.Module):
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`.
     keep: dropout masks by site. Without them `train()` and `eval()` of NNX say whether random ones are drawn.
+    packing: of an x that is packed, as the result then is; masks and keep are of rows.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -33,10 +35,13 @@ class EncoderLayer(nnx.Module):
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
         self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
-    def __call__(self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
-        keep = keep or {}
+    def __call__(
+        self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None, packing: Packing | None = None
+    ) -> jax.Array:
+        keep = kept(keep or {}, packing)
         y_btd = self.residual_in("self_attention", x_btd)
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep.get("self_attention", {}).get("weights_dropout"))
+        keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
@@ -76,20 +81,24 @@ class DecoderLayer(EncoderLayer):
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
         keep: Tree | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> jax.Array:
         checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
-            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-        keep = keep or {}
+            checks.check_same_batch(x=shape_of_rows(x_btd, packing), memory=shape_of_rows(memory_bsd, memory_packing))
+        keep = kept(keep or {}, packing)
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = self.residual_in("cross_attention", x_btd)
             keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
-            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            y_btd = self.cross_attention(
+                y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=memory_packing
+            )
             x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)

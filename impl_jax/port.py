@@ -58,6 +58,13 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
     return nnx.merge(graph, jax.tree.map(filled, state))
 
 
+def _transformer(config: TransformerConfig, **own: Any) -> Transformer:
+    """One that packs the smallest batch, so that the cases show what large ones have."""
+    model = Transformer(config, **own)
+    model.pack_from = 0
+    return model
+
+
 def _adam(
     parameters: Any, gradients: Any, first_moment: Any, second_moment: Any, step: int,
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
@@ -110,7 +117,7 @@ components: dict[str, Builder] = {
     "pooler": partial(_blank, Pooler),
     "classifier": partial(_blank, Classifier),
     "masked_language_head": partial(_blank, MaskedLanguageHead),
-    "transformer": partial(_blank, Transformer),
+    "transformer": partial(_blank, _transformer),
     "pool": lambda config, dtype: _blank(Transformer, config, dtype).pool,
     "classify": lambda config, dtype: _blank(Transformer, config, dtype).classify,
     "masked_language_logits": lambda config, dtype: _blank(Transformer, config, dtype).masked_language_logits,
@@ -123,7 +130,7 @@ components: dict[str, Builder] = {
     "sample": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.sample),
     "beam_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: _blank(Transformer, config, dtype).training_loss,
+    "training_loss": lambda config, dtype: _blank(_transformer, config, dtype).training_loss,
     "classification_loss": lambda config, dtype: _blank(Transformer, config, dtype).classification_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,

@@ -8,6 +8,7 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout, Tree
+from .fast.packing import Packing
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
@@ -18,6 +19,7 @@ class Encoder(nnx.Module):
     """`x = layer_n(x)` for every layer, then the final norm where the config has one. Vectors in, vectors out: `b s d`.
 
     The layers are an `nnx.List`, which XLA unrolls. embedding_dropout: of the embedding, which the Transformer applies before the call.
+    packing: as of `EncoderLayer`.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -25,10 +27,12 @@ class Encoder(nnx.Module):
         self.layers = nnx.List(EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
 
-    def __call__(self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None) -> jax.Array:
+    def __call__(
+        self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None, packing: Packing | None = None
+    ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
         return self.final_norm(x_bsd) if self.final_norm else x_bsd
 
 
@@ -50,8 +54,11 @@ class Decoder(nnx.Module):
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
         keep: Tree | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
+            own_keep = layer_keep.get(str(index))
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, own_keep, packing, memory_packing)
         return self.final_norm(x_btd) if self.final_norm else x_btd

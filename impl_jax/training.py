@@ -19,6 +19,7 @@ from reference_numpy.strategy import Strategy
 from . import framework, weights
 from .decoding import Searcher
 from .dropout import Tree
+from .fast.packing import PACK_FROM, Packings, of_loss
 from .mask import token_mask
 from .optimizer import adam, clip_global_norm
 from .schedule import noam
@@ -49,7 +50,7 @@ class Trainer:
         compiled: bool = True,
     ) -> None:
         config.need_objective()
-        self.config, self.recipe, self.steps = config, recipe, 0
+        self.config, self.recipe, self.steps, self.pack_from = config, recipe, 0, PACK_FROM
         self._dtype = np.dtype(canonical.training_dtype(parameters))
         self._device, self._name, self._compiled = framework.device(device), device, compiled
         self._searcher: Searcher | None = None  # of the parameters as they are now
@@ -73,7 +74,7 @@ class Trainer:
             raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(target)} rows")
         self._searcher = None
         with self._settings():
-            arguments = np.uint32(self.steps), source, target, keep
+            arguments = np.uint32(self.steps), source, target, keep, self._packings(source, target, self.recipe.microbatches)
             self._parameters, self._moments, loss = self._step(self._parameters, self._moments, *arguments)
         self.steps += 1
         return loss
@@ -82,7 +83,7 @@ class Trainer:
         """The sum of -log p over the real labels, in evaluation mode and without smoothing, and their number."""
         self._check(source, target)
         with self._settings():
-            loss = self._evaluate(self._parameters, source, target)
+            loss = self._evaluate(self._parameters, source, target, self._packings(source, target))
             return float(loss), int(_count(self.config, target))
 
     def greedy_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -124,6 +125,9 @@ class Trainer:
         else:
             checks.check_target(target.shape, str(target.dtype))
             self._shapes.check_ids(source, target)
+
+    def _packings(self, source: Any, target: Any, parts: int = 1) -> Packings:
+        return Packings() if self.config.classes else of_loss(self, source, target, parts=parts)
 
     def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
         """By the searcher of the parameters as they are now, which are copied once after each change."""
@@ -169,17 +173,22 @@ def _optimizer(recipe: Recipe, learning_rate: Any) -> optax.GradientTransformati
 
 
 def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Recipe) -> Callable[..., Any]:
-    """The program of a step: (parameters, moments, steps, source, target, keep) -> (parameters, moments, loss)."""
+    """The program of a step: (parameters, moments, steps, source, target, keep, packings) -> (parameters, moments, loss)."""
     counts, keys = random
 
-    def step(parameters: nnx.State, moments: Any, steps: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> Any:
+    def step(
+        parameters: nnx.State, moments: Any, steps: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None, packings: Packings
+    ) -> Any:
         total = jnp.maximum(_count(config, target), 1)
 
-        def loss(parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None) -> jax.Array:
+        def loss(
+            parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None, packings: Packings
+        ) -> jax.Array:
             model = nnx.merge(graph, parameters, jax.tree.map(lambda _: jnp.asarray(draw), counts), keys)
-            return _objective(model)(source, target, recipe.smoothing, total, keep)
+            return _objective(model)(source, target, recipe.smoothing, total, keep, **_packed(packings))
 
-        value, gradients = _accumulated(jax.value_and_grad(loss), parameters, steps, (source, target, keep), recipe.microbatches)
+        value_and_grad, batch = jax.value_and_grad(loss), (source, target, keep)
+        value, gradients = _accumulated(value_and_grad, parameters, steps, batch, packings, recipe.microbatches)
         if recipe.clip_norm is not None:
             gradients = clip_global_norm(gradients, recipe.clip_norm)
         rate = noam(steps + 1, config.model_width, recipe.warmup, value.dtype)
@@ -189,10 +198,12 @@ def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Reci
     return step
 
 
-def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, steps: jax.Array, batch: Any, count: int) -> Any:
-    """Loss and gradients, added up over so many parts of the rows; each part draws masks of its own."""
+def _accumulated(
+    value_and_grad: Callable[..., Any], parameters: nnx.State, steps: jax.Array, batch: Any, packings: Packings, count: int
+) -> Any:
+    """Loss and gradients, added up over so many parts of the rows; each part draws masks of its own, and has its own packings."""
     if count == 1:
-        return value_and_grad(parameters, steps, *batch)
+        return value_and_grad(parameters, steps, *batch, packings)
 
     def add(sums: Any, part: Any) -> Any:
         return jax.tree.map(jnp.add, sums, value_and_grad(parameters, *part)), None
@@ -201,19 +212,23 @@ def _accumulated(value_and_grad: Callable[..., Any], parameters: nnx.State, step
     # A keep mask may be the same for all rows.
     parts = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape[1:])).reshape(count, rows // count, *x.shape[1:]), batch)
     sums = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype), jax.tree.map(jnp.zeros_like, parameters)
-    return jax.lax.scan(add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts))[0]
+    return jax.lax.scan(add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts, packings))[0]
 
 
-def _evaluate(graph: Any, random: list[Any], parameters: nnx.State, source: jax.Array, target: jax.Array) -> jax.Array:
+def _evaluate(graph: Any, random: list[Any], parameters: nnx.State, source: jax.Array, target: jax.Array, packings: Packings) -> jax.Array:
     """The sum of the losses of all labels, in evaluation mode."""
     model = nnx.merge(graph, parameters, *random)
     model.eval()
-    return _objective(model)(source, target, total=1)
+    return _objective(model)(source, target, total=1, **_packed(packings))
 
 
 def _objective(model: Transformer) -> Callable[..., jax.Array]:
     """The loss of a batch: of classes, where the model has them."""
     return model.classification_loss if model.config.classes else model.training_loss
+
+
+def _packed(packings: Packings) -> dict[str, Packings]:
+    return {"packings": packings} if any(packings) else {}  # the loss of classes has none
 
 
 def _count(config: TransformerConfig, target: Any) -> Any:

@@ -13,6 +13,7 @@ from . import inputs
 from .dropout import Tree
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
+from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, shape_of_rows, unpack
 from .framework import id_bounds
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy, teacher_forcing
@@ -34,7 +35,7 @@ class Transformer(EncoderOnly):
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
         own: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.config = config
+        self.config, self.pack_from = config, PACK_FROM
         if config.encoder_layers:
             self._add_inputs("source", config.source_vocabulary, **own)
             self.encoder = Encoder(config, **own)
@@ -73,16 +74,28 @@ class Transformer(EncoderOnly):
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
+        skip_padding: bool = False,
+        packings: Packings | None = None,
     ) -> jax.Array:
+        """skip_padding: the rows of the logits at padding of the target are zeros (PADDING).
+
+        packings: what `compiled` prepares. With that of a target, but without skip_padding, the logits are packed, `1 n v`.
+        """
         self.config.need_decoder()
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-        if source is None:
-            return self.decode(target, target_mask_bt=target_mask_bt, keep=keep)
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
-        if source_mask_bs is None:
-            source_mask_bs = token_mask(source, self.config.padding_id)
-        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+        packings, memory_bsd = packings or Packings(), None
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
+            memory_bsd = self.encode(source, source_mask_bs, keep, segment_bs, packings.source)
+            if source_mask_bs is None:
+                source_mask_bs = token_mask(source, self.config.padding_id)
+        logits_btv = self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, packings)
+        if not skip_padding:
+            return logits_btv
+        if packings.target is not None:
+            return unpack(logits_btv, packings.target)
+        mask_bt = token_mask(target, self.config.padding_id) if target_mask_bt is None else target_mask_bt
+        return jnp.where(mask_bt[..., None], logits_btv, 0)
 
     @property
     def table(self) -> nnx.Param:
@@ -120,13 +133,17 @@ class Transformer(EncoderOnly):
         source_mask_bs: jax.Array | None = None,
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
+        packing: Packing | None = None,
     ) -> jax.Array:
-        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config."""
+        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config.
+
+        packing: of the source; the memory is then packed.
+        """
         self.config.need_encoder()
         keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bs = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"))
-        return self.encoder(x_bsd, padding_mask(mask_bs), keep)
+        return self.encoder(pack(x_bsd, packing), padding_mask(mask_bs), keep, packing)
 
     def decode(
         self,
@@ -135,24 +152,28 @@ class Transformer(EncoderOnly):
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
+        packings: Packings | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
-        memory_bsd: None of a decoder alone.
+        memory_bsd: None of a decoder alone. packings: of a memory that is packed, and of the target, as the logits then are.
         """
         self.config.need_decoder()
         checks.check_memory(
             self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
         )
+        packing, memory_packing = reversed(packings or Packings())
         if memory_bsd is not None:
-            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+            memory = shape_of_rows(memory_bsd, memory_packing)
+            checks.check_same_batch(source=memory, target=target.shape)
+            if source_mask_bs is not None:
+                checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2])
         keep = (keep or {}).get("decoder", {})
         x_btd, mask_bt = self.embed("target", target, target_mask_bt)
-        if source_mask_bs is not None and memory_bsd is not None:
-            checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
-        x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep)
+        x_btd = pack(x_btd, packing)
+        x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep, packing, memory_packing)
         return self.head(x_btd)
 
     def head(self, x_btd: jax.Array) -> jax.Array:
@@ -167,15 +188,18 @@ class Transformer(EncoderOnly):
         smoothing: float = 0.0,
         total: jax.Array | int | None = None,
         keep: Tree | None = None,
+        packings: Packings | None = None,
     ) -> jax.Array:
         """`L = cross_entropy(logits(source, target_1 ... target_(n-1)), target_2 ... target_n)`; labels that are padding do not count.
 
         source: None of a decoder alone. The loss has the dtype of the parameters where it is wider than that of the computation.
+        packings: what `compiled` and the Trainer prepare.
         """
         target_bt, label_bt = teacher_forcing(target)
-        logits_btv = self(source, target_bt, keep=keep)
+        logits_btv = self(source, target_bt, keep=keep, packings=packings)
         logits_btv = logits_btv.astype(jnp.promote_types(logits_btv.dtype, self.table.dtype))
-        return cross_entropy(logits_btv, label_bt, token_mask(label_bt, self.config.padding_id), smoothing, total)
+        packing, mask_bt = (packings or Packings()).target, token_mask(label_bt, self.config.padding_id)
+        return cross_entropy(logits_btv, pack(label_bt, packing), counted(mask_bt, packing), smoothing, total)
 
     def states(
         self,

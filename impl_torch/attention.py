@@ -8,6 +8,7 @@ from reference_numpy import TransformerConfig, checks
 from . import mask, precision, softmax
 from .dropout import Dropout, dropout
 from .fast import attention as fast_attention
+from .fast.packing import Packing, pack, unpack
 from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
@@ -90,11 +91,14 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: Tensor | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.query.in_features)
         checks.check_features("memory", memory_bsd.shape, self.key.in_features)
-        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        return self.attend(self.queries(query_btd), key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
+        query_bthk = unpack(self.queries(query_btd), packing)
+        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, packing)
 
     def queries(self, query_btd: Tensor) -> Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -119,6 +123,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> Output:
         """The attention of these queries to these keys and values, and the projection of its output."""
         dropout_rate, training = self.weights_dropout.rate, self.weights_dropout.training
@@ -126,5 +131,5 @@ class MultiHeadAttention(nn.Module):
             query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate, training
         )
         output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
-        output_btd = self.output(output_bthe.flatten(-2))
+        output_btd = self.output(pack(output_bthe.flatten(-2), packing))
         return (output_btd, *weights) if return_weights else output_btd

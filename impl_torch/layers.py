@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout
+from .fast.packing import Packing, rows
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -34,10 +35,11 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon)
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
-    def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
+    def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None, packing: Packing | None = None) -> Tensor:
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=_inner(keep, "self_attention", "weights_dropout"))
+        keep_bhts = _inner(keep, "self_attention", "weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
         x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
         y_btd = residual_in(self, "feed_forward", x_btd)
@@ -73,20 +75,24 @@ class DecoderLayer(nn.Module):
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
         keep: Tree | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
         checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
-            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+            checks.check_same_batch(x=rows(x_btd, packing), memory=rows(memory_bsd, memory_packing))
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
         keep_bhts = _inner(keep, "self_attention", "weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
         x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = residual_in(self, "cross_attention", x_btd)
             keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
-            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            y_btd = self.cross_attention(
+                y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=memory_packing
+            )
             x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
 
         y_btd = residual_in(self, "feed_forward", x_btd)

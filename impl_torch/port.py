@@ -52,6 +52,13 @@ def adam(parameters: Tree, gradients: Tree, step: int, learning_rate: float, **o
     return {"parameters": nest(trained)} | {name: others[name] for name in ("first_moment", "second_moment")}
 
 
+def whole(config: TransformerConfig) -> Transformer:
+    """A model that leaves padding out of its products however small they are."""
+    model = Transformer(config)
+    model.pack_from = 0
+    return model
+
+
 def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:
     """The parameters of a fresh model."""
     with torch.random.fork_rng():
@@ -105,21 +112,21 @@ components: dict[str, Build] = {
     "pooler": lambda config, dtype: Pooler(config.model_width),
     "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: Transformer(config),
-    "pool": lambda config, dtype: Transformer(config).pool,
-    "classify": lambda config, dtype: Transformer(config).classify,
-    "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
-    "states": lambda config, dtype: Transformer(config).states,
-    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
+    "transformer": lambda config, dtype: whole(config),
+    "pool": lambda config, dtype: whole(config).pool,
+    "classify": lambda config, dtype: whole(config).classify,
+    "masked_language_logits": lambda config, dtype: whole(config).masked_language_logits,
+    "states": lambda config, dtype: whole(config).states,
+    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, whole(config)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(search, Transformer(config), Searcher.greedy_search),
-    "sample": lambda config, dtype: partial(search, Transformer(config), Searcher.sample),
-    "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
+    "greedy_search": lambda config, dtype: partial(search, whole(config), Searcher.greedy_search),
+    "sample": lambda config, dtype: partial(search, whole(config), Searcher.sample),
+    "beam_search": lambda config, dtype: partial(search, whole(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: Transformer(config).training_loss,
-    "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
+    "training_loss": lambda config, dtype: whole(config).training_loss,
+    "classification_loss": lambda config, dtype: whole(config).classification_loss,
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

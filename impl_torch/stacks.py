@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout
+from .fast.packing import Packing
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
@@ -28,10 +29,10 @@ class Encoder(nn.Module):
         self.layers: Any = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
 
-    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None) -> Tensor:
+    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None, packing: Packing | None = None) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
         return self.final_norm(x_bsd)
 
 
@@ -54,8 +55,11 @@ class Decoder(nn.Module):
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
         keep: Tree | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
+            site = layer_keep.get(str(index))
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, site, packing, memory_packing)
         return self.final_norm(x_btd)

@@ -18,6 +18,7 @@ from reference_numpy.strategy import Strategy
 
 from . import optimizer, schedule, weights
 from .decoding import Searcher
+from .fast import packing
 from .fast.compiled import graphs
 from .transformer import Transformer
 
@@ -33,7 +34,8 @@ class Trainer:
     """One run: its parameters, their moments and the number of steps done. Each step clips the gradients of the loss, then Adam updates.
 
     The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
-    Loss and gradients are one compiled graph for each shape, the update is one fused kernel.
+    Loss and gradients are one compiled graph for each shape of rows, whatever padding they hold (`fast.packing`); the update is one fused
+    kernel.
 
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
     Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
@@ -81,7 +83,7 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         with _seeded(self._device, self.seed, self.steps), _deterministic(), graphs():
             parts = self._microbatches(source, target, keep)
-            loss = torch.stack([self._backward(*part, total) for part in parts]).sum()
+            loss = torch.stack([self._backward(total=total, **part) for part in parts]).sum()
         if self.recipe.clip_norm is not None:
             self._clip(self.recipe.clip_norm)
         rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
@@ -126,28 +128,43 @@ class Trainer:
         self._snapshot = self._snapshot or Searcher(self._model)
         return {name: weights.to_numpy(tensor) for name, tensor in search(self._snapshot, self._ids(source), strategy).items()}
 
-    def _microbatches(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
-    ) -> list[tuple[Tensor | None, Tensor, Tree | None]]:
-        """Source, target and keep masks of every part of the rows, on the device."""
-        parts, rows = self.recipe.microbatches, len(target)
-        if rows % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {rows} rows")
-        tokens = ([None] * parts if x is None else self._ids(x).chunk(parts) for x in (source, target))
-        given = {site: weights.from_numpy(drop, self._device) for site, drop in canonical.flatten(keep or {}).items()}
-        lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
-        drawn = given if keep is not None else self._draw(rows, *lengths)
-        masks = {site: drop.chunk(parts) for site, drop in drawn.items()}
-        keeps = [canonical.nest({site: chunks[part] for site, chunks in masks.items()}) or None for part in range(parts)]
-        return list(zip(*tokens, keeps, strict=True))
+    def _microbatches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> Iterator[dict[str, Any]]:
+        """The arguments of the loss of every part of the rows, on the device."""
+        parts = self.recipe.microbatches
+        if len(target) % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+        rows, given = len(target) // parts, canonical.flatten(keep or {})
+        for first in range(0, len(target), rows):
+            chosen = slice(first, first + rows)
+            tokens = None if source is None else source[chosen], target[chosen]
+            arguments: dict[str, Any] = {} if self.config.classes else {"packings": self._packings(*tokens)}
+            packings = arguments.get("packings", packing.Packings())
+            if keep is None:
+                masks: Any = canonical.nest(self._draw(*tokens, packings))
+            else:
+                drops = {site: weights.from_numpy(drop[chosen], self._device) for site, drop in given.items()}
+                masks = packing.kept(canonical.nest(drops), packings)
+            ids = (None if token is None else self._ids(token) for token in tokens)
+            yield dict(zip(("source", "target"), ids, strict=True)) | {"keep": masks or None} | arguments
 
-    def _draw(self, rows: int, source_length: int, target_length: int) -> dict[str, Tensor]:
+    def _packings(self, source: np.ndarray | None, target: np.ndarray) -> packing.Packings:
+        """Found on the host, which then does not wait for the device."""
+        tokens: list[Any] = [None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)]
+        found = packing.of_loss(self._model, *tokens)
+        return packing.Packings(*(None if side is None else side.to(self._device) for side in found))
+
+    def _draw(self, source: np.ndarray | None, target: np.ndarray, packings: packing.Packings) -> dict[str, Tensor]:
         """Keep masks of all sites out of one run of random words, 16 bits for an entry: several times faster than a draw at each site.
 
         The attention weights are left to torch's kernel, which never holds them.
         """
-        shapes = sites.shapes(self.config, rows, source_length, target_length)
+        lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
+        shapes = sites.shapes(self.config, len(target), *lengths)
         shapes = {site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")}
+        for site, shape in shapes.items():
+            side = {"encoder": packings.source, "decoder": packings.target}.get(site.partition(".")[0])
+            if side is not None:
+                shapes[site] = (1, len(side.index_n), *shape[2:])
         sizes = [math.prod(shape) for shape in shapes.values()]
         words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device).random_(-(2**63), None).view(torch.int16)
         masks = {}
@@ -155,8 +172,8 @@ class Trainer:
             masks[site] = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
         return masks
 
-    def _backward(self, source: Tensor | None, target: Tensor, keep: Tree | None, total: Tensor) -> Tensor:
-        loss = self._loss(source, target, self.recipe.smoothing, total, keep)
+    def _backward(self, source: Tensor | None, target: Tensor, total: Tensor, **others: Any) -> Tensor:
+        loss = self._loss(source, target, self.recipe.smoothing, total, **others)
         loss.backward()
         return loss.detach()
 

@@ -13,6 +13,7 @@ from reference_numpy import parameters as canonical
 from . import loss, mask, precision, states
 from .embedding import Embedding, Logits, SegmentEmbedding, SharedEmbedding, TiedLogits, check_values, of_vocabulary
 from .encoder_only import EncoderOnly
+from .fast import packing
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import embed, masked_positions
 from .normalization import LayerNorm
@@ -31,7 +32,8 @@ class Transformer(EncoderOnly):
     Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it. A state dict that also has it
     under its other names, such as `target_embedding.table` and `logits.weight`, is loaded where all are equal.
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
-    draws its own in training.
+    draws its own in training. pack_from: how many numbers of a layer's input must be padding for the products to leave them out. A model
+    with hooks, and a program that is traced, has the rows always.
     """
 
     source_embedding: Embedding
@@ -39,7 +41,7 @@ class Transformer(EncoderOnly):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.pack_from = config, packing.PACK_FROM
         if config.encoder_layers:
             self._add_inputs("source", Embedding(config.source_vocabulary, config.model_width, config.scale_embedding))
             self.encoder = Encoder(config)
@@ -98,7 +100,7 @@ class Transformer(EncoderOnly):
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         self.check_ids(target=target)
-        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, packing.Packings())[0]
 
     def check_ids(
         self,
@@ -129,17 +131,27 @@ class Transformer(EncoderOnly):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
         segment_bs: Tensor | None = None,
+        skip_padding: bool = False,
         checked: bool = False,
+        packings: packing.Packings | None = None,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None. checked: as of `encode`."""
+        """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None.
+
+        skip_padding: the rows of the target's padding are zeros, and nothing is computed for them (PADDING). checked: as of `encode`.
+        packings: made outside a compiled program; keep is then packed, too, and without skip_padding the logits are, `1 n v`.
+        """
         self.config.need_decoder()
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
         if not checked:
             self.check_ids(source, target, segment_bs)
-        if source is None:
-            return self._decode(target, None, None, target_mask_bt, keep)
-        memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs)
-        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+        if packings is None:
+            packings = packing.of_forward(self, source, target, source_mask_bs, target_mask_bt, skip_padding)
+            keep = packing.kept(keep, packings)
+        memory_bsd = None
+        if source is not None:
+            memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs, packings.source)
+        logits_btv, mask_bt = self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, packings)
+        return packing.zero_padding(logits_btv, mask_bt, packings.target) if skip_padding else logits_btv
 
     def training_loss(
         self,
@@ -148,9 +160,11 @@ class Transformer(EncoderOnly):
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
         keep: Tree | None = None,
+        packings: packing.Packings | None = None,
     ) -> Tensor:
         """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are the padding id do not count.
 
+        Nothing is computed for places that no label depends on. packings: as of `forward`.
         It calls the module, with its hooks: FSDP2 works, and with `MixedPrecisionPolicy(output_dtype=torch.float32)` the loss is float32.
 
         A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no gradients. Of
@@ -160,7 +174,11 @@ class Transformer(EncoderOnly):
         self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
         self.check_ids(source, target)
-        logits_btv = self(source, input_bt, keep=keep, checked=True)
+        if packings is None:
+            packings = packing.of_loss(self, source, target)
+            keep = packing.kept(keep, packings)
+        logits_btv = self(source, input_bt, keep=keep, checked=True, packings=packings)
+        label_bt = packing.pack(label_bt, packings.target)
         mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
 
@@ -191,24 +209,41 @@ class Transformer(EncoderOnly):
         if config.embedding_norm:
             setattr(self, f"{side}_embedding_norm", LayerNorm(config.model_width, config.epsilon))
 
-    def _encode(self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None, segment_bs: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The memory, and the mask of its real tokens."""
+    def _encode(
+        self,
+        source: Tensor,
+        mask_bs: Tensor | None,
+        keep: Tree | None,
+        segment_bs: Tensor | None,
+        source_packing: packing.Packing | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The memory, packed where there is a packing, and the mask of its real tokens."""
         sites = (keep or {}).get("encoder", {})
         mask_bs, position_bs = masked_positions(self.config, "source", source, mask_bs)
-        x_bsd = embed(self, "source", source, position_bs, segment_bs)
+        x_bsd = packing.pack(embed(self, "source", source, position_bs, segment_bs), source_packing)
         x_bsd = self.encoder.embedding_dropout(x_bsd, sites.get("embedding_dropout"))
-        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites), mask_bs
+        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites, source_packing), mask_bs
 
     def _decode(
-        self, target: Tensor, memory_bsd: Tensor | None, source_mask_bs: Tensor | None, target_mask_bt: Tensor | None, keep: Tree | None
-    ) -> Tensor:
+        self,
+        target: Tensor,
+        memory_bsd: Tensor | None,
+        source_mask_bs: Tensor | None,
+        target_mask_bt: Tensor | None,
+        keep: Tree | None,
+        packings: packing.Packings,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits, packed where there is a packing, and the mask of the target's real tokens."""
         sites = (keep or {}).get("decoder", {})
         mask_bt, position_bt = masked_positions(self.config, "target", target, target_mask_bt)
-        x_btd = self.decoder.embedding_dropout(embed(self, "target", target, position_bt), sites.get("embedding_dropout"))
+        x_btd = packing.pack(embed(self, "target", target, position_bt), packings.target)
+        x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None and memory_bsd is not None:
-            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
+            shape = packing.rows(memory_bsd, packings.source)
+            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), shape[:2])
         self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
-        return self.logits(self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites))
+        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites, packings.target, packings.source)
+        return self.logits(x_btd), mask_bt
 
 
 def _check_segments(segments: int, source: torch.Size, shape: torch.Size, dtype: str, *bounds: int) -> None:

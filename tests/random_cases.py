@@ -88,7 +88,8 @@ def _inputs(component: str, config: TransformerConfig, sizes: dict[str, int], rn
         case "decoder_layer" | "decoder":
             return {"x_btd": x, "memory_bsd": memory, "self_mask_bhts": own, "cross_mask_bhts": cross}
         case "transformer":
-            return {"source": _tokens(rng, b, s, config.source_vocabulary), "target": _tokens(rng, b, t, config.target_vocabulary)}
+            tokens = {"source": _tokens(rng, b, s, config.source_vocabulary), "target": _tokens(rng, b, t, config.target_vocabulary)}
+            return tokens | {"skip_padding": bool(rng.integers(2))}
     return {"x_btd": x}
 
 

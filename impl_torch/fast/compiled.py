@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx.experimental import _config
 
+from .packing import packed_arguments
+
 __all__ = ["compiled", "compiled_step", "graphs", "scaled"]
 
 GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
@@ -17,12 +19,13 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the same errors.
 
     Token ids are checked before the graph runs, where the module, or that of a method, has `check_ids`: inside it there are no values to
-    look at. The check is given the arguments whose names it knows.
+    look at. The check is given the arguments whose names it knows. There, too, is found which tokens are real (`fast.packing`).
     The first call compiles, and so does the first that differs in a length; from then on one graph serves every length.
     torch keeps `torch._dynamo.config.recompile_limit` graphs for all modules of a class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
     check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
+    prepare = packed_arguments(module)
     if check_ids is not None:
         call, known = inspect.signature(getattr(module, "forward", module)), inspect.signature(check_ids).parameters
 
@@ -30,6 +33,8 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
         if check_ids is not None:
             given = call.bind(*args, **kwargs).arguments
             check_ids(**{name: value for name, value in given.items() if name in known})
+            if prepare is not None:
+                args, kwargs = (), prepare(**given)
         try:
             return graph(*args, **kwargs)
         except torch._dynamo.exc.Unsupported:
