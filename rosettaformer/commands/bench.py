@@ -10,6 +10,7 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
+from .. import compile_cache
 from ..atomic import replacing
 from ..benchmarks import measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
@@ -54,7 +55,7 @@ def bench(
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
     errors, printed = Console(stderr=True), str(json_file) == "-"
-    with errors.status("starting") as status:
+    with errors.status("starting") as status, compile_cache.unused():
         progress = status.update if errors.is_terminal else lambda text: None
         settings = peer_process.Settings(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
