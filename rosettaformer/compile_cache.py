@@ -57,7 +57,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def variables(place: Path) -> dict[str, str]:
-    """The settings of the frameworks for that folder. JAX and TensorFlow write nothing of XLA's by default, torch into a temporary folder."""
+    """The settings of the frameworks for that folder. By default torch writes into a temporary folder, XLA nothing."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(place / "torch"),
         "JAX_COMPILATION_CACHE_DIR": str(place / "jax"),

@@ -120,6 +120,7 @@ class _Loop:
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches that have had a step
 
     def train(self) -> str:
         """Runs; says why it ended. Raises ValueError where the loss is not finite, and OSError where the disk fails."""
@@ -191,6 +192,11 @@ class _Loop:
         self.progress = replace(self.progress, steps=number, position=corpus.after(self.progress.position), seconds=seconds)
         self._write("step", {"loss": loss, "tokens": tokens, "learning_rate": rate})
         self.report.step(number, loss, tokens, self._share())
+        shape = (*source.shape, target.shape[1])
+        if shape not in self.shapes and self.run.manifest.free["backend"] != "numpy":
+            text = "compiling (once): the first step of a batch of {} x {}/{} took {:.1f} s"
+            self.report.say(text.format(*shape, self._seconds() - before))
+        self.shapes.add(shape)
 
     def _validate(self) -> float:
         run = self.run
