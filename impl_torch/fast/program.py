@@ -87,7 +87,7 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
     """What a step may be given another of."""
     masks = [cache["target_mask_bwtw"]] if cache["source_mask_bs"] is None else [cache["target_mask_bwtw"], cache["source_mask_bs"]]
-    length = torch.empty(cache["read"] + 1, 0)
+    length = target.new_empty(cache["read"] + 1, 0)
     return [target, length, cache["leading_b"], *masks, *(arg for arg in args if isinstance(arg, Tensor))]
 
 
