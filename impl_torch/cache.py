@@ -11,7 +11,7 @@ from reference_numpy import checks
 
 from . import inputs, positional_encoding, precision
 from .embedding import check_ids
-from .fast.cache import check_steps, forward_step, with_static_sizes
+from .fast.cache import check_steps, forward_step
 from .fast.fused import pack
 from .transformer import Transformer
 
@@ -19,8 +19,7 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 # source_mask_bs, and layers, the keys and values of each, of both attentions: as in the reference. target_mask_bwtw: target_mask_bt for w
 # copies of a row: the token at position t of which copy is in the past of a copy. read: how many tokens have been read. leading_b: padding
-# before the first real token. encoding_pd: the sinusoidal encoding of every position; None where positions are learned. packed: whether a
-# graph has the kernels as constants.
+# before the first real token. encoding_pd: the sinusoidal encoding of every position; None where positions are learned.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
 
@@ -54,9 +53,10 @@ def start_cache(
     layers = []
     for layer in model.decoder.layers:
         room = (kept.new_empty(rows, length, copies, config.key_value_heads, size) for size in (config.key_size, config.value_size))
-        layers.append({"self_attention": with_static_sizes(room)})
+        layers.append({"self_attention": tuple(room)})
         if memory_bsd is not None:
-            layers[-1]["cross_attention"] = with_static_sizes(layer.cross_attention.keys_and_values(memory_bsd))
+            layers[-1]["cross_attention"] = layer.cross_attention.keys_and_values(memory_bsd)
+    pack(model, rows * copies)
     encoding_pd = None
     if config.positions == "sinusoidal":
         place_p = torch.arange(length, device=kept.device)
@@ -68,7 +68,6 @@ def start_cache(
         "read": 0,
         "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=kept.device),
         "encoding_pd": encoding_pd,
-        "packed": pack(model, rows * copies),
     }
 
 
@@ -122,7 +121,7 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
     source_mask_bs, layers = cache["source_mask_bs"], cache["layers"]
     if copies == 1:
         source_mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
-        layers = [{name: with_static_sizes(kept[row_b] for kept in pair) for name, pair in layer.items()} for layer in layers]
+        layers = [{name: tuple(kept[row_b] for kept in pair) for name, pair in layer.items()} for layer in layers]
     return {
         **cache,
         "source_mask_bs": source_mask_bs,

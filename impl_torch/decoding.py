@@ -11,7 +11,7 @@ from reference_numpy.strategy import Strategy
 
 from . import framework
 from .fast import search
-from .fast.compiled import compiled_step, graphs
+from .fast.compiled import compiled_step
 from .fast.fused import fused
 from .fast.request import Request, request
 from .transformer import Transformer
@@ -24,8 +24,9 @@ Options = Strategy | Mapping[str, Any]
 class Searcher:
     """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
 
-    dtype: of the snapshot; by default the model's. compiled: a step of one token is a graph, which serves every length and every value.
-    That pays for many searches: the first takes seconds, or most of a minute where the graph holds large kernels (`fast.fused.pack`).
+    dtype: of the snapshot; by default the model's. compiled: a step of one token is a program, which serves every length and every value.
+    The first search compiles it, in half a minute or less, unless a process before it has: the program stays on the disk, in the folder
+    that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same sizes and number of rows, whatever the weights (`fast.program`).
     The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
     """
 
@@ -35,7 +36,6 @@ class Searcher:
         self.step = compiled_step(search.next_token) if compiled else search.next_token
 
     @torch.inference_mode()
-    @graphs()
     def greedy_search(
         self,
         source: Tensor | None,
@@ -52,7 +52,6 @@ class Searcher:
         return search.one_by_one(search.Reading(self.model, self.step, asked))
 
     @torch.inference_mode()
-    @graphs()
     def sample(
         self,
         source: Tensor | None,
@@ -69,7 +68,6 @@ class Searcher:
         return search.one_by_one(search.Reading(self.model, self.step, asked), uniform_bn if asked.strategy.temperature else None)
 
     @torch.inference_mode()
-    @graphs()
     def beam_search(
         self,
         source: Tensor | None,

@@ -17,7 +17,7 @@ from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .fast.cache import forward_step
-from .fast.compiled import compiled, compiled_step, graphs
+from .fast.compiled import compiled, compiled_step
 from .fast.fused import fused
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
@@ -66,7 +66,6 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
         return export(Transformer(config).to(dtype), config)
 
 
-@graphs()
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
     """With the weights and the graph that a search has."""
     return cache.decode_in_steps(fused(model), **inputs, step=compiled_step(forward_step) if compiled else None)

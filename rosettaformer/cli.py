@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from . import compile_cache
 from .commands.options import Group
 from .processes.text import printable
 from .termination import terminable
@@ -73,7 +74,7 @@ class _LazyGroup(Group):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _read():
+        with _read(), compile_cache.kept():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

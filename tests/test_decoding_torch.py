@@ -10,11 +10,9 @@ from reference_numpy import decoding as reference
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo.utils import counters  # noqa: E402
-
 from impl_torch import cache, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fast import projection  # noqa: E402
+from impl_torch.fast import program, projection  # noqa: E402
 from impl_torch.fast.fused import fused, pack  # noqa: E402
 from impl_torch.fast.projection import FusedProjection  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
@@ -173,17 +171,18 @@ def test_searches_under_autocast() -> None:
     torch.testing.assert_close(found["log_p_bn"][:, 0], plain["log_p_bn"][:, 0], rtol=0, atol=0.1)
 
 
-@pytest.mark.usefixtures("small_kernels_are_packed")
 @pytest.mark.exhaustive
-def test_large_kernels_are_packed_in_a_graph() -> None:
-    """By Inductor, as constants of a graph for each searcher, or by oneDNN, of which a graph of them all calls those that are large."""
-    torch.compiler.reset()
-    counters.clear()
+@pytest.mark.parametrize("library", ["the processor's", "onednn"])
+def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_kernels_packed(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "onednn":
+        monkeypatch.setattr(projection, "_library", lambda weight: library)
     config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
-    constants, logits = (one := fused(models[0])).logits.pack(4), one.logits
-    if logits.packed is None:
+    pack(one := fused(models[0]), 4)
+    if (large := one.decoder.layers[0].feed_forward.hidden).packed is None:
         pytest.skip("this CPU's library packs no kernels")
     searchers, eager = ([Searcher(model, compiled=compiled) for model in models] for compiled in (True, False))
     for length, count in ((5, 6), (4, 9)):
@@ -194,13 +193,14 @@ def test_large_kernels_are_packed_in_a_graph() -> None:
             np.testing.assert_array_equal(found["token_bn"].numpy(), expected["token_bn"])
             error, noise = (np.abs(one["log_p_bn"].numpy() - expected["log_p_bn"]).max() for one in (found, near))
             assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
-    assert counters["stats"]["unique_graphs"] == (len(searchers) if constants else 1)
-    name = "mkl::_mkl_linear" if constants else "impl_torch::one_dnn_linear"
-    few, many = (_calls(name, searchers[0], torch.from_numpy(source), count) for count in (4, 7))
-    named = searchers[0].model.named_modules()
-    kernels = sum(isinstance(module, FusedProjection) for name, module in named if not name.startswith("encoder."))
-    # A step computes no keys and values of the memory. Large are the two kernels of a feed-forward.
-    assert many - few == 3 * (kernels - config.decoder_layers if constants else 2 * config.decoder_layers)
+            monkeypatch.setattr(program, "_compile", _not_again)
+    if large._library == "mkl":
+        few, many = (_calls("mkl::_mkl_linear", searchers[0], torch.from_numpy(source), count) for count in (4, 7))
+        assert many - few == 3 * 2 * config.decoder_layers  # large are the two kernels of a feed-forward
+
+
+def _not_again(*_: Any) -> None:
+    raise AssertionError("this program has been compiled")
 
 
 def _calls(name: str, searcher: Searcher, source: Any, count: int) -> int:

@@ -1,6 +1,6 @@
 """A step of decoding: the keys and values of its tokens are written into the cache in place, and all copies of a row share one cache."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..stacks import Decoder
 from ..transformer import Transformer
 from .fused import is_changed
 
-__all__ = ["check_steps", "forward_step", "with_static_sizes"]
+__all__ = ["check_steps", "forward_step"]
 
 Cache = Mapping[str, Any]
 Pair = tuple[Tensor, ...]  # keys and values
@@ -104,11 +104,3 @@ def check_steps(model: Transformer) -> None:
             raise ValueError(f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}")
         if is_changed(module):
             raise ValueError(f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own")
-
-
-def with_static_sizes(pair: Iterable[Tensor]) -> Pair:
-    """Keys and values whose lengths a graph takes as variables, but not their copies, heads and head size."""
-    kept = tuple(pair)
-    for tensor in kept:
-        torch._dynamo.mark_static(tensor, [*range(2, tensor.ndim)])
-    return kept

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx.experimental import _config
 
+from .. import precision
 from .packing import packed_arguments
 
 __all__ = ["compiled", "compiled_step", "graphs", "scaled"]
@@ -46,33 +47,35 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of decoding, `step(model, target, cache, ...)`, as one graph where it reads a single token; to be run in `graphs()`.
+    """A step of decoding, `step(model, target, cache, *args)`, as a program where it reads a single token that is not the first.
 
-    Lengths are variables of the graph, and the number of rows is not. Numbers that are 0 or 1 never are, so the first two tokens of a
-    target are read without it, and so are several at once. One graph serves all models of a structure; where kernels are packed each
-    has its own, whose constants they are.
+    One program serves every length and the weights of every model of a structure, but one number of rows (`fast.program`). The arguments
+    that are no tensors are its constants. Numbers that are 0 or 1 are never its variables: the first token of a target is read without it,
+    and so is every token where the source is a single one, and where `torch.autocast` is on.
     """
-    from torch._inductor import config as inductor  # takes a second, as does whatever compiles
+    programs: dict[Any, Any] = {}
+    searched: list[Any] = [None, None, []]  # the cache's layers, which a search does not change, its program and that one's fixed inputs
 
-    graph = torch.compile(step, fullgraph=True, dynamic=True)
-    frozen = torch.compile(step, fullgraph=True, dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
+    def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
+        source_mask_bs = cache["source_mask_bs"]
+        short = cache["read"] < 1 or (source_mask_bs is not None and source_mask_bs.shape[1] < 2)
+        if short or target.shape[1] > 1 or target.is_floating_point() or precision.autocasts(target):
+            return step(model, target, cache, *args)
+        if searched[0] is not cache["layers"]:
+            from .program import StepProgram, fixed, signature
 
-    def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if target.shape[1] > 1 or cache["read"] < 2:
-            return step(model, target, cache, *args, **kwargs)
-        for rows in (target, cache["leading_b"]):  # kernels are packed for a number of rows
-            torch._dynamo.mark_static(rows, 0)
-        if not cache["packed"]:
-            return graph(model, target, cache, *args, **kwargs)
-        with inductor.patch(freezing=True):
-            return frozen(model, target, cache, *args, **kwargs)
+            kept = fixed(model, cache)
+            if (key := (id(model), signature(target, cache, args, kept))) not in programs:
+                programs[key] = model, StepProgram(step, model, target, cache, args)
+            searched[:] = cache["layers"], programs[key][1], kept
+        return searched[1](target, cache, args, searched[2])
 
     return run
 
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """What compiled steps and losses run in: room for the graphs of many shapes and models; lengths that are equal by chance may part.
+    """What compiled losses run in: room for the graphs of many shapes and models; lengths that are equal by chance may part.
 
     torch has no public setting for either.
     """

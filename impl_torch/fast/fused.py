@@ -21,7 +21,6 @@ from .projection import FusedProjection
 __all__ = ["FusedAttention", "fused", "is_changed", "pack"]
 
 PROJECTIONS: dict[type, tuple[str, ...]] = {MultiHeadAttention: ("query", "key", "value", "output"), FeedForward: ("hidden", "output")}
-CONSTANTS_FROM = 8 << 20  # bytes of kernels whose reading is most of a step's time
 
 
 class FusedAttention(MultiHeadAttention):
@@ -96,13 +95,9 @@ def is_changed(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
-def pack(model: Transformer, rows: int) -> bool:
-    """Lays the kernels of a fused model out for steps of so many rows.
-
-    Returns whether a graph is to have them as constants and lay them out itself: where reading them is most of a step's time.
-    """
+def pack(model: Transformer, rows: int) -> None:
+    """Lays the kernels of a fused model out for steps of so many rows."""
     unread = re.compile(r"encoder\.|.*cross_attention\.key_value")  # by a step
-    modules = [module for name, module in model.named_modules() if not unread.match(name)]
-    kernels = [module for module in modules if isinstance(module, FusedProjection)]
-    packed = [kernel.pack(rows) for kernel in kernels]
-    return rows >= 4 and any(packed) and sum(kernel.weight.nbytes for kernel in kernels) >= CONSTANTS_FROM
+    for name, module in model.named_modules():
+        if isinstance(module, FusedProjection) and not unread.match(name):
+            module.pack(rows)

@@ -30,32 +30,36 @@ class FusedProjection(nn.Module):
         self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
         self._packed_for, self._called = (0, 0), self.weight.nbytes >= CALLED_FROM
 
-    def pack(self, rows: int) -> bool:
+    def pack(self, rows: int) -> None:
         """Lays the kernel out for so many rows, 2 to 64, as the CPU's library reads it: with 8 rows two to three times as fast as a
         plain one.
 
-        torch has no public name for either library. Returns whether Inductor does the same where the kernel is a constant of a graph.
+        torch has no public name for either library.
         MKL's layout belongs to the number of threads, too.
         """
         if not self._library or not 1 < rows <= 64:
-            return False
+            return
         if self._one_dnn and rows * self.weight.numel() < PACKED_FROM:
-            return False
+            return
         if self._packed_for != (wanted := (rows, torch.get_num_threads())):
             reorder = torch.ops.mkl._mkl_reorder_linear_weight if self._library == "mkl" else torch.ops.mkldnn._reorder_linear_weight
             self.packed, self._packed_for = reorder(self.weight, rows), wanted
-        return self._library == "mkl" or self.weight.dtype == torch.bfloat16
 
     def forward(self, x_btd: Tensor) -> Tensor:
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
         # It has no gradients; and under autocast the dtypes differ.
         fixed = x_btd.dtype == self.weight.dtype and not (x_btd.requires_grad and torch.is_grad_enabled())
+        if fixed and packed is not None and self._called and torch.compiler.is_exporting():  # of a step: `fast.program`
+            return self._packed_product(x_btd, packed, rows)
         if fixed and self._one_dnn and (self._called if compiling else packed is not None or rows * self.weight.numel() >= PLAIN_FROM):
-            linear = one_dnn_linear if compiling else _one_dnn_linear
+            linear = one_dnn_linear if compiling and not torch.compiler.is_exporting() else _one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
         if compiling or packed is None or not fixed:
             return F.linear(x_btd, self.weight, self.bias)
+        return self._packed_product(x_btd, packed, rows)
+
+    def _packed_product(self, x_btd: Tensor, packed: Tensor, rows: int) -> Tensor:
         if self._library == "onednn":
             return _one_dnn_linear(x_btd, packed, self.bias)
         return torch.ops.mkl._mkl_linear(x_btd, packed, self.weight, self.bias, rows)
@@ -66,7 +70,7 @@ def _one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
 
 
-# As a graph calls it: Inductor itself packs float32 kernels for MKL alone.
+# As a graph of `torch.compile` calls it: Inductor itself packs float32 kernels for MKL alone.
 one_dnn_linear = torch.library.custom_op("impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=())
 
 

@@ -1,7 +1,7 @@
 """The processes of the rows: which there are, and how one is asked."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,11 @@ class Settings:
 
 
 class PeerProcess:
-    """The process of one module of `peers`."""
+    """The process of one module of `peers`. environment: variables that it has besides."""
 
-    def __init__(self, framework: str, module: str, settings: Settings) -> None:
+    def __init__(self, framework: str, module: str, settings: Settings, environment: Mapping[str, str] | None = None) -> None:
         self.framework, self.module = framework, module
-        self._child = Child(f"{__package__}.worker", module, settings.threads, f"the {module} rows'")
+        self._child = Child(f"{__package__}.worker", module, settings.threads, f"the {module} rows'", environment=environment)
         kind, answer = self._child.answer(LIMIT)
         self.failed = None if kind == "answer" else failure(Result(framework), kind, answer)
         self.described = ""

@@ -61,6 +61,12 @@ class Server:
             return seconds, {}
         return seconds, {"output": row.check()} if row.check else row.read(output)
 
+    def first(self, index: int) -> float:
+        """The seconds from nothing to the first answer: the model is built and the call is made once."""
+        start = time.perf_counter()
+        self._rows[index].start()()
+        return time.perf_counter() - start
+
     def calls(self, index: int) -> int:
         """Warms up, and says how many calls of the row a round takes, so that no clock or waking counts."""
         seconds = _timed(self.started[index])[0]

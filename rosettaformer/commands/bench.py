@@ -1,5 +1,6 @@
 """`rosettaformer bench`."""
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,9 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
+from .. import compile_cache
 from ..atomic import replacing
-from ..benchmarks import measure, peer_process, picture, report
+from ..benchmarks import first, measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
@@ -32,6 +34,7 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 @listed("framework", "Only these, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
 @click.option("--scaling", is_flag=True, help="Time and memory against length, batch and new tokens; without --workload nothing else.")
+@click.option("--first", "firsts", is_flag=True, help=f"First answers instead, cold and warm; by default of {', '.join(first.TASKS)}.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of every row. [default: all cores]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or cuda (torch and jax; TF32 and bfloat16 too).")
@@ -40,8 +43,8 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 @click.option("--markdown", "markdown_file", type=OUT, help="Write the tables into this page.")
 @click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and the curves of --scaling: .png, .svg or .pdf.")
 def bench(
-    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, rounds: int, threads: int | None,
-    device: str, size: str, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None,
+    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, firsts: bool, rounds: int,
+    threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None,
 ) -> None:  # fmt: skip
     """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
 
@@ -49,14 +52,19 @@ def bench(
     model; W5 a small model; W6 a long encoder, with its memory; W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small. Peers that are not
     installed are reported as missing, with the line that installs them. A row that does not give the reference's answer is not timed.
 
+    --first times what compiles from nothing to its first answer: in a process that finds no compiled programs, and in a second one.
+
     Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
     """
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
     errors, printed = Console(stderr=True), str(json_file) == "-"
-    with errors.status("starting") as status:
+    with errors.status("starting") as status, compile_cache.unused():
         progress = status.update if errors.is_terminal else lambda text: None
         settings = peer_process.Settings(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
+        if firsts:
+            _first(workloads or first.TASKS, size == "tiny", settings, json_file, markdown_file)
+            return
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
             _write(found, None if printed else json_file, markdown_file, plot_file)
     if printed:
@@ -66,6 +74,21 @@ def bench(
     # A peer that is not installed is no failure.
     statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
     sys.exit(exit_code(statuses, "timed", bool(frameworks)))
+
+
+def _first(
+    workloads: Sequence[str], small: bool, settings: peer_process.Settings, json_file: Path | None, markdown_file: Path | None
+) -> None:
+    """Exits with 1 where a row fails."""
+    command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), report.environment(settings.threads, {})
+    tables = [(task, list(first.run(tiny(task) if small else task, settings))) for name in workloads for task in WORKLOADS[name]]
+    if json_file:
+        files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
+    if markdown_file:
+        _merge(markdown_file, first.markdown(tables, command, stamp))
+    if str(json_file) != "-":
+        first.render(wide_console(WIDTH), tables)
+    sys.exit(any(row.message and not row.peer for _, rows in tables for row in rows))
 
 
 def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: peer_process.Settings) -> Iterator[report.Report]:
@@ -99,11 +122,15 @@ def _write(found: report.Report, json_file: Path | None, markdown_file: Path | N
     if json_file:
         files.write_json(json_file, report.to_dict(found))
     if markdown_file:
-        page = markdown_file.read_text(encoding="utf-8") if markdown_file.is_file() else ""
-        with replacing(markdown_file) as temporary:
-            temporary.write_text(report.merged(page, report.markdown(found)), encoding="utf-8")
+        _merge(markdown_file, report.markdown(found))
     if plot_file and any(result.median_ms for result in found.results):
         picture.draw(plot_file, found)
+
+
+def _merge(page: Path, sections: Sequence[str]) -> None:
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    with replacing(page) as temporary:
+        temporary.write_text(report.merged(text, sections), encoding="utf-8")
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:

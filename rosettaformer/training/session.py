@@ -120,6 +120,7 @@ class _Loop:
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches that have had a step
 
     def train(self) -> str:
         """Runs; says why it ended. Raises ValueError where the loss is not finite, and OSError where the disk fails."""
@@ -194,6 +195,11 @@ class _Loop:
         speed = {"tokens_per_second": round(sum(real.values()) / max(taken, 1e-9), 1)}
         self._write("step", {"loss": loss, **real, "learning_rate": rate, **speed})
         self.report.step(number, loss, sum(real.values()), self._share())
+        shape = (*source.shape, target.shape[1])
+        if shape not in self.shapes and self.run.manifest.free["backend"] != "numpy":
+            text = "compiling (once): the first step of a batch of {} x {}/{} took {:.1f} s"
+            self.report.say(text.format(*shape, taken))
+        self.shapes.add(shape)
 
     def _validate(self) -> float:
         run = self.run

@@ -1,0 +1,187 @@
+"""A step of decoding as a program: compiled ahead of time, called from Python without guards, and kept on disk.
+
+What torch needs to know is in the program's name, so that a program serves every model and every process whose step is the same.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["StepProgram", "signature"]
+
+Cache = Mapping[str, Any]
+Step = Callable[..., tuple[Any, Cache]]
+Run = Callable[[list[Tensor]], list[Tensor]]
+Slot = tuple[dict[str, Any], str]  # where a module holds a tensor
+AUTO = torch.export.Dim.AUTO
+log = logging.getLogger(__name__)
+
+
+class StepProgram:
+    """`step(model, target, cache, *args)` of a single token, for every length of source and target and every value of the weights.
+
+    Inputs are, in this order: the target, a tensor as long as what is read after the step, what else a step changes, the arguments that
+    are tensors, and `fixed`, which one search does not change.
+    """
+
+    def __init__(self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]) -> None:
+        self._kind: Any = None
+        self._run = self._made(step, model, target, cache, args)
+
+    def __call__(self, target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> tuple[Any, Cache]:
+        found = self._run(_inputs(target, cache, args) + fixed)
+        result = found[0] if self._kind is Tensor else self._kind(*found[:-1])
+        return result, {**cache, "read": cache["read"] + 1, "leading_b": found[-1]}
+
+    def _made(self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]) -> Run:
+        slots = list(_slots(model))
+
+        def run(inputs: list[Tensor]) -> tuple[Tensor, ...]:
+            rest = iter(inputs)
+            target, end = next(rest), next(rest).shape[0]
+            kept = {**cache, "read": end - 1, "leading_b": next(rest), "target_mask_bwtw": next(rest)}
+            if cache["source_mask_bs"] is not None:
+                kept["source_mask_bs"] = next(rest)
+            given = [next(rest) if isinstance(arg, Tensor) else arg for arg in args]
+            kept["layers"] = [{name: tuple(next(rest) for _ in pair) for name, pair in layer.items()} for layer in cache["layers"]]
+            if cache["encoding_pd"] is not None:
+                kept["encoding_pd"] = next(rest)
+            with _replaced(slots, list(rest)):
+                result, after = step(model, target, kept, *given)
+            self._kind = Tensor if isinstance(result, Tensor) else type(result)
+            return (*([result] if isinstance(result, Tensor) else result), after["leading_b"])
+
+        inputs = _inputs(target, cache, args) + fixed(model, cache)
+        return _program(run, inputs, [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))])
+
+
+def fixed(model: Any, cache: Cache) -> list[Tensor]:
+    """What one search does not change: keys and values, as tensors that are written into, the table of positions, the weights."""
+    kept = [x for layer in cache["layers"] for pair in layer.values() for x in pair]
+    table = [] if cache["encoding_pd"] is None else [cache["encoding_pd"]]
+    return [*kept, *table, *(holder[name] for holder, name in _slots(model))]
+
+
+def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> Any:
+    """What must be equal for a program to serve; lengths may differ."""
+    inputs = _inputs(target, cache, args) + fixed
+    sizes = [
+        tuple(-1 if axis in free else size for axis, size in enumerate(x.shape))
+        for x, free in zip(inputs, _lengths(cache, args, len(inputs)), strict=True)
+    ]
+    others = tuple(None if isinstance(arg, Tensor) else arg for arg in args)
+    kinds = tuple((x.dtype, x.device, x.layout) for x in inputs)
+    return cache["source_mask_bs"] is None, tuple(sizes), kinds, others, torch.get_num_threads()
+
+
+def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
+    """What a step may be given another of."""
+    masks = [cache["target_mask_bwtw"]] if cache["source_mask_bs"] is None else [cache["target_mask_bwtw"], cache["source_mask_bs"]]
+    length = target.new_empty(cache["read"] + 1, 0)
+    return [target, length, cache["leading_b"], *masks, *(arg for arg in args if isinstance(arg, Tensor))]
+
+
+def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, ...]]:
+    """The axes of each of so many inputs whose sizes are variables of a program."""
+    axes: list[tuple[int, ...]] = [(), (0,), (), (2,)] + [(1,)] * (cache["source_mask_bs"] is not None)
+    axes += [()] * sum(isinstance(arg, Tensor) for arg in args)
+    axes += [(1,)] * sum(len(pair) for layer in cache["layers"] for pair in layer.values())
+    axes += [(0,)] * (cache["encoding_pd"] is not None)
+    return axes + [()] * (count - len(axes))
+
+
+def _slots(model: Any) -> Iterator[Slot]:
+    """Where the model holds what a step may read: parameters, buffers, and the kernels of `FusedProjection`."""
+    encoder = {id(module) for module in model.encoder.modules()} if model.config.encoder_layers else ()
+    for module in model.modules():
+        if id(module) not in encoder:
+            for holder in (module._parameters, module._buffers, vars(module)):
+                yield from ((holder, name) for name, x in holder.items() if isinstance(x, Tensor))
+
+
+@contextlib.contextmanager
+def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """The model with these tensors in its slots; one in several slots is the first of them in all."""
+    own = [holder[name] for holder, name in slots]
+    first: dict[int, Tensor] = {}
+    for (holder, name), x, tensor in zip(slots, own, tensors, strict=True):
+        holder[name] = first.setdefault(id(x), tensor)
+    try:
+        yield
+    finally:
+        for (holder, name), x in zip(slots, own, strict=True):
+            holder[name] = x
+
+
+class _Traced(nn.Module):
+    """What `torch.export` takes."""
+
+    def __init__(self, run: Callable[[list[Tensor]], Any]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, inputs: list[Tensor]) -> Any:
+        return self.run(inputs)
+
+
+def _program(run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free: Sequence[Mapping[int, Any]]) -> Run:
+    """The program of that function, from the disk where it is there."""
+    with torch.inference_mode(False), torch.no_grad():
+        examples = [_like(x) for x in inputs]
+        exported = torch.export.export(_Traced(run), (examples,), dynamic_shapes=([*free],), strict=False)
+    return _loaded(exported, _key(exported))
+
+
+def _like(x: Tensor) -> Tensor:
+    """A tensor without values, to be traced; a packed kernel as it is."""
+    return x if x.is_mkldnn else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+
+def _key(exported: Any) -> str:
+    """A name of what is compiled: the graph with every shape, its constants, torch, the processor and the threads."""
+    code = exported.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
+    lines = [line for line in code.splitlines() if not line.lstrip().startswith("#")]
+    lines += [f"{name} {x.tolist()}" for name, x in sorted(exported.constants.items()) if isinstance(x, Tensor)]
+    devices = {x.device for x in exported.example_inputs[0][0]}
+    lines += [str(torch.__version__), str(torch.cpu.get_capabilities()), str(torch.get_num_threads())]
+    lines += [str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _loaded(exported: Any, key: str) -> Run:
+    """The exported program as machine code, compiled where the disk does not have it.
+
+    torch has no public name for a call that takes and returns lists, which is a third faster than one that looks for their structure.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes a second, as does whatever compiles
+
+    folder = Path(tempfile.mkdtemp() if torch.compiler.config.force_disable_caches else cache_dir()) / "impl_torch"
+    path = folder / f"{key}.pt2"
+    if not path.exists():
+        _compile(exported, path)
+    return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+
+
+def _compile(exported: Any, path: Path) -> None:
+    """Writes the program's file. Kernels that are packed for MKL are inputs, which Inductor's own rule does not take."""
+    from torch._inductor import lowering, mkldnn_lowerings  # noqa: F401  the second one has the rule
+
+    started, kernel, rules = time.monotonic(), getattr(torch.ops.mkl, "_mkl_linear", None), {}
+    if kernel is not None:
+        rules = {kernel.default: lowering.fallback_handler(kernel.default, add_to_fallback_set=False)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
+    with patch.dict(lowering.lowerings, rules), torch.inference_mode(False), torch.no_grad():
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(temporary))
+    temporary.replace(path)
+    log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)

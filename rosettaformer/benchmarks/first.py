@@ -1,0 +1,121 @@
+"""First answers: of a process that finds no compiled program on the disk, and of a second one, which finds those of the first."""
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .. import compile_cache
+from .peer_process import PeerProcess, Settings, failure, modules
+from .rows import Result
+from .workloads import Task
+
+__all__ = ["TASKS", "First", "markdown", "render", "run"]
+
+TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and of a small model
+COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
+NOTE = (
+    "From a model that is not built to its first answer, each in a fresh process: cold without compiled programs on the disk, warm with "
+    "those of the cold one. With imports: from the start of the process. Rows that compile nothing are left out."
+)
+
+
+@dataclass
+class First:
+    """A row of a task. seconds, started: of its first answer, without and with the start of its process; cold, then warm."""
+
+    task: str
+    framework: str
+    name: str
+    peer: bool = False
+    seconds: tuple[float, ...] = ()
+    started: tuple[float, ...] = ()
+    message: str = ""
+
+
+def run(task: Task, settings: Settings) -> Iterator[First]:
+    """Every row of the task that compiles."""
+    for framework in settings.frameworks:
+        for module in modules(framework, task):
+            with _process(framework, module, settings, {}) as process:
+                rows, failed = _rows(process, task, settings)
+            if failed:
+                yield First(task.name, framework, failed.name, message=failed.message)
+            for index, row in enumerate(rows):
+                wanted = not settings.only or any(text in row["name"] for text in settings.only)
+                if wanted and row["compiles"] and not row["ceiling"]:
+                    settings.progress(f"{task.name}: {row['name']}")
+                    yield _measured(First(task.name, framework, row["name"], row["peer"]), module, index, task, settings)
+
+
+def _measured(found: First, module: str, index: int, task: Task, settings: Settings) -> First:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = compile_cache.variables(Path(folder)) | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
+        for _ in ("cold", "warm"):
+            began = time.monotonic()
+            with _process(found.framework, module, settings, environment) as process:
+                _rows(process, task, settings)
+                kind, answer = process.ask("first", index)
+            if kind != "answer":
+                return dataclasses.replace(found, message=failure(Result(found.framework, found.name), kind, answer).message)
+            found.seconds += (answer,)
+            found.started += (time.monotonic() - began,)
+    return found
+
+
+def _rows(process: PeerProcess, task: Task, settings: Settings) -> tuple[Sequence[Mapping[str, Any]], Result | None]:
+    if process.failed:
+        return [], process.failed
+    kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
+    return (answer, None) if kind == "answer" else ([], failure(Result(process.framework), kind, answer))
+
+
+@contextlib.contextmanager
+def _process(framework: str, module: str, settings: Settings, environment: Mapping[str, str]) -> Iterator[PeerProcess]:
+    process = PeerProcess(framework, module, settings, environment)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> None:
+    """In a terminal."""
+    for task, rows in tables:
+        table = Table(*COLUMNS, title=_title(task), title_justify="left", caption=NOTE, caption_justify="left")
+        for row in rows:
+            table.add_row(*_cells(row), style="red" if row.message else None)
+        console.print(table)
+
+
+def markdown(tables: Iterable[tuple[Task, Sequence[First]]], command: str, stamp: Mapping[str, str]) -> list[str]:
+    """One section a task, as of `report.markdown`."""
+    result = []
+    for task, rows in tables:
+        lines = [f"## {_title(task)}", "", f"By `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
+        lines += [*(_line(_cells(row)) for row in rows), "", NOTE, "", *(f"- {name}: {value}" for name, value in stamp.items())]
+        result.append("\n".join(lines) + "\n")
+    return result
+
+
+def _title(task: Task) -> str:
+    name, _, what = task.title.partition(": ")
+    return f"First answer, {name}: {what}"
+
+
+def _cells(row: First) -> list[str]:
+    if row.message:
+        return [row.name or row.framework, row.message, "", "", "", ""]
+    (cold, warm), (cold_started, warm_started) = row.seconds, row.started
+    return [row.name, f"{cold:.1f}", f"{warm:.1f}", f"{warm / cold:.2f}", f"{cold_started:.1f}", f"{warm_started:.1f}"]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

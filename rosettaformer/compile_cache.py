@@ -1,0 +1,103 @@
+"""Where the frameworks keep compiled programs between processes: a first call that another process has made compiles nothing.
+
+Each framework has its own setting, a variable that it reads when it starts, and names a program by all that it is made of.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from unittest.mock import patch
+
+__all__ = ["PLACE", "folder", "kept", "trim", "unused", "variables"]
+
+PLACE = "ROSETTAFORMER_CACHE"  # the environment variable that names another folder, or is "off"
+LARGEST = 4 << 30  # bytes, above which the files that have not been used for longest are removed
+IN_USE = 3600.0  # seconds after its last use in which no file is removed
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Programs that are compiled in this process, and in those that it starts, are kept for later ones; the user's own settings stand."""
+    place = folder()
+    if place is None:
+        yield
+        return
+    with patch.dict(os.environ, {name: value for name, value in variables(place).items() if name not in os.environ}):
+        with contextlib.suppress(OSError):
+            trim(place)
+        yield
+
+
+@contextlib.contextmanager
+def unused() -> Iterator[None]:
+    """Within `kept`, the settings as the user has them, for what measures how long compiling takes."""
+    place = folder()
+    ours = {} if place is None else variables(place)
+    with patch.dict(os.environ):
+        for name, value in ours.items():
+            if os.environ.get(name) == value:
+                del os.environ[name]
+        yield
+
+
+def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where programs are kept, by default in the user's folder for caches; None where nothing is kept.
+
+    Machine code is of one kind of processor, which the last part of the path tells.
+    """
+    place = environment.get(PLACE, "")
+    if place.lower() == "off":
+        return None
+    return (Path(place) if place else _caches(environment) / "rosettaformer") / _processor()
+
+
+def variables(place: Path) -> dict[str, str]:
+    """The settings of the frameworks for that folder. By default torch writes into a temporary folder, XLA nothing."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "torch"),
+        "JAX_COMPILATION_CACHE_DIR": str(place / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory={place / 'tf'}",
+    }
+
+
+def trim(place: Path, largest: int = LARGEST) -> None:
+    """Removes files, those first whose last use is longest ago, until the others take no more than so many bytes."""
+    found = [(about.st_mtime if about.st_mtime > about.st_atime else about.st_atime, about.st_size, path) for path, about in _files(place)]
+    size, now = sum(size for _, size, _ in found), time.time()
+    for used, taken, path in sorted(found):
+        if size <= largest or now - used < IN_USE:
+            return
+        path.unlink(missing_ok=True)
+        size -= taken
+
+
+def _files(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, _, names in os.walk(place):
+        for name in names:
+            path = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):  # another process's temporary file
+                yield path, path.stat()
+
+
+def _caches(environment: Mapping[str, str]) -> Path:
+    """As the system has it: XDG's on Linux."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32" and "LOCALAPPDATA" in environment:
+        return Path(environment["LOCALAPPDATA"])
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _processor() -> str:
+    """A short name of the kind of processor, by what Linux says that it can do."""
+    about, lines = Path("/proc/cpuinfo"), [platform.machine(), platform.processor()]
+    if about.exists():
+        lines += sorted({line for line in about.read_text().splitlines() if line.startswith(("model name", "flags", "Features"))})
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
