@@ -34,7 +34,7 @@ class Trainer:
     A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
     With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs, and only real
-    tokens are multiplied: a shape of rows has a graph for each of a few counts of them, in each part of a batch. Random keep
+    tokens are multiplied: a shape of rows has a graph for each of a few numbers of them. Random keep
     masks come from Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
     device: cpu or cuda, where TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation by operation.
     """
@@ -152,7 +152,7 @@ class Trainer:
             checks.check_held(classes, *id_bounds(target), name="label")
 
     def _batches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
-        """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place, packings."""
+        """The arguments of the graphs for each part of a batch: ids, keep masks, the batch's labels that count, its place, packings."""
         parts = self.recipe.microbatches
         self._check(source, target)
         if len(target) % parts:

@@ -1,6 +1,7 @@
 """One compiled graph of a layer or function."""
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ def compiled(module: Callable[..., Any], jit_compile: bool = True) -> Callable[.
     """The module as one `tf.function` compiled by XLA, with the same arguments; shapes and dtypes that were seen are not compiled again.
 
     Token ids are checked before the graph, in which they have no values. Plain arguments (`causal=True`) are constants of the graph.
-    Of a Transformer and its `training_loss` only real tokens are multiplied; a shape of rows has a graph for each of a few counts of them.
+    Of a Transformer and its `training_loss` only real tokens are multiplied; a shape of rows has a graph for each of a few numbers of
+    them, of each side.
     jit_compile=False leaves XLA out: a whole model then runs some percent slower on a CPU, and is ready in half the time.
     """
     packings_of = _packings_of(module)
@@ -42,7 +44,7 @@ def _packings_of(module: Callable[..., Any]) -> Callable[..., Packings | None] |
     """What makes the packings of a call from its arguments; None where nothing is packed."""
     if isinstance(module, Transformer):
         return functools.partial(_of_forward, module)
-    if getattr(module, "__func__", None) is Transformer.training_loss:
+    if isinstance(module, types.MethodType) and module.__func__ is Transformer.training_loss:
         return functools.partial(_of_loss, module.__self__)
     return None
 

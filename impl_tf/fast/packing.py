@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["PACK_FROM", "Packing", "Packings", "kept", "of_forward", "of_loss", "pack", "real", "rows", "unpack"]
 
 PACK_FROM = 1 << 14  # positions that are saved, times the model's width: fewer cost more than they save
-STEPS = 32  # numbers of packed tokens that a shape of rows can have
+STEPS = 32  # numbers of packed tokens that a shape of rows can have, each a graph
 
 
 class Packing(NamedTuple):
@@ -42,10 +42,11 @@ def of_forward(
     source_mask_bs: Any = None,
     target_mask_bt: Any = None,
     skip_padding: bool = False,
+    steps: int = STEPS,
 ) -> Packings:
     """The packings of a forward pass: of the source, and with skip_padding of the target; none of ids that have no values."""
-    target_packing = _packing(model, _real(model, target, target_mask_bt)) if skip_padding else None
-    return Packings(_packing(model, _real(model, source, source_mask_bs)), target_packing)
+    target_packing = _packing(model, _real(model, target, target_mask_bt), steps) if skip_padding else None
+    return Packings(_packing(model, _real(model, source, source_mask_bs), steps), target_packing)
 
 
 def of_loss(model: "Transformer", source: Any, target: Any) -> Packings:
@@ -71,12 +72,12 @@ def _real(model: "Transformer", token: Any, mask_bt: Any = None) -> np.ndarray |
     return np.asarray(known) != padding_id if mask_bt is None else np.asarray(known, bool)
 
 
-def _packing(model: "Transformer", mask_bt: np.ndarray | None) -> Packing | None:
-    """The packing of these tokens; None where little is saved."""
+def _packing(model: "Transformer", mask_bt: np.ndarray | None, steps: int = STEPS) -> Packing | None:
+    """The packing of these tokens, whose number is one of so many; None where little is saved."""
     if mask_bt is None or mask_bt.all():
         return None
     index_n = np.flatnonzero(mask_bt)
-    step = -(-mask_bt.size // STEPS)
+    step = -(-mask_bt.size // steps)
     count = step * max(1, -(-index_n.size // step))
     saved = mask_bt.size - count
     if saved <= 0 or 16 * saved < mask_bt.size or saved * model.config.model_width < model.pack_from:
