@@ -28,8 +28,8 @@ class Transformer(EncoderOnly, keras.Model):
     `pool`, `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
     `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names; of a decoder alone the target.
     Masks are arguments: what Keras attaches to a tensor is not read, and none is attached to the logits.
-    skip_padding: the logits of padding are zeros, and not computed where packings, which `compiled` makes, say so (PADDING). pack_from: rows
-    are packed where the positions that this saves, times the model's width, are not fewer.
+    skip_padding: the logits of padding are zeros (PADDING), and not computed where packings, which `compiled` makes, say so.
+    pack_from: rows are packed where the positions that this saves, times the model's width, are not fewer.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
