@@ -34,8 +34,8 @@ class Trainer:
     A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
     With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs, and only real
-    tokens are multiplied: a shape of rows has a graph for each of a few numbers of them. Random keep masks come from Keras' seed generators,
-    whose states (a key of seed and layer, a counter) a graph sets before it draws.
+    tokens are multiplied: a shape of rows has a graph for each of a few numbers of them. Random keep masks come from Keras' seed
+    generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
     device: cpu or cuda, where TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation by operation.
     """
 
