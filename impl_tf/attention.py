@@ -11,6 +11,7 @@ from reference_numpy import TransformerConfig, checks
 from . import mask, softmax
 from .dropout import Dropout
 from .fast.attention import chunk_length, in_chunks
+from .fast.packing import Packing, pack, unpack
 from .framework import Configured, keras, register
 from .precision import upcast_half
 from .projection import Projection
@@ -93,6 +94,7 @@ class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
     Keras layers have a property `output`, so W^O and b^O are those of `output_projection`.
+    packing, memory_packing: where query and memory are packed, and so is the output; masks, bias and weights are those of rows.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -114,11 +116,14 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
-        query_bthk, (key_bsgk, value_bsge) = self.queries(query_btd), self.keys_and_values(memory_bsd)
-        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training)
+        query_bthk = unpack(self.queries(query_btd), packing)
+        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
+        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, packing)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -143,6 +148,7 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
+        packing: Packing | None = None,
     ) -> Output:
         """The rest: the attention of these queries to these keys and values, and the output's projection."""
         drops = keep_bhts is not None or (training and self.weights_dropout.rate)
@@ -150,5 +156,5 @@ class MultiHeadAttention(Configured):
         attended = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop=drop)
         if return_weights:
             output_bthe, weights_bhts = attended
-            return self.output_projection(output_bthe), weights_bhts
-        return self.output_projection(attended)
+            return self.output_projection(pack(output_bthe, packing)), weights_bhts
+        return self.output_projection(pack(attended, packing))

@@ -1,7 +1,7 @@
 """Keras on the TensorFlow backend, and what it asks of a layer."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["Configured", "Traced", "Unquantized", "id_bounds", "keras", "register"]
+__all__ = ["Configured", "Traced", "Unquantized", "both", "id_bounds", "keras", "register"]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
@@ -66,3 +66,18 @@ def id_bounds(ids: Any) -> tuple[int, ...]:
         return ()
     ids = np.asarray(ids)
     return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()
+
+
+def both(config: TransformerConfig, source: Any, target: Any) -> tuple[Any, Any]:
+    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping, or what a stack alone reads."""
+    if target is None and not config.encoder_layers:
+        return None, source
+    if not config.decoder_layers:
+        return source, target
+    match source:
+        case {"source": first, "target": second} | [first, second] if target is None and len(source) == 2:
+            return first, second
+    if target is None:
+        came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
+        raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
+    return source, target

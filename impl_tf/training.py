@@ -14,6 +14,7 @@ from reference_numpy.strategy import Strategy
 from . import weights
 from .decoding import Searcher
 from .fast.compiled import compiled as graph
+from .fast.packing import Packings, of_loss
 from .framework import id_bounds
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
 from .schedule import Noam
@@ -32,8 +33,9 @@ class Trainer:
     The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
     A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
 
-    With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs. Random keep
-    masks come from Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
+    With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs, and only real
+    tokens are multiplied: a shape of rows has a graph for each of a few numbers of them. Random keep masks come from Keras' seed
+    generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
     device: cpu or cuda, where TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation by operation.
     """
 
@@ -84,7 +86,7 @@ class Trainer:
         self._check(source, target)
         with tf.device(self._device):
             tokens = None if source is None else self._tensor(source)
-            value = self._evaluate(tokens, self._tensor(target), total=1, training=False)
+            value = self._evaluate(tokens, self._tensor(target), total=1, training=False, **self._packed(source, target))
         return float(value), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -150,7 +152,7 @@ class Trainer:
             checks.check_held(classes, *id_bounds(target), name="label")
 
     def _batches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
-        """The arguments of the graphs for each part of a batch: ids, keep masks, the labels that count in the whole batch, its place."""
+        """The arguments of the graphs for each part of a batch: ids, keep masks, the batch's labels that count, its place, packings."""
         parts = self.recipe.microbatches
         self._check(source, target)
         if len(target) % parts:
@@ -162,9 +164,14 @@ class Trainer:
             drops = None if keep is None else {site: self._tensor(drop[chosen]) for site, drop in canonical.flatten(keep).items()}
             masks = None if drops is None else canonical.nest(drops)
             place = tf.constant(self.steps * parts + part, tf.int64)
-            tokens = None if source is None else self._tensor(source[chosen])
-            batches.append((tokens, self._tensor(target[chosen]), masks, total, place))
+            ids = None if source is None else source[chosen], target[chosen]
+            tokens = [None if array is None else self._tensor(array) for array in ids]
+            batches.append((*tokens, masks, total, place, self._packed(*ids)))
         return batches
+
+    def _packed(self, source: np.ndarray | None, target: np.ndarray) -> dict[str, Packings]:
+        """What the loss of these ids is given beside them."""
+        return {} if self.config.classes else {"packings": of_loss(self.model, source, target)}
 
     def _one_step(self, *batch: Any) -> tf.Tensor:
         loss, gradients = self._gradients(*batch)
@@ -172,13 +179,19 @@ class Trainer:
         return loss
 
     def _gradients(
-        self, source: tf.Tensor | None, target: tf.Tensor, keep: Tree | None, total: tf.Tensor, place: tf.Tensor
+        self,
+        source: tf.Tensor | None,
+        target: tf.Tensor,
+        keep: Tree | None,
+        total: tf.Tensor,
+        place: tf.Tensor,
+        packed: Mapping[str, Packings],
     ) -> tuple[tf.Tensor, Any]:
         """The loss of some rows, and the gradients of the model's variables; rows of a table that no id names have the gradient 0."""
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
-            loss = self._objective(source, target, self.recipe.smoothing, total, keep, training=keep is None)
+            loss = self._objective(source, target, self.recipe.smoothing, total, keep, training=keep is None, **packed)
         gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 

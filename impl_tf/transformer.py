@@ -1,6 +1,5 @@
 """The whole Transformer: embeddings, encoder, decoder, logits, and the heads of an encoder alone."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +9,8 @@ from reference_numpy import TransformerConfig, checks
 from . import inputs, loss, mask, states
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
-from .framework import keras, register
+from .fast.packing import PACK_FROM, Packing, Packings, pack, real, rows, unpack
+from .framework import both, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
 from .normalization import LayerNorm
@@ -28,10 +28,13 @@ class Transformer(EncoderOnly, keras.Model):
     `pool`, `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
     `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names; of a decoder alone the target.
     Masks are arguments: what Keras attaches to a tensor is not read, and none is attached to the logits.
+    skip_padding: the logits of padding are zeros (PADDING), and not computed where packings, which `compiled` makes, say so.
+    pack_from: rows are packed where the positions that this saves, times the model's width, are not fewer.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
+        self.pack_from = PACK_FROM
         width, dtype = config.model_width, self.dtype_policy
         if config.encoder_layers:
             self._add_inputs("source", config.source_vocabulary)
@@ -71,17 +74,19 @@ class Transformer(EncoderOnly, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
         segment_bs: tf.Tensor | None = None,
+        packing: Packing | None = None,
     ) -> tf.Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`, with norm and segments by config.
 
         source: ids `b s`, or soft one-hot rows `b s v`. segment_bs: the segment of every token; without it, 0.
+        packing: what of the memory is computed, and returned packed.
         Raises ValueError on ids, masks and shapes that do not fit, and where the config has no encoder.
         """
         self.config.need_encoder()
         keep = (keep or {}).get("encoder", {})
         x_bsd, mask_bhts = self.embed("source", source, source_mask_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep.get("embedding_dropout"), training=training)
-        return self.encoder(x_bsd, mask_bhts, keep, training=training)
+        return self.encoder(pack(x_bsd, packing), mask_bhts, keep, packing, training=training)
 
     def decode(
         self,
@@ -91,24 +96,27 @@ class Transformer(EncoderOnly, keras.Model):
         target_mask_bt: tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
     ) -> tf.Tensor:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`: row t scores the token after target t.
 
-        memory_bsd: None of a decoder alone.
+        memory_bsd: None of a decoder alone. packing: what of the logits is computed, and returned packed; memory_packing: of the memory.
         Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
         """
         self.config.need_decoder()
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(self.config.cross_attention, self.config.model_width, memory_shape, source_mask_bs)
         if memory_bsd is not None:
-            checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
+            checks.check_same_batch(source=rows(memory_bsd, memory_packing), target=target.shape)
         keep = (keep or {}).get("decoder", {})
         x_btd, self_mask_bhts = self.embed("target", target, target_mask_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"), training=training)
         if source_mask_bs is not None and memory_bsd is not None:
-            checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
+            checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, rows(memory_bsd, memory_packing))
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, training=training)
+        x_btd = pack(x_btd, packing)
+        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, packing, memory_packing, training=training)
         return self.head(x_btd)
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -124,17 +132,27 @@ class Transformer(EncoderOnly, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
         segment_bs: tf.Tensor | None = None,
+        skip_padding: bool = False,
+        packings: Packings | None = None,
     ) -> tf.Tensor:
         self.config.need_decoder()
-        source, target = _both(self.config, source, target)
+        source, target = both(self.config, source, target)
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-        if source is None:
-            return self.decode(target, None, None, target_mask_bt, keep, training)
-        checks.check_same_batch(source=source.shape, target=target.shape)
-        memory_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
-        if source_mask_bs is None and self.config.padding_id is not None:
-            source_mask_bs = mask.token_mask(source, self.config.padding_id)
-        return self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, training)
+        of_source, of_target = packings or Packings()
+        memory_bsd = None
+        if source is not None:
+            checks.check_same_batch(source=source.shape, target=target.shape)
+            memory_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs, of_source)
+            if source_mask_bs is None and self.config.padding_id is not None:
+                source_mask_bs = mask.token_mask(source, self.config.padding_id)
+        logits_btv = self.decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, training, of_target, of_source)
+        if not skip_padding:
+            return logits_btv
+        if of_target is not None:
+            return unpack(logits_btv, of_target)
+        if target_mask_bt is None:
+            target_mask_bt = mask.token_mask(target, self.config.padding_id)
+        return tf.where(target_mask_bt[..., tf.newaxis], logits_btv, tf.zeros((), logits_btv.dtype))
 
     def states(
         self,
@@ -155,17 +173,21 @@ class Transformer(EncoderOnly, keras.Model):
         total: int | tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        packings: Packings | None = None,
     ) -> tf.Tensor:
         """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
 
         Labels that are the padding id do not count. Under a mixed policy the loss has the dtype of the variables.
         """
         input_bt, label_bt = loss.teacher_forcing(target)
-        logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training), self.variable_dtype)
-        return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, self.config.padding_id), smoothing, total)
+        logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training, packings=packings), self.variable_dtype)
+        mask_bt = mask.token_mask(label_bt, self.config.padding_id)
+        if packings and packings.target:
+            label_bt, mask_bt = pack(label_bt, packings.target), pack(mask_bt, packings.target) & real(packings.target)
+        return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
 
     def compute_output_shape(self, source_shape: Any, target_shape: Any = None) -> tuple[int | None, ...]:
-        return (*_both(self.config, source_shape, target_shape)[1][:2], self.config.target_vocabulary)
+        return (*both(self.config, source_shape, target_shape)[1][:2], self.config.target_vocabulary)
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         self.build()
@@ -191,7 +213,7 @@ class Transformer(EncoderOnly, keras.Model):
 
     def check_ids(self, source: Any = None, target: Any = None, *_: Any, segment_bs: Any = None, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""
-        source, target = _both(self.config, source, target)
+        source, target = both(self.config, source, target)
         if source is not None and self.config.encoder_layers:
             self.source_embedding.check_ids(source)
         if target is not None and self.config.decoder_layers:
@@ -208,18 +230,3 @@ class Transformer(EncoderOnly, keras.Model):
             checks.check_segments(self.config.segments, segment_bt.shape, segment_bt.dtype.name, token.shape)
         x_btd = inputs.embed(self, side, token, position_bt, segment_bt)
         return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
-
-
-def _both(config: TransformerConfig, source: Any, target: Any) -> tuple[Any, Any]:
-    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping, or what a stack alone reads."""
-    if target is None and not config.encoder_layers:
-        return None, source
-    if not config.decoder_layers:
-        return source, target
-    match source:
-        case {"source": first, "target": second} | [first, second] if target is None and len(source) == 2:
-            return first, second
-    if target is None:
-        came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
-        raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
-    return source, target
