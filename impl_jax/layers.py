@@ -11,7 +11,7 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Tree
-from .fast.packing import Packing, kept, shape_of_rows
+from .fast.packing import Packing, kept, rows
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -86,7 +86,7 @@ class DecoderLayer(EncoderLayer):
     ) -> jax.Array:
         checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
         if memory_bsd is not None:
-            checks.check_same_batch(x=shape_of_rows(x_btd, packing), memory=shape_of_rows(memory_bsd, memory_packing))
+            checks.check_same_batch(x=rows(x_btd, packing), memory=rows(memory_bsd, memory_packing))
         keep = kept(keep or {}, packing)
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")

@@ -13,7 +13,7 @@ from . import inputs
 from .dropout import Tree
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
-from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, shape_of_rows, unpack
+from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, rows, unpack
 from .framework import id_bounds
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy, teacher_forcing
@@ -164,7 +164,7 @@ class Transformer(EncoderOnly):
         )
         packing, memory_packing = reversed(packings or Packings())
         if memory_bsd is not None:
-            memory = shape_of_rows(memory_bsd, memory_packing)
+            memory = rows(memory_bsd, memory_packing)
             checks.check_same_batch(source=memory, target=target.shape)
             if source_mask_bs is not None:
                 checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2])

@@ -81,6 +81,11 @@ class Transformer(EncoderOnly):
             self.check_ids(source, segment_bs=segment_bs)
         return self._encode(source, source_mask_bs, keep, segment_bs)[0]
 
+    def memory(self, source: Tensor, source_mask_bs: Tensor | None = None) -> Tensor:
+        """`encode` of ids that are checked, for what attends by the mask: nothing is computed for padding, whose rows hold anything."""
+        source_packing = packing.of_forward(self, source, None, source_mask_bs).source
+        return packing.unpack(self._encode(source, source_mask_bs, None, None, source_packing)[0], source_packing)
+
     def decode(
         self,
         target: Tensor,

@@ -44,6 +44,8 @@ TWINS = (
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is there for speed lies in its folder `fast`, under the same names in every port.
 FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "packing", "projection", "request", "search")
+# What one framework alone needs beside them: torch compiles a step of decoding ahead of time; a whole search is a program elsewhere.
+FAST_OF = {"impl_torch": ("program",), "impl_tf": (), "impl_jax": ()}
 # Components with parameters or a mode are classes in the ports; what runs a whole model is a method of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
@@ -166,7 +168,7 @@ def test_no_module_is_in_a_circle_of_imports(application: str) -> None:
 @pytest.mark.parametrize("package", PORTS)
 def test_a_port_has_the_twins_the_agreed_files_and_no_others(package: str) -> None:
     found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
-    assert found == {*TWINS, *OWN, *(f"fast/{name}" for name in FAST)}
+    assert found == {*TWINS, *OWN, *(f"fast/{name}" for name in (*FAST, *FAST_OF[package]))}
 
 
 @pytest.mark.parametrize("package", PORTS)

@@ -11,7 +11,7 @@ from reference_numpy import checks
 
 from ..framework import is_traced
 
-__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "unpack"]
+__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "rows", "unpack"]
 
 PACK_FROM = 16384  # saved positions times the model's width: with less, packing takes as long as it saves
 STEPS = 16  # of the number of positions: so many lengths of a packed row, and so many programs at most
@@ -96,7 +96,7 @@ def kept(keep: Mapping[str, Any], packing: Packing | None) -> Mapping[str, Any]:
     }
 
 
-def shape_of_rows(x: jax.Array, packing: Packing | None) -> tuple[int, ...]:
+def rows(x: jax.Array, packing: Packing | None) -> tuple[int, ...]:
     """The shape of x as rows."""
     return x.shape if packing is None else (*packing.place_bt.shape, *x.shape[2:])
 

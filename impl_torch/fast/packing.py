@@ -60,7 +60,7 @@ class Packings(NamedTuple):
 def of_forward(
     model: Any,
     source: Tensor | None,
-    target: Tensor,
+    target: Tensor | None,
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
     skip_padding: bool = False,

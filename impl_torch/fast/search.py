@@ -64,7 +64,7 @@ class Reading:
 
     def __init__(self, model: Transformer, step: Callable[..., Any], request: Request, copies: int = 1) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
-        memory_bsd = None if request.source is None else model.encode(request.source, request.source_mask_bs, checked=True)
+        memory_bsd = None if request.source is None else model.memory(request.source, request.source_mask_bs)
         (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
         room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
         self._cache = cache.start_cache(model, memory_bsd, request.source_mask_bs, self.rows, **room)
