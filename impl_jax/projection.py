@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
+from .framework import has_explicit_axes
 from .precision import upcast_half
 
 __all__ = ["Projection", "add_bias"]
@@ -31,11 +32,16 @@ class Projection(nnx.Einsum):
             subscripts, shape, shape[inputs:] if bias else None, dtype=dtype, param_dtype=param_dtype,
             kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
         )  # fmt: skip
+        self.inputs = inputs
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
         bias: Any = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
-        y = jnp.einsum(self.einsum_str, x, kernel)
+        if self.inputs > 1 and not has_explicit_axes(kernel):  # XLA on CPUs would copy a kernel of which two axes are contracted
+            x, kernel = jax.lax.collapse(x, x.ndim - self.inputs), jax.lax.collapse(kernel, 0, self.inputs)
+            y = jnp.tensordot(x, kernel, axes=1)
+        else:
+            y = jnp.einsum(self.einsum_str, x, kernel)
         return y if bias is None else add_bias(y, bias)
 
 
