@@ -37,7 +37,7 @@ PATTERNS = {
 }
 
 
-def tokens(pattern: str, config: TransformerConfig, seed: int = 0) -> tuple[np.ndarray | None, np.ndarray]:
+def tokens(pattern: str, config: TransformerConfig, seed: int = 0) -> tuple[Any, Any]:
     """Source and target of the pattern; of the target other rows have it."""
     rng, real = np.random.default_rng(seed), np.stack(PATTERNS[pattern])
     source, target = (

@@ -141,7 +141,7 @@ def test_packed_steps_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_f
     """The parts of a batch have packings of one length."""
     run, parts = begin(BACKEND, *variant), variant[1].microbatches
     run.pack_from, first = 0, run.state()
-    found = packing.of_loss(run, *batch(), parts=parts)
+    found: Any = packing.of_loss(run, *batch(), parts=parts)
     assert [one.place_bt.shape for one in found] == ([(2, 2, 7), (2, 2, 5)] if parts == 2 else [(4, 7), (4, 5)])
     equals_the_reference(run, *variant)
 
@@ -157,6 +157,4 @@ def test_packed_steps_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_f
 def test_arrays_on_several_devices_are_not_brought_together() -> None:
     assert packing.is_known(np.ones(2))
     assert packing.is_known(jnp.ones(2))
-    seen = []
-    jax.jit(lambda x: seen.append(packing.is_known(x)) or x)(jnp.ones(2))
-    assert seen == [False]
+    assert jax.jit(lambda x: x + packing.is_known(x))(0) == 0  # a traced one has no values
