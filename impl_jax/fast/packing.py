@@ -50,20 +50,23 @@ def of_forward(
 
     model: what has a config and `pack_from`, the least number of saved positions times the width that is worth it.
     """
-    target_packing = _of_mask(model, _real(model, target, target_mask_bt)) if skip_padding else None
-    return Packings(_of_mask(model, _real(model, source, source_mask_bs)), target_packing)
+    masks = _real(model, source, source_mask_bs), _real(model, target, target_mask_bt) if skip_padding else None
+    return Packings(*(_of_mask(mask_bt, _steps(model, mask_bt)) for mask_bt in masks))
 
 
 def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 1, **others: Any) -> Packings:
     """Of `training_loss`: of the target what a label that counts depends on, that is the places of these labels and the real tokens before
     the last of them in the row. More than one part: packings of so many parts of the rows, which have an axis for them and one length.
+    Both sides leave out the same share of their positions, so that a shape of rows has few programs, which take long to compile.
     """
     mask_bt = _real(model, target)
     if mask_bt is not None:
         label_bt = mask_bt[:, 1:]
         later_bt = np.logical_or.accumulate(label_bt[:, ::-1], axis=1)[:, ::-1]
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
-    return Packings(_of_mask(model, _real(model, source), parts), _of_mask(model, mask_bt, parts))
+    masks = _real(model, source), mask_bt
+    steps = [_steps(model, mask_bt, parts) for mask_bt in masks]
+    return Packings(*(_of_mask(mask_bt, own and max(steps), parts) for mask_bt, own in zip(masks, steps, strict=True)))
 
 
 def pack(x_btd: jax.Array, packing: Packing | None) -> jax.Array:
@@ -150,18 +153,26 @@ def is_known(x: Any) -> bool:
     return not is_traced(x) and not (isinstance(x, jax.Array) and len(x.sharding.device_set) > 1)
 
 
-def _of_mask(model: Any, mask_bt: np.ndarray | None, parts: int = 1) -> Packing | None:
-    """None where not enough is saved in every part."""
+def _steps(model: Any, mask_bt: np.ndarray | None, parts: int = 1) -> int:
+    """How many steps of `_step` positions every part of the rows has room in; 0 where not enough is saved."""
     if mask_bt is None or not mask_bt.size:
+        return 0
+    positions, step = mask_bt.size // parts, _step(mask_bt, parts)
+    most = np.count_nonzero(mask_bt.reshape(parts, -1), axis=1).max()
+    steps = max(1, -(-most // step))
+    saved = positions - steps * step
+    return 0 if saved * LEAST < positions or saved * parts * model.config.model_width < model.pack_from else steps
+
+
+def _step(mask_bt: np.ndarray, parts: int) -> int:
+    return -(-(mask_bt.size // parts) // STEPS)
+
+
+def _of_mask(mask_bt: np.ndarray | None, steps: int, parts: int = 1) -> Packing | None:
+    if mask_bt is None or not steps:
         return None
-    mask_cbt = mask_bt.reshape(parts, -1, mask_bt.shape[1])
-    positions, most = mask_cbt[0].size, np.count_nonzero(mask_cbt, axis=(1, 2)).max()
-    step = -(-positions // STEPS)
-    length = max(1, -(-most // step)) * step
-    saved = positions - length
-    if saved * LEAST < positions or saved * parts * model.config.model_width < model.pack_from:
-        return None
-    packings = [_packing(part_bt, length) for part_bt in mask_cbt]
+    length = steps * _step(mask_bt, parts)
+    packings = [_packing(part_bt, length) for part_bt in mask_bt.reshape(parts, -1, mask_bt.shape[1])]
     return packings[0] if parts == 1 else Packing(*(np.stack(arrays) for arrays in zip(*packings, strict=True)))
 
 
