@@ -44,9 +44,8 @@ def _packings_of(module: Callable[..., Any]) -> Callable[..., Packings | None] |
     """What makes the packings of a call from its arguments; None where nothing is packed."""
     if isinstance(module, Transformer):
         return functools.partial(_of_forward, module)
-    if isinstance(module, types.MethodType) and module.__func__ is Transformer.training_loss:
-        return functools.partial(_of_loss, module.__self__)
-    return None
+    model = module.__self__ if isinstance(module, types.MethodType) and module.__func__ is Transformer.training_loss else None
+    return functools.partial(_of_loss, model) if isinstance(model, Transformer) else None
 
 
 def _of_forward(
