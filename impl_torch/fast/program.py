@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,23 +166,28 @@ def _loaded(exported: Any, key: str) -> Run:
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes a second, as does whatever compiles
 
-    folder = Path(tempfile.mkdtemp() if torch.compiler.config.force_disable_caches else cache_dir()) / "impl_torch"
-    path = folder / f"{key}.pt2"
-    if not path.exists():
-        _compile(exported, path)
-    return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+    with tempfile.TemporaryDirectory() as temporary:
+        place = temporary if torch.compiler.config.force_disable_caches else cache_dir()
+        path = Path(place, "impl_torch", f"{key}.pt2")
+        if not path.exists():
+            _compile(exported, path)
+        return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
 def _compile(exported: Any, path: Path) -> None:
-    """Writes the program's file. Kernels that are packed for MKL are inputs, which Inductor's own rule does not take."""
-    from torch._inductor import lowering, mkldnn_lowerings  # noqa: F401  the second one has the rule
+    """Writes the program's file. Packed kernels are inputs, which Inductor's own rules for these products do not take."""
+    from torch._inductor import lowering, mkldnn_lowerings  # noqa: F401  the second one has the rules
 
-    started, kernel, rules = time.monotonic(), getattr(torch.ops.mkl, "_mkl_linear", None), {}
-    if kernel is not None:
-        rules = {kernel.default: lowering.fallback_handler(kernel.default, add_to_fallback_set=False)}
+    started, products = time.monotonic(), []
+    if torch.backends.mkldnn.is_available():
+        products.append(torch.ops.mkldnn._linear_pointwise.default)
+    if torch.backends.mkl.is_available():
+        products.append(torch.ops.mkl._mkl_linear.default)
+    rules = {product: lowering.fallback_handler(product, add_to_fallback_set=False) for product in products}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
-    with patch.dict(lowering.lowerings, rules), torch.inference_mode(False), torch.no_grad():
+    with patch.dict(lowering.lowerings, rules), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
         torch._inductor.aoti_compile_and_package(exported, package_path=str(temporary))
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)
