@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from backends import Backend
 from test_training import CONFIG as TINY
-from test_training import RECIPE, STILL, STRATEGY, begin, bits
+from test_training import RECIPE, STILL, begin, bits
 from test_training import batch as padded_batch
 
 tf = pytest.importorskip("tensorflow")
 
 from impl_tf import weights  # noqa: E402
-from impl_tf.decoding import PACKED, Searcher  # noqa: E402
 from impl_tf.fast import packing  # noqa: E402
 from impl_tf.fast.compiled import compiled  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
@@ -264,21 +263,3 @@ def test_a_packed_run_goes_on_as_the_uninterrupted_one() -> None:
     for run in (first, other):
         run.train_step(*padded_batch(2))
     assert bits(first.state()) == bits(other.state())
-
-
-@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
-def test_searches_of_packed_sources_give_the_same_answers(search: str) -> None:
-    model = loaded(CONFIGS["post-sinusoidal-tied"])
-    packed = Searcher(model, compiled=False)
-    model.pack_from = 10**9
-    rows = Searcher(model, compiled=False)
-    for pattern in ("right", "left", "at-random", "some-rows-none"):
-        source, _ = tokens(pattern, model.config)
-        assert packing.of_forward(packed.model, np.pad(source, ((0, 0), (0, 7))), None, steps=PACKED).source
-        close(getattr(packed, search)(source, STRATEGY), getattr(rows, search)(source, STRATEGY))
-
-
-def test_a_search_has_few_graphs_for_a_shape_of_sources() -> None:
-    model = loaded(UNTIED)
-    found = [packing.of_forward(model, mask, None, mask, steps=PACKED).source for mask in every_count(20, 20)]
-    assert len({len(each.index_n) for each in found if each}) < PACKED

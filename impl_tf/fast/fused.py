@@ -54,7 +54,6 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
         layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")
         if model.config.cross_attention:
             layer.cross_attention = FusedAttention(model.config, False, dtype=copy.dtype_policy, name="cross_attention")
-    copy.pack_from = model.pack_from
     copy.build()
     refresh(copy, model)
     return copy
