@@ -155,7 +155,7 @@ def _steps(model: "Transformer", mask_bt: np.ndarray | None) -> int:
     if mask_bt is None or not mask_bt.size:
         return 0
     step = _step(mask_bt)
-    steps = max(1, -(-np.count_nonzero(mask_bt) // step))
+    steps = max(1, -(-int(np.count_nonzero(mask_bt)) // step))
     saved = mask_bt.size - steps * step
     return 0 if saved * LEAST < mask_bt.size or saved * model.config.model_width < model.pack_from else steps
 
