@@ -12,7 +12,7 @@ from reference_numpy.strategy import Strategy
 from . import framework
 from .fast import search
 from .fast.compiled import compiled_step, graphs
-from .fast.fused import fused
+from .fast.fused import Dtype, fused
 from .fast.request import Request, request
 from .transformer import Transformer
 
@@ -24,12 +24,12 @@ Options = Strategy | Mapping[str, Any]
 class Searcher:
     """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
 
-    dtype: of the snapshot; by default the model's. compiled: a step of one token is a graph, which serves every length and every value.
+    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a graph, which serves every length and every value.
     That pays for many searches: the first takes seconds, or most of a minute where the graph holds large kernels (`fast.fused.pack`).
     The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
     """
 
-    def __init__(self, model: Transformer, dtype: torch.dtype | None = None, compiled: bool = False) -> None:
+    def __init__(self, model: Transformer, dtype: Dtype | None = None, compiled: bool = False) -> None:
         model.config.need_decoder()
         self.model = fused(model, dtype)
         self.step = compiled_step(search.next_token) if compiled else search.next_token
