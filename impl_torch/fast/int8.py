@@ -29,18 +29,19 @@ class Int8Projection(nn.Module):
         self.bias = torch.zeros(len(weight)) if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts]).float()
         self.in_one = torch.cpu._is_vnni_supported()
         self.kernel = torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
-        self.zero, self.half = torch.zeros(len(weight), dtype=torch.int32), torch.tensor(OFFSET + 0.5)
+        self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        largest_bt1 = torch.linalg.vector_norm(x_btd, torch.inf, dim=-1, keepdim=True).clamp(min=TINY)
+        x_nd = x_btd.flatten(0, -2)  # which oneDNN is asked for in half the time
+        largest_n1 = x_nd.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
         # Truncated when it becomes an integer: the nearest one, plus the offset.
-        shifted_btd = torch.addcmul(self.half, x_btd, LARGEST / largest_bt1).to(torch.uint8)
+        shifted_nd = (x_nd * (LARGEST / largest_n1)).add_(OFFSET + 0.5).to(torch.uint8)
         if self.in_one:
             product = one_dnn_int8 if torch.compiler.is_compiling() else _one_dnn_int8
-            y_btn = product(shifted_btd, self.kernel, self.scale, self.zero)
+            y_nf = product(shifted_nd, self.kernel, self.scale, self.zero)
         else:
-            y_btn = F.linear(shifted_btd.float() - OFFSET, self.kernel) * (self.scale / LARGEST)
-        return torch.addcmul(self.bias, y_btn, largest_bt1)
+            y_nf = F.linear(shifted_nd.float() - OFFSET, self.kernel) * (self.scale / LARGEST)
+        return torch.addcmul(self.bias, y_nf, largest_n1).unflatten(0, x_btd.shape[:-1])
 
 
 def check_int8(device: torch.device) -> None:
@@ -50,10 +51,10 @@ def check_int8(device: torch.device) -> None:
         raise ValueError(f"dtype int8 needs a CPU and torch's oneDNN; got {had}")
 
 
-def _one_dnn_int8(shifted_btd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """`s ((x8 + 128 - 128) W8) / 127`. Of int8 inputs some sizes have no fast kernel, of uint8 ones all have."""
     return torch.ops.onednn.qlinear_pointwise(
-        shifted_btd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )  # fmt: skip
 
 
@@ -62,5 +63,5 @@ one_dnn_int8 = torch.library.custom_op("impl_torch::one_dnn_int8", _one_dnn_int8
 
 
 @one_dnn_int8.register_fake
-def _(shifted_btd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    return scale.new_empty((*shifted_btd.shape[:-1], len(scale)))
+def _(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    return scale.new_empty(len(shifted_nd), len(scale))
