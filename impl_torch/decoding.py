@@ -24,7 +24,8 @@ Options = Strategy | Mapping[str, Any]
 class Searcher:
     """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
 
-    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a graph, which serves every length and every value.
+    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a graph,
+    which serves every length and every value.
     That pays for many searches: the first takes seconds, or most of a minute where the graph holds large kernels (`fast.fused.pack`).
     The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
     """
