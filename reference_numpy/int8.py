@@ -26,5 +26,5 @@ def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray])
     of_x, of_kernel = inputs.split(",")
     x8, r = quantised(x, tuple(axis for axis, letter in enumerate(of_x) if letter not in result))
     kernel8, s = quantised(kernel, tuple(axis for axis, letter in enumerate(of_kernel) if letter not in result))
-    y = arithmetic.einsum(subscripts, x8, kernel8) * arithmetic.einsum(subscripts, r, s)
+    y = arithmetic.einsum(subscripts, x8, kernel8).astype(x.dtype) * arithmetic.einsum(subscripts, r, s)
     return y + parameters["bias"] if "bias" in parameters else y
