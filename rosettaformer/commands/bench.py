@@ -46,8 +46,8 @@ def bench(
     """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
 
     Workloads: W1 forward pass, W2 training step, W3 greedy and W4 beam search of the paper's base model; W5 a small model; W6 a long
-    encoder, with its memory; W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small. Peers that are not installed are
-    reported as missing, with the line that installs them. A row that does not give the reference's answer is not timed.
+    encoder, with its memory; W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small; W10 searches in int8. Peers that are not installed
+    are reported as missing, with the line that installs them. A row that does not give the reference's answer is not timed.
 
     Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
     """
