@@ -177,7 +177,7 @@ def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_ke
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library == "onednn":
-        monkeypatch.setattr(projection, "_library", lambda weight: library)
+        monkeypatch.setattr(projection, "library", lambda weight: library)
     config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]

@@ -76,7 +76,7 @@ def difference(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, with_bias: b
 @pytest.mark.usefixtures("instruction")
 @pytest.mark.parametrize("sizes", [(1, 12, 7), (2, 128, 128), (2, 512, 128), (8, 64, 200), (40, 33, 48)])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_projection_is_the_reference_s(sizes: tuple[int, int, int], with_bias: bool) -> None:
+def test_INT8_projection_is_the_reference_s(sizes: tuple[int, int, int], with_bias: bool) -> None:
     assert difference(*problem(*sizes), with_bias) <= 1
 
 
