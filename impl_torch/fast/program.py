@@ -170,11 +170,11 @@ def loaded(exported: Any, key: str) -> Run:
         place = temporary if torch.compiler.config.force_disable_caches else cache_dir()
         path = Path(place, "impl_torch", f"{key}.pt2")
         if not path.exists():
-            _compile(exported, path)
+            compile_to(exported, path)
         return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
-def _compile(exported: Any, path: Path) -> None:
+def compile_to(exported: Any, path: Path) -> None:
     """Writes the program's file. Kernels packed for MKL are inputs, which Inductor's own rule for their product does not take."""
     from torch._inductor import lowering
 
