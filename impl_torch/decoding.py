@@ -12,7 +12,7 @@ from reference_numpy.strategy import Strategy
 from . import framework
 from .fast import search
 from .fast.compiled import compiled_step
-from .fast.fused import fused
+from .fast.fused import Dtype, fused
 from .fast.request import Request, request
 from .transformer import Transformer
 
@@ -24,13 +24,14 @@ Options = Strategy | Mapping[str, Any]
 class Searcher:
     """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
 
-    dtype: of the snapshot; by default the model's. compiled: a step of one token is a program, which serves every length and every value.
-    The first search compiles it, in half a minute or less, unless a process before it has: the program stays on the disk, in the folder
-    that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same sizes and number of rows, whatever the weights (`fast.program`).
+    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a program,
+    which serves every length and every value. The first search compiles it, in half a minute or less, unless a process before it has: the
+    program stays on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same sizes and number of
+    rows, whatever the weights (`fast.program`).
     The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
     """
 
-    def __init__(self, model: Transformer, dtype: torch.dtype | None = None, compiled: bool = False) -> None:
+    def __init__(self, model: Transformer, dtype: Dtype | None = None, compiled: bool = False) -> None:
         model.config.need_decoder()
         self.model = fused(model, dtype)
         self.step = compiled_step(search.next_token) if compiled else search.next_token

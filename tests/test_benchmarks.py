@@ -30,7 +30,7 @@ TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.it
 FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
 BERT, GPT2 = TASKS["W8"], TASKS["W9"]
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
-EXHAUSTIVE = ("W2", "W3", "W4", "W6", "W7", "W8", "W9")  # of the workloads whose rows are run
+EXHAUSTIVE = ("W2", "W3", "W4", "W6", "W7", "W8", "W9", "W10")  # of the workloads whose rows are run
 Peers = Callable[[str], Any]
 
 
@@ -585,7 +585,7 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got 'keras'"),
         (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got 'tf'"),
         (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu' (nearest: cpu)"),
-        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9; got 'fast'"),
+        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9, W10; got 'fast'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
     ],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
@@ -46,6 +47,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     Raises ValueError where there is no decoder, and on a mesh of explicit axes.
     """
     model.config.need_decoder()
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype must be a floating one; got {jnp.dtype(dtype)}: int8 needs impl_torch")
     if has_explicit_axes(model.table[...]):
         raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
     if isinstance(model.decoder.layers[0].self_attention, FusedAttention):

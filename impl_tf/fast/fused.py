@@ -49,6 +49,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     Raises ValueError where there is no decoder.
     """
     model.config.need_decoder()
+    if dtype is not None and not tf.as_dtype(dtype).is_floating:
+        raise ValueError(f"dtype must be a floating one; got {tf.as_dtype(dtype).name}: int8 needs impl_torch")
     copy = Transformer(model.config, dtype=dtype or model.compute_dtype)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")

@@ -6,7 +6,7 @@ What stands in for a projection, such as an adapter, is called as it is.
 
 import copy
 import re
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +16,28 @@ from ..embedding import Logits, TiedLogits
 from ..feed_forward import FeedForward
 from ..projection import Projection
 from ..transformer import Transformer
+from .int8 import Int8Projection, check_int8
 from .projection import FusedProjection
 
-__all__ = ["FusedAttention", "fused", "is_changed", "pack"]
+__all__ = ["Dtype", "FusedAttention", "fused", "is_changed", "pack"]
 
 PROJECTIONS: dict[type, tuple[str, ...]] = {MultiHeadAttention: ("query", "key", "value", "output"), FeedForward: ("hidden", "output")}
+Dtype = torch.dtype | Literal["int8"]
+Kind = type[FusedProjection] | type[Int8Projection]
 
 
 class FusedAttention(MultiHeadAttention):
     """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
-    def __init__(self, attention: MultiHeadAttention, of_itself: bool) -> None:
+    def __init__(self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection) -> None:
         nn.Module.__init__(self)
         self.heads, self.key_value_heads, self.weights_dropout = attention.heads, attention.key_value_heads, attention.weights_dropout
-        self.output: Any = FusedProjection(attention.output)
+        self.output: Any = kind(attention.output)
         if of_itself:
-            self.query_key_value = FusedProjection(attention.query, attention.key, attention.value)
+            self.query_key_value = kind(attention.query, attention.key, attention.value)
         else:
-            self.query: Any = FusedProjection(attention.query)
-            self.key_value = FusedProjection(attention.key, attention.value)
+            self.query: Any = kind(attention.query)
+            self.key_value = kind(attention.key, attention.value)
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
@@ -49,26 +52,31 @@ class FusedAttention(MultiHeadAttention):
 
 
 @torch.no_grad()
-def fused(model: Transformer, dtype: torch.dtype | None = None) -> Transformer:
+def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """A copy of the model in evaluation, for `encode`, steps and searches.
 
-    dtype: every weight is rounded to it; by default it is the model's.
+    dtype: every weight is rounded to it; by default it is the model's. int8: that of the projections, all else is float32 (INT8).
+    Raises ValueError where a device has no products of int8.
     """
+    kind: Kind = FusedProjection
+    if dtype in ("int8", torch.int8):
+        check_int8(next(model.parameters()).device)
+        kind, dtype = Int8Projection, torch.float32
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         for part in (layer.self_attention, layer.feed_forward):
             for name in PROJECTIONS.get(type(part), ()):
-                _fuse(part, name)
+                _fuse(part, name, kind)
     if not model.config.decoder_layers:
         return result
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
             attention = getattr(layer, name, None)
             if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
-                setattr(layer, name, FusedAttention(attention, name == "self_attention"))
+                setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
         for name in PROJECTIONS.get(type(layer.feed_forward), ()):
-            _fuse(layer.feed_forward, name)
-    _fuse(result, "logits")
+            _fuse(layer.feed_forward, name, kind)
+    _fuse(result, "logits", kind)
     return result
 
 
@@ -77,9 +85,9 @@ def _fusible(attention: MultiHeadAttention) -> bool:
     return all(map(_is_affine, parts)) and len({part.bias is None for part in parts[:3]}) == 1
 
 
-def _fuse(module: nn.Module, name: str) -> None:
+def _fuse(module: nn.Module, name: str, kind: Kind) -> None:
     if _is_affine(part := getattr(module, name)):
-        setattr(module, name, FusedProjection(part))
+        setattr(module, name, kind(part))
 
 
 def _is_affine(module: nn.Module) -> bool:

@@ -175,15 +175,13 @@ def _loaded(exported: Any, key: str) -> Run:
 
 
 def _compile(exported: Any, path: Path) -> None:
-    """Writes the program's file. Packed kernels are inputs, which Inductor's own rules for these products do not take."""
-    from torch._inductor import lowering, mkldnn_lowerings  # noqa: F401  the second one has the rules
+    """Writes the program's file. Kernels packed for MKL are inputs, which Inductor's own rule for their product does not take."""
+    from torch._inductor import lowering
 
-    started, products = time.monotonic(), []
-    if torch.backends.mkldnn.is_available():
-        products.append(torch.ops.mkldnn._linear_pointwise.default)
+    started, rules = time.monotonic(), {}
     if torch.backends.mkl.is_available():
-        products.append(torch.ops.mkl._mkl_linear.default)
-    rules = {product: lowering.fallback_handler(product, add_to_fallback_set=False) for product in products}
+        product = torch.ops.mkl._mkl_linear.default
+        rules[product] = lowering.fallback_handler(product, add_to_fallback_set=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
     with patch.dict(lowering.lowerings, rules), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():

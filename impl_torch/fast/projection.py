@@ -53,7 +53,7 @@ class FusedProjection(nn.Module):
         if fixed and packed is not None and self._called and torch.compiler.is_exporting():  # of a step: `fast.program`
             return self._packed_product(x_btd, packed, rows)
         if fixed and self._one_dnn and (self._called if compiling else packed is not None or rows * self.weight.numel() >= PLAIN_FROM):
-            linear = one_dnn_linear if compiling and not torch.compiler.is_exporting() else _one_dnn_linear
+            linear = one_dnn_linear if compiling else _one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
         if compiling or packed is None or not fixed:
             return F.linear(x_btd, self.weight, self.bias)
@@ -61,7 +61,7 @@ class FusedProjection(nn.Module):
 
     def _packed_product(self, x_btd: Tensor, packed: Tensor, rows: int) -> Tensor:
         if self._library == "onednn":
-            return _one_dnn_linear(x_btd, packed, self.bias)
+            return (one_dnn_linear if torch.compiler.is_compiling() else _one_dnn_linear)(x_btd, packed, self.bias)
         return torch.ops.mkl._mkl_linear(x_btd, packed, self.weight, self.bias, rows)
 
 
@@ -70,7 +70,7 @@ def _one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
 
 
-# As a graph of `torch.compile` calls it: Inductor itself packs float32 kernels for MKL alone.
+# As a graph or program calls it: Inductor's own rules take packed kernels that are constants alone, and pack float32 ones for MKL alone.
 one_dnn_linear = torch.library.custom_op("impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=())
 
 

@@ -18,7 +18,7 @@ __all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "boun
 Arrays = Mapping[str, np.ndarray]
 # precision -> the largest difference from the reference, in units of the reference's largest logit. Rounding alone stays ten times below;
 # a wrong mask, position or weight is far above.
-BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1}
+BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1, "int8": 1e-1}
 # The same for the losses of the first training steps.
 LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
 # Of beam search: how much less likely than the reference's best hypothesis one may be, in units of its log p.

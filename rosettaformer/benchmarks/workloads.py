@@ -1,6 +1,7 @@
 """What is measured: each workload is one task or two, whose rows are timed side by side."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +75,10 @@ class Task:
         padding = f"{100 * self.padding:.0f} % padding" if self.padding else "no padding"
         return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}, {padding}"
 
-    def precisions_on(self, device: str) -> tuple[str, ...]:
-        """tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
+    def precisions_on(self, device: str, of: Collection[str] = ("float32", "tf32", "bfloat16")) -> tuple[str, ...]:
+        """of: the precisions that a framework has. tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
         found = self.precisions or PRECISIONS[device]
-        return tuple(name for name in found if not (self.kind == "training" and name == "bfloat16"))
+        return tuple(name for name in found if name in of and not (self.kind == "training" and name == "bfloat16"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Series:
         return {"length": task.length, "batch": task.batch, "new tokens": task.new_tokens}[self.axis]
 
 
-BOTH = ("float32", "bfloat16")
+BOTH, INT8 = ("float32", "bfloat16"), ("float32", "int8")
 SHARES = (0.0, 0.2, 0.5)  # of padding
 WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W1": tuple(
@@ -109,6 +110,7 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
     ),
     "W8": (Task("W8", "encoder", 16, 128, model="bert_base", size="bert_base", ceiling=True),),
     "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padding=0.0),),
+    "W10": (Task("W10", "greedy", 8, 64, 64, precisions=INT8), Task("W10 small", "greedy", 2, 16, 32, size="small", precisions=INT8)),
 }
 _ENCODER, _FORWARD, _GREEDY = (
     Task("S1", "encoder", 1, 64, padding=0.0, memory="beside"),

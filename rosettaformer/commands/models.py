@@ -13,7 +13,7 @@ __all__ = ["MODEL_OPTIONS", "folder_argument", "model_options", "open_both"]
 
 MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out")  # what `open_both` takes of those that a command has
 
-_DTYPES = ("float64", "float32", "bfloat16", "float16")
+_DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 
@@ -23,7 +23,9 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return section(
         "Model",
         click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
-        click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
+        click.option(
+            "--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it; int8: torch."
+        ),
         click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
         leave_out_option,
     )(function)

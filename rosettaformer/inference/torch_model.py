@@ -14,24 +14,24 @@ from reference_numpy import TransformerConfig
 __all__ = ["make"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "TorchModel":
-    """The model of canonical parameters. Raises ValueError on a device that torch does not have."""
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "TorchModel":
+    """The model of canonical parameters. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda; got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda needs a CUDA device; torch sees none")
-    return TorchModel(config, parameters, device)
+    return TorchModel(config, parameters, device, int8)
 
 
 class TorchModel:
     """`models.Model`, in PyTorch."""
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config, self._device = config, device
         dtype = getattr(torch, str(next(iter(parameters.values())).dtype))
         self._model = Transformer(config).to(device, dtype).eval().requires_grad_(False)
         weights.load(self._model, parameters, config)
-        self._decoding: Any = fused(self._model) if config.decoder_layers else None
+        self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
 
     @torch.inference_mode()
     def start(self, rows: int, length: int) -> Any:

@@ -1,5 +1,6 @@
-"""CTranslate2: Marian, BERT and GPT-2 with our weights, converted by CTranslate2's own converters, in float32."""
+"""CTranslate2: Marian, BERT and GPT-2 with our weights, converted by CTranslate2's own converters, in float32 and int8."""
 
+import functools
 import math
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +31,19 @@ def rows(problem: Problem, device: str) -> list[Row]:
         return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
     if problem.task.published:
         return [Row("ctranslate2", "CTranslate2 GPT-2", peer=True, start=lambda: _generate(problem, device), read=_read_sequences)]
-    return [Row("ctranslate2", "CTranslate2 Marian", peer=True, start=lambda: _translate(problem, device), read=_read_hypotheses)]
+    return [
+        Row(
+            "ctranslate2", "CTranslate2 Marian", precision, peer=True,
+            start=functools.partial(_translate, problem, device, precision), read=_read_hypotheses,
+        )
+        for precision in problem.task.precisions_on(device, of=("float32", "int8"))
+    ]  # fmt: skip
 
 
-def _translate(problem: Problem, device: str) -> Call:
+def _translate(problem: Problem, device: str, precision: str) -> Call:
     import ctranslate2
 
-    translator, workers = _loaded(ctranslate2.Translator, _marian, problem, device)
+    translator, workers = _loaded(ctranslate2.Translator, _marian, problem, device, precision)
     strategy = problem.strategy
     source = [[str(token) for token in row[row != PADDING]] for row in problem.source]
     options: dict[str, Any] = {
@@ -75,7 +82,7 @@ def _encode(problem: Problem, device: str) -> Call:
     return call
 
 
-def _loaded(kind: Any, convert: Any, problem: Problem, device: str) -> tuple[Any, int]:
+def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: str = "float32") -> tuple[Any, int]:
     """The converted model, and how many shares the rows have: on a CPU each thread has its own, since all of them at one row after another
     take longer."""
     workers = torch.get_num_threads() if device == "cpu" else 1
@@ -85,7 +92,7 @@ def _loaded(kind: Any, convert: Any, problem: Problem, device: str) -> tuple[Any
         spec.validate()
         spec.optimize()
         spec.save(folder)
-        return kind(folder, device=device, compute_type="float32", inter_threads=workers, intra_threads=1), workers
+        return kind(folder, device=device, compute_type=precision, inter_threads=workers, intra_threads=1), workers
 
 
 def _marian(problem: Problem) -> Any:

@@ -38,7 +38,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
     _start_compiler()
     task, result = problem.task, []
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
-    for precision in task.precisions_on(device):
+    for precision in task.precisions_on(device, of=[*DTYPES, "int8"]):
         result += make(problem, device, precision)
     if task.published:
         result += huggingface_single.rows(problem, device)
@@ -82,7 +82,7 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     def start(compiles: bool) -> Call:
         from impl_torch.decoding import Searcher
 
-        dtype = torch.bfloat16 if precision == "bfloat16" else None
+        dtype: Any = {"bfloat16": torch.bfloat16, "int8": "int8"}.get(precision)
         searcher = Searcher(_ours(problem).to(device).eval(), dtype=dtype, compiled=compiles)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
         given = {name: token if token is None else weights.from_numpy(token, device) for name, token in problem.question.items()}

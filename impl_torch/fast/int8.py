@@ -1,0 +1,67 @@
+"""Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Int8Projection", "check_int8"]
+
+LARGEST, OFFSET = 127, 128  # of an int8 number here; what makes it a uint8 one
+TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has a scale
+
+
+class Int8Projection(nn.Module):
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation, their outputs side by side.
+
+    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every token: the largest magnitude is 127.
+    The sums are int32, all else is float32. sizes: the width of each output.
+
+    oneDNN multiplies uint8 by int8, in processors that do so in one instruction (VNNI, AMX); others would saturate sums of two products in
+    16 bits, so there the same integers are multiplied in float32.
+    """
+
+    def __init__(self, *parts: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.sizes = parts[0].in_features, [part.out_features for part in parts]
+        weight = torch.cat([part.weight.detach() for part in parts]).float()
+        self.scale = weight.abs().amax(dim=1).clamp(min=TINY) / LARGEST
+        kernel = (weight / self.scale[:, None]).round()
+        self.bias = torch.zeros(len(weight)) if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts]).float()
+        self.in_one = torch.cpu._is_vnni_supported()
+        self.kernel = torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
+        self.zero = torch.zeros(len(weight), dtype=torch.int32)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        x_nd = x_btd.flatten(0, -2)  # which oneDNN is asked for in half the time
+        largest_n1 = x_nd.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
+        # Truncated when it becomes an integer: the nearest one, plus the offset.
+        shifted_nd = (x_nd * (LARGEST / largest_n1)).add_(OFFSET + 0.5).to(torch.uint8)
+        if self.in_one:
+            product = one_dnn_int8 if torch.compiler.is_compiling() else _one_dnn_int8
+            y_nf = product(shifted_nd, self.kernel, self.scale, self.zero)
+        else:
+            y_nf = F.linear(shifted_nd.float() - OFFSET, self.kernel) * (self.scale / LARGEST)
+        return torch.addcmul(self.bias, y_nf, largest_n1).unflatten(0, x_btd.shape[:-1])
+
+
+def check_int8(device: torch.device) -> None:
+    """Raises ValueError on another device than a CPU, and where torch was built without oneDNN."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        had = f"device {device.type}" if device.type != "cpu" else "a torch without it"
+        raise ValueError(f"dtype int8 needs a CPU and torch's oneDNN; got {had}")
+
+
+def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """`s ((x8 + 128 - 128) W8) / 127`. Of int8 inputs some sizes have no fast kernel, of uint8 ones all have."""
+    return torch.ops.onednn.qlinear_pointwise(
+        shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+    )  # fmt: skip
+
+
+# As a graph calls it: Inductor takes constants alone for the kernel.
+one_dnn_int8 = torch.library.custom_op("impl_torch::one_dnn_int8", _one_dnn_int8, mutates_args=())
+
+
+@one_dnn_int8.register_fake
+def _(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    return scale.new_empty(len(shifted_nd), len(scale))
