@@ -32,8 +32,8 @@ SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.ex
 def instruction(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of multiplying, where the processor has the first."""
     if request.param == "in float32":
-        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    elif not torch.cpu._is_vnni_supported():
+        monkeypatch.setattr(fast, "in_one_instruction", lambda: False)
+    elif not fast.in_one_instruction():
         pytest.skip("a processor without VNNI")
 
 
@@ -99,7 +99,7 @@ ORIGINAL = Int8Projection.__init__
 
 @pytest.mark.parametrize("mistake", [_per_tensor, _transposed])
 def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(fast, "in_one_instruction", lambda: False)
     assert difference(*problem(8, 64, 64)) <= 1
     monkeypatch.setattr(Int8Projection, "__init__", mistake)
     assert difference(*problem(8, 64, 64)) > 10
