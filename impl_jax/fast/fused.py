@@ -46,8 +46,8 @@ class FusedAttention(MultiHeadAttention):
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """A copy of the model in evaluation mode, for steps and searches; a copy that this has made already is returned as it is.
 
-    dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own. int8: that of the projections, all
-    else is float32 (INT8).
+    dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own. int8: that of the projections,
+    all else is float32 (INT8).
     Raises ValueError where there is no decoder, and on a mesh of explicit axes.
     """
     model.config.need_decoder()
@@ -67,15 +67,19 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         copy.set_attributes(dtype=dtype)
     for layer in copy.encoder.layers if kind is Int8Projection and model.config.encoder_layers else ():
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=False, kind=kind)
-        layer.feed_forward.hidden, layer.feed_forward.output = kind(layer.feed_forward.hidden), kind(layer.feed_forward.output)
+        _fuse(layer.feed_forward, kind)
     for layer in copy.decoder.layers:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself=True, kind=kind)
         if model.config.cross_attention:
             layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False, kind=kind)
-        layer.feed_forward.hidden, layer.feed_forward.output = kind(layer.feed_forward.hidden), kind(layer.feed_forward.output)
+        _fuse(layer.feed_forward, kind)
     table_vd = copy.table[...]
     if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
         copy.logits.kernel = nnx.Param(table_vd.T)
     if hasattr(copy.logits, "kernel"):
         copy.logits = kind(copy.logits)
     return copy
+
+
+def _fuse(feed_forward: Any, kind: Kind) -> None:
+    feed_forward.hidden, feed_forward.output = kind(feed_forward.hidden), kind(feed_forward.output)

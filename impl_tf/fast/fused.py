@@ -54,8 +54,8 @@ class FusedAttention(MultiHeadAttention):
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """A copy of the model, for steps and searches.
 
-    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in. int8: that of
-    the projections, all else is float32 (INT8).
+    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in. int8: that
+    of the projections, all else is float32 (INT8).
     Raises ValueError where there is no decoder.
     """
     model.config.need_decoder()
