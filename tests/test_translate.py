@@ -131,7 +131,7 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
     np.testing.assert_allclose(weights_ts.sum(axis=1), 1, rtol=1e-12)
 
 
-@pytest.mark.parametrize("backend", [name for name in NEEDS if name != "numpy"])
+@pytest.mark.parametrize("backend", NEEDS)
 def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(NEEDS[backend])
     for arguments in ((), ("--beam", 2)):
