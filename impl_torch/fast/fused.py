@@ -59,7 +59,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     Raises ValueError where a device has no products of int8.
     """
     kind: Kind = FusedProjection
-    if dtype in ("int8", torch.int8):
+    if dtype == "int8" or dtype == torch.int8:
         check_int8(next(model.parameters()).device)
         kind, dtype = Int8Projection, torch.float32
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
