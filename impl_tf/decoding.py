@@ -28,7 +28,7 @@ class Searcher:
 
     A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few lengths, so that few graphs serve all; the
     strategy's numbers are inputs of the graph, but for beam_size and no_repeat_ngram. Token ids are int64.
-    dtype: the weights are rounded to it, and computed in it. compiled=False: operation by operation.
+    dtype: the weights are rounded to it, and computed in it; int8: the projections (INT8). compiled=False: operation by operation.
     model: the copy that is run.
     """
 

@@ -43,9 +43,9 @@ TWINS = (
 # What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is there for speed lies in its folder `fast`, under the same names in every port.
-FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "packing", "projection", "request", "search")
-# What one framework alone needs or has beside them: torch compiles a step of decoding ahead of time; a whole search is a program elsewhere.
-FAST_OF = {"impl_torch": ("int8", "program"), "impl_tf": (), "impl_jax": ()}
+FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "int8", "packing", "projection", "request", "search")
+# What one framework alone needs beside them: torch compiles a step of decoding ahead of time; a whole search is a program elsewhere.
+FAST_OF = {"impl_torch": ("program",), "impl_tf": (), "impl_jax": ()}
 # Components with parameters or a mode are classes in the ports; what runs a whole model is a method of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",

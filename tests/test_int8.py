@@ -1,10 +1,11 @@
-"""Projections in int8 (INT8): impl_torch against the reference's definition, and searches beside float32."""
+"""Projections in int8 (INT8): each port against the reference's definition, and its searches beside float32."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from backends import PORTS, Backend
 
 from reference_numpy import int8, parameters
 from rosettaformer.conformance.case import Case
@@ -16,25 +17,14 @@ from rosettaformer.conformance.reference.near_ties import followed
 from rosettaformer.conformance.reference.orders import ORDERS, order
 from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
 
-torch = pytest.importorskip("torch")
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fast import int8 as fast  # noqa: E402
-from impl_torch.fast.fused import fused  # noqa: E402
-from impl_torch.fast.int8 import Int8Projection  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
-
 SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.excluded]
+# Of ports that compile each of them anew; the others are exhaustive.
+FEW = ("greedy_search/quick", "greedy_search/gpt2", "greedy_search/tied", "sample/plain", "beam_search/grouped_pre_norm")
 
 
-@pytest.fixture(params=["in one instruction", "in float32"])
-def instruction(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of multiplying, where the processor has the first."""
-    if request.param == "in float32":
-        monkeypatch.setattr(fast, "in_one_instruction", lambda: False)
-    elif not fast.in_one_instruction():
-        pytest.skip("a processor without VNNI")
+@pytest.fixture(scope="module", params=PORTS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return Backend(request.param)
 
 
 def problem(rows: int, inputs: int, outputs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -54,35 +44,64 @@ def _away_from_ties(x: np.ndarray, axis: int) -> np.ndarray:
     return ((integer + 0.8 * np.clip(x / scale - integer, -0.5, 0.5)) * scale).astype(np.float32)
 
 
-def difference(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, with_bias: bool = True) -> float:
+def projected(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """`x W + b` in int8."""
+    kind, given = backend.part("fast.int8").Int8Projection, backend.weights.from_numpy(x)
+    if backend.name == "torch":
+        torch = backend.framework
+        linear = torch.nn.Linear(*kernel.shape, bias=bias is not None)
+        linear.weight.data = torch.from_numpy(kernel.T.copy())
+        if bias is not None:
+            linear.bias.data = torch.from_numpy(bias)
+        with torch.inference_mode():
+            return kind(linear)(given).numpy()
+    projection = backend.part("projection").Projection
+    if backend.name == "tf":
+        of_one = kind(projection(kernel.shape[:1], kernel.shape[1:], bias is not None), name="one")
+        of_one.build()
+        of_one.copy([kernel], [bias])
+        return backend.weights.to_numpy(of_one(given))
+    from flax import nnx
+
+    one = projection("btd,dv->btv", dict(zip("dv", kernel.shape, strict=True)), bias is not None, rngs=nnx.Rngs(0))
+    one.kernel[...] = kernel
+    if bias is not None:
+        one.bias[...] = bias
+    return backend.weights.to_numpy(kind(one)(given))
+
+
+def difference(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> float:
     """How far the projection is from the reference's, in units of what passes."""
-    given = {"kernel": kernel} | ({"bias": bias} if with_bias else {})
+    given = {"kernel": kernel} | ({} if bias is None else {"bias": bias})
     runs = []
     for replacements in ORDERS.values():
         with order(replacements):
             runs.append(int8.affine("btd,dv->btv", x, given))
     wide = {name: array.astype(np.float64) for name, array in given.items()}
     found = expectation(int8.affine("btd,dv->btv", x.astype(np.float64), wide), runs)
-    linear = torch.nn.Linear(*kernel.shape, bias=with_bias)
-    linear.weight.data = torch.from_numpy(kernel.T.copy())
-    if with_bias:
-        linear.bias.data = torch.from_numpy(bias)
-    with torch.inference_mode():
-        y = Int8Projection(linear)(torch.from_numpy(x)).numpy()
+    y = projected(backend, x, kernel, bias)
     assert y.dtype == np.float32
     return float(np.abs(y - found.reference).max() / found.bound)
 
 
-@pytest.mark.usefixtures("instruction")
 @pytest.mark.parametrize("sizes", [(1, 12, 7), (2, 128, 128), (2, 512, 128), (8, 64, 200), (40, 33, 48)])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_INT8_projection_is_the_reference_s(sizes: tuple[int, int, int], with_bias: bool) -> None:
-    assert difference(*problem(*sizes), with_bias) <= 1
+def test_INT8_projection_is_the_reference_s(backend: Backend, sizes: tuple[int, int, int], with_bias: bool) -> None:
+    x, kernel, bias = problem(*sizes)
+    assert difference(backend, x, kernel, bias if with_bias else None) <= 1
+
+
+@pytest.mark.parametrize("sizes", [(1, 12, 7), (2, 512, 128), (40, 33, 48)])
+def test_without_an_instruction_for_int8_torch_multiplies_the_same_integers(
+    sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend("torch")
+    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
+    assert difference(backend, *problem(*sizes)) <= 1
 
 
 def _per_tensor(projection: Any, *parts: Any) -> None:
     """One scale for the whole kernel."""
-    ORIGINAL(projection, *parts)
     weight = parts[0].weight.detach()
     projection.scale = (weight.abs().max() / 127).expand(len(weight)).contiguous()
     projection.kernel = (weight / projection.scale[:, None]).round()
@@ -90,44 +109,49 @@ def _per_tensor(projection: Any, *parts: Any) -> None:
 
 def _transposed(projection: Any, *parts: Any) -> None:
     """The scales of the inputs in place of those of the outputs."""
-    ORIGINAL(projection, *parts)
     projection.scale = parts[0].weight.detach().abs().amax(dim=0) / 127
-
-
-ORIGINAL = Int8Projection.__init__
 
 
 @pytest.mark.parametrize("mistake", [_per_tensor, _transposed])
 def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "in_one_instruction", lambda: False)
-    assert difference(*problem(8, 64, 64)) <= 1
-    monkeypatch.setattr(Int8Projection, "__init__", mistake)
-    assert difference(*problem(8, 64, 64)) > 10
+    backend = Backend("torch")
+    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
+    kind = backend.part("fast.int8").Int8Projection
+    original = kind.__init__
+
+    def mistaken(projection: Any, *parts: Any) -> None:
+        original(projection, *parts)
+        mistake(projection, *parts)
+
+    assert difference(backend, *problem(8, 64, 64)) <= 1
+    monkeypatch.setattr(kind, "__init__", mistaken)
+    assert difference(backend, *problem(8, 64, 64)) > 10
 
 
-def test_one_scale_for_all_tokens_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "LARGEST", 100)
-    assert difference(*problem(8, 64, 64)) > 10
+def test_smaller_integers_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.part("fast.int8"), "LARGEST", 100)
+    assert difference(backend, *problem(8, 64, 64)) > 10
 
 
-def test_a_token_s_answer_hangs_on_no_other_row() -> None:
+def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = backend.part("fast.int8")
+    owner = {"torch": backend.framework.Tensor if backend.name == "torch" else None, "jax": getattr(module, "jnp", None)}
+    monkeypatch.setattr(owner.get(backend.name, backend.framework), "round", lambda x: x)  # truncated when it becomes an integer
+    assert difference(backend, *problem(8, 64, 64)) > 10
+
+
+def test_a_token_s_answer_hangs_on_no_other_row(backend: Backend) -> None:
     x, kernel, _ = problem(4, 32, 16)
-    linear = torch.nn.Linear(32, 16)
-    linear.weight.data = torch.from_numpy(kernel.T.copy())
-    with torch.inference_mode():
-        projection = Int8Projection(linear)
-        together, alone = projection(torch.from_numpy(x)), projection(torch.from_numpy(x[1:2]))
-    np.testing.assert_allclose(together[1:2], alone, rtol=1e-6)
+    np.testing.assert_allclose(projected(backend, x, kernel)[1:2], projected(backend, x[1:2], kernel), rtol=1e-6)
 
 
-def answer_of(case: Case, compiled: bool = False) -> dict[str, np.ndarray]:
-    model = Transformer(case.config).eval()
-    weights.load(model, case.parameters, case.config)
+def answer_of(backend: Backend, case: Case, compiled: bool = False) -> dict[str, np.ndarray]:
     given = {
-        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in parameters.nest(case.inputs).items()
+        name: backend.weights.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in parameters.nest(case.inputs).items()
     }
-    found = getattr(Searcher(model, dtype="int8", compiled=compiled), case.component)(**given)
-    return {name: tensor.numpy() for name, tensor in found.items()}
+    searcher = backend.part("decoding").Searcher(backend.loaded(case.config, case.parameters), dtype="int8", compiled=compiled)
+    return backend.arrays(getattr(searcher, case.component)(**given))
 
 
 def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tuple[str, Any]]:
@@ -136,30 +160,73 @@ def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tupl
     yield from ((name, compare(wanted[name], got[name])) for name in wanted)
 
 
-@pytest.mark.parametrize("ask", [expected_int8.answer, expected_int8.beside_float], ids=["the definition", "float64"])
-@pytest.mark.parametrize("case", SEARCHED, ids=lambda case: case.id)
-def test_searches_are_the_reference_s(case: Case, ask: Answer) -> None:
-    """Tokens where they do not nearly tie, and scores: as near to int8 in float64, and to the model itself, as the reference in int8 is."""
-    case = case.at("float32")
-    for name, comparison in ratios(case, answer_of(case), ask):
-        assert comparison.incomparable or comparison.excess <= 1, f"{name}: {comparison.message}"
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(name, case, id=f"{case.id}-{name}", marks=() if name == "torch" or case.id in FEW else pytest.mark.exhaustive)
+        for case in SEARCHED
+        for name in PORTS
+    ],
+)
+def test_searches_are_the_reference_s(name: str, case: Case) -> None:
+    """Tokens where they do not nearly tie, and scores: as near to int8 in float64 (the definition), and to the model itself in float64,
+    as the reference in int8 is.
+    """
+    backend, case = Backend(name), case.at("float32")
+    got = answer_of(backend, case, compiled=name == "jax")
+    for ask in (expected_int8.answer, expected_int8.beside_float):
+        for output, comparison in ratios(case, got, ask):
+            assert comparison.incomparable or comparison.excess <= 1, f"{ask.__name__}, {output}: {comparison.message}"
 
 
-def test_compiled_is_eager() -> None:
-    case = SEARCHED[0].at("float32")
-    eager, graph = answer_of(case), answer_of(case, compiled=True)
+@pytest.mark.parametrize("name", ["torch", "tf"])
+def test_compiled_is_eager(name: str) -> None:
+    """JAX's searches are compiled above."""
+    backend, case = Backend(name), SEARCHED[0].at("float32")
+    eager, graph = answer_of(backend, case), answer_of(backend, case, compiled=True)
     np.testing.assert_array_equal(eager["token_bn"], graph["token_bn"])
     np.testing.assert_allclose(eager["log_p_bn"], graph["log_p_bn"], atol=1e-2)
 
 
-def test_what_cannot_be_int8_is_refused() -> None:
-    config = SEARCHED[0].config
-    with pytest.raises(ValueError, match="dtype int8 needs a CPU and torch's oneDNN; got device meta"):
-        fused(Transformer(config).to("meta"), "int8")
+def test_new_weights_of_a_searcher_of_tensorflow() -> None:
+    backend, case = Backend("tf"), next(case for case in SEARCHED if case.id == "greedy_search/tied").at("float32")
+    models = [backend.loaded(case.config, {name: scale * array for name, array in case.parameters.items()}) for scale in (1, 0.5)]
+    source = backend.weights.from_numpy(case.inputs["source"])
+    searchers = [backend.part("decoding").Searcher(model, "int8", compiled=False) for model in models]
+    searchers[0].refresh(models[1])
+    first, second = (backend.arrays(each.greedy_search(source, parameters.nest(case.inputs)["strategy"])) for each in searchers)
+    np.testing.assert_array_equal(first["log_p_bn"], second["log_p_bn"])
 
 
-def test_names_and_types_of_int8() -> None:
-    model = Transformer(SEARCHED[0].config)
-    for dtype in ("int8", torch.int8):
-        kinds = {type(module) for module in fused(model, dtype).modules()}
-        assert Int8Projection in kinds and not any(kind.__name__ in ("Projection", "FusedProjection") for kind in kinds)
+def test_what_cannot_be_int8_is_refused(backend: Backend) -> None:
+    model, fused = backend.build("transformer", SEARCHED[0].config), backend.part("fast.fused").fused
+    if backend.name == "torch":
+        with pytest.raises(ValueError, match="dtype int8 needs a CPU and torch's oneDNN; got device meta"):
+            fused(model.to("meta"), "int8")
+    else:
+        with pytest.raises(ValueError, match="dtype must be a floating one or int8; got int16"):
+            fused(model, "int16")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_kernel_is_int8_and_all_else_float32(backend: Backend, tied: bool) -> None:
+    config = next(case.config for case in SEARCHED if case.config.tie_logits is tied and case.config.encoder_layers)
+    with backend.wide():
+        model = backend.build("transformer", config, "float64")
+        for dtype in ("int8", backend.dtype("int8")):
+            copy = backend.part("fast.fused").fused(model, dtype)
+            if backend.name == "torch":
+                kinds = {type(module).__name__ for module in copy.modules()}
+                assert "Int8Projection" in kinds and not kinds & {"Projection", "FusedProjection"}
+                continue
+            found = {name: str(x.dtype) for name, x in _variables(backend, copy).items()}
+            assert set(found.values()) == {"float32", "int8"}
+            assert all(("kernel" in name) is (dtype == "int8") for name, dtype in found.items())
+
+
+def _variables(backend: Backend, model: Any) -> dict[str, Any]:
+    if backend.name == "tf":
+        return {variable.path: variable for variable in model.variables if "seed" not in variable.path}
+    from flax import nnx
+
+    return {"/".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}

@@ -132,6 +132,29 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
 
 
 @pytest.mark.parametrize("backend", NEEDS)
+def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str], backend: str) -> None:
+    pytest.importorskip(NEEDS[backend])
+    for arguments in ((), ("--beam", 2)):
+        output, _ = translate(run, "\n".join(learned), "--backend", backend, "--dtype", "int8", *arguments)
+        assert output.splitlines() == learned
+
+
+def test_scores_are_those_at_the_end_of_training(run: Path) -> None:
+    """Of the last parameters and of the average."""
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for row in (row for row in rows if row["event"] == "test"):
+        output, _ = translate(run, "", "--scores", "--checkpoint", row["checkpoint"])
+        assert output == f"exact_match {row['exact_match']:.4g}\n"
+    assert rows[-1]["event"] == "test"
+
+
+def test_what_int8_and_scores_do_not_go_with_is_refused(run: Path) -> None:
+    wanted = "dtype int8 needs backend torch, tf or jax, and device cpu; got backend numpy, device cpu"
+    assert wanted in refusal(run, "a\n", "--dtype", "int8")
+    assert "--scores prints scores alone" in refusal(run, "", "--scores", "--json")
+
+
+@pytest.mark.parametrize("backend", NEEDS)
 def test_every_backend_translates_alike(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(NEEDS[backend])
     for arguments in ((), ("--beam", 2)):

@@ -1,5 +1,6 @@
 """A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,10 +9,16 @@ from reference_numpy import TransformerConfig
 
 from .. import weights
 from ..attention import MultiHeadAttention
+from ..projection import Projection
 from ..transformer import Transformer
+from .int8 import Int8Projection
 from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "refresh"]
+
+# What may stand in a layer in place of its projections, and of which.
+FUSED: dict[str, tuple[str, ...]] = {"query_key_value": ("query", "key", "value"), "key_value": ("key", "value")}
+FUSED |= {name: (name,) for name in ("query", "output_projection", "hidden")}
 
 
 class FusedAttention(MultiHeadAttention):
@@ -20,42 +27,55 @@ class FusedAttention(MultiHeadAttention):
     `fused` makes it of a model's own attention, which is what is saved.
     """
 
-    def __init__(self, config: TransformerConfig, of_itself: bool, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, of_itself: bool, int8: bool = False, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.of_itself = of_itself
+        self.of_itself, kind = of_itself, Int8Projection if int8 else FusedProjection
         if of_itself:
-            self.query_key_value = FusedProjection(self.query, self.key, self.value, name="query_key_value")
+            self.query_key_value = kind(self.query, self.key, self.value, name="query_key_value")
             del self.query
         else:
-            self.key_value = FusedProjection(self.key, self.value, name="key_value")
+            self.key_value = kind(self.key, self.value, name="key_value")
         del self.key, self.value
+        if int8:
+            _to_int8(self, "query", "output_projection")
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key_bsgk, value_bsge = self.project(memory_bsd)[1:] if self.of_itself else self.key_value(memory_bsd)
+        key_bsgk, value_bsge = self.project(memory_bsd)[1:] if self.of_itself else self.key_value.separate(memory_bsd)
         return key_bsgk, value_bsge
 
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        query_bthk, key_btgk, value_btge = self.query_key_value(x_btd)
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
         return query_bthk, key_btgk, value_btge
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """A copy of the model, for steps and searches.
 
-    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in.
+    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in. int8: that
+    of the projections, all else is float32 (INT8).
     Raises ValueError where there is no decoder.
     """
     model.config.need_decoder()
+    if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
+        dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
-        raise ValueError(f"dtype must be a floating one; got {tf.as_dtype(dtype).name}: int8 needs impl_torch")
-    copy = Transformer(model.config, dtype=dtype or model.compute_dtype)
+        raise ValueError(f"dtype must be a floating one or int8; got {tf.as_dtype(dtype).name}")
+    config, copy = model.config, Transformer(model.config, dtype=dtype or model.compute_dtype)
+    options = {"int8": int8, "dtype": copy.dtype_policy}
     for layer in copy.decoder.layers:
-        layer.self_attention = FusedAttention(model.config, True, dtype=copy.dtype_policy, name="self_attention")
-        if model.config.cross_attention:
-            layer.cross_attention = FusedAttention(model.config, False, dtype=copy.dtype_policy, name="cross_attention")
+        layer.self_attention = FusedAttention(config, True, **options, name="self_attention")
+        if config.cross_attention:
+            layer.cross_attention = FusedAttention(config, False, **options, name="cross_attention")
+    if int8:
+        for layer in copy.encoder.layers if config.encoder_layers else ():
+            layer.self_attention = FusedAttention(config, False, **options, name="self_attention")
+        for layer in _layers(copy):
+            _to_int8(layer.feed_forward, "hidden", "output_projection")
+        logits = Projection((config.model_width,), (config.target_vocabulary,), config.output_bias, dtype=copy.dtype_policy)
+        copy.logits = Int8Projection(logits, name="logits")
     copy.build()
     refresh(copy, model)
     return copy
@@ -66,8 +86,27 @@ def refresh(copy: Transformer, model: Transformer) -> None:
     for name, variable in weights.variables(model, model.config).items():
         if (own := weights.at(copy, name)) is not None:
             own.assign(tf.cast(variable, own.dtype))
-    for layer, given in zip(copy.decoder.layers, model.decoder.layers, strict=True):
-        of_itself = given.self_attention
-        layer.self_attention.query_key_value.copy((of_itself.query, of_itself.key, of_itself.value))
-        if model.config.cross_attention:
-            layer.cross_attention.key_value.copy((given.cross_attention.key, given.cross_attention.value))
+    for layer, given in zip(_layers(copy), _layers(model), strict=True):
+        for part in ("self_attention", "cross_attention", "feed_forward"):
+            for name, names in FUSED.items():
+                if isinstance(own := getattr(getattr(layer, part, None), name, None), FusedProjection):
+                    _refresh(own, [getattr(getattr(given, part), each) for each in names])
+    if isinstance(copy.logits, Int8Projection):
+        tied = model.config.tie_logits
+        copy.logits.copy([tf.transpose(model.target_embedding.table) if tied else model.logits.kernel], [model.logits.bias])
+
+
+def _layers(model: Transformer) -> list[Any]:
+    """Those of the encoder and of the decoder."""
+    return [layer for name in ("encoder", "decoder") if hasattr(model, name) for layer in getattr(model, name).layers]
+
+
+def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
+    own.copy([each.kernel for each in projections], [each.bias for each in projections])
+
+
+def _to_int8(layer: Any, *names: str) -> None:
+    """In place of projections of the layer."""
+    for name in names:
+        if hasattr(layer, name):
+            setattr(layer, name, Int8Projection(getattr(layer, name), name=name))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,20 +13,26 @@ __all__ = ["FusedProjection"]
 
 
 class FusedProjection(Projection):
-    """Several projections of one input as one product: their kernels lie beside each other. Its result is theirs, in their order."""
+    """Several projections of one input as one product: their kernels lie beside each other, and so do their results."""
 
     def __init__(self, first: Projection, *others: Projection, name: str) -> None:
         parts = [first.outputs, *(each.outputs for each in others)]
-        super().__init__(first.inputs, (sum(map(math.prod, parts)),), first.use_bias, dtype=first.dtype_policy, name=name)
+        outputs = (sum(map(math.prod, parts)),) if others else first.outputs
+        super().__init__(first.inputs, outputs, first.use_bias, dtype=first.dtype_policy, name=name)
         self.parts = parts
 
-    def call(self, x: tf.Tensor) -> list[tf.Tensor]:
-        ys = tf.split(super().call(x), [math.prod(part) for part in self.parts], axis=-1)
+    def separate(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """The result of each projection, in their order."""
+        ys = tf.split(self(x), [math.prod(part) for part in self.parts], axis=-1)
         return [tf.reshape(y, [*keras.ops.shape(y)[:-1], *part]) for y, part in zip(ys, self.parts, strict=True)]
 
-    def copy(self, projections: Sequence[Projection]) -> None:
-        """Takes the weights of the projections, rounded to its own dtype."""
-        width = math.prod(self.inputs)
-        self.kernel.assign(tf.concat([tf.reshape(tf.cast(each.kernel, self.kernel.dtype), [width, -1]) for each in projections], axis=1))
+    def copy(self, kernels: Sequence[Any], biases: Sequence[Any]) -> None:
+        """Takes the weights of the projections, rounded to its own dtype; biases: those of all, or none."""
+        self.copy_kernels([tf.reshape(kernel, [math.prod(self.inputs), -1]) for kernel in kernels])
         if self.bias is not None:
-            self.bias.assign(tf.concat([tf.reshape(tf.cast(each.bias, self.bias.dtype), [-1]) for each in projections], axis=0))
+            bias_f = tf.concat([tf.reshape(tf.cast(bias, self.bias.dtype), [-1]) for bias in biases], axis=0)
+            self.bias.assign(tf.reshape(bias_f, self.bias.shape))
+
+    def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
+        """Takes kernels of two axes."""
+        self.kernel.assign(tf.concat([tf.cast(kernel_df, self.kernel.dtype) for kernel_df in kernels], axis=1))

@@ -23,9 +23,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return section(
         "Model",
         click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
-        click.option(
-            "--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it; int8: torch."
-        ),
+        click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
         click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
         leave_out_option,
     )(function)

@@ -25,25 +25,35 @@ CHUNK = 256  # lines that are translated at a time; at a terminal one
 @click.option("--backend", type=Choice(list(BACKENDS)), help="Backend to translate with. [default: the run's own]")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another.")
 @click.option(
+    "--dtype", type=Choice(["float32", "int8"]), default="float32", show_default=True, help="Of the model's products; numpy has no int8."
+)
+@click.option(
     "--checkpoint", type=Choice(["last", "average", "best"]), default="last", show_default=True, help="Which of the run's models."
 )
 @click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Beams; 1 is greedy search.")
 @click.option("--alpha", type=click.FloatRange(min=0), default=0.6, show_default=True, help="Of the beam search's length penalty.")
+@click.option("--scores", is_flag=True, help="Translate the run's own test pairs and print the scores alone.")
 @click.option("--attention", metavar="text|FILE", help="Show what each word looked at: as text, or as a picture (.png, .svg, .pdf).")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print an object a line: line, source, translation, score (of a beam, log p / penalty)."
 )
-def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool, **options: Any) -> None:
+def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool, scores: bool, **options: Any) -> None:
     """Translate lines, from FILE or standard input, with the model of the run in DIR.
 
     One line out for every line in; an empty line stays one. A line that is longer than any in training is translated in pieces.
     A picture of attention is that of one line.
     """
     try:
-        require("training", "train", "tokenizers", *(["matplotlib"] if attention not in (None, "text") else []))
+        packages = ["matplotlib"] * (attention not in (None, "text")) + ["sacrebleu"] * scores
+        require("training", "train", "tokenizers", *packages)
+        if scores and (attention or as_json):
+            raise ValueError("--scores prints scores alone: it takes no --attention and no --json")
         show = _attention(attention, as_json)
         session = _open(folder, **options)
-        _translate(session, file, show, as_json)
+        if scores:
+            _score(session, folder)
+        else:
+            _translate(session, file, show, as_json)
     except MissingBackend as error:
         raise Missing(str(error)) from None
 
@@ -70,16 +80,31 @@ def _attention(choice: str | None, as_json: bool) -> Path | str | None:
     return path
 
 
-def _open(folder: Path, backend: str | None, device: str, checkpoint: str, beam: int, alpha: float) -> _Session:
+def _open(folder: Path, backend: str | None, device: str, dtype: str, checkpoint: str, beam: int, alpha: float) -> _Session:
     from ..training.answers import Decoding
     from ..training.manifest import Manifest, read_tokens
+    from ..training.quantised import Int8Searches
     from ..training.translator import load_model
 
     manifest = Manifest.read(folder)
     tokens = read_tokens(folder, manifest)
     model = load_model(folder, manifest, checkpoint)
-    made = trainer(backend or manifest.free["backend"])(model.config, manifest.recipe, model.parameters, device=device)
+    backend = backend or manifest.free["backend"]
+    made: Any
+    if dtype == "int8":
+        made = Int8Searches(backend, model.config, model.parameters, device)
+    else:
+        made = trainer(backend)(model.config, manifest.recipe, model.parameters, device=device)
     return _Session(model, made, tokens, Decoding(manifest.limits, beam, alpha, rows=max(64, beam)), manifest.longest)
+
+
+def _score(session: _Session, folder: Path) -> None:
+    """A line for each measure of the task; the pairs must be those that the run was begun with."""
+    from ..training import answers, run
+
+    found = run.resume(folder, None, {}, {})
+    for name, value in answers.scores(session.trainer, found.task, session.tokens, found.data.test, session.decoding).items():
+        click.echo(f"{name} {value:.4g}")
 
 
 def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_json: bool) -> None:

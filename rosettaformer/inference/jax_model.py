@@ -17,15 +17,15 @@ from reference_numpy import TransformerConfig
 __all__ = ["make"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "JaxModel":
-    """The model of canonical parameters. Raises ValueError on a device that JAX does not have."""
-    return JaxModel(config, parameters, device)
+def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "JaxModel":
+    """The model of canonical parameters. int8: of the projections of a decoder. Raises ValueError on a device that JAX does not have."""
+    return JaxModel(config, parameters, device, int8)
 
 
 class JaxModel:
     """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting."""
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config
         dtype = next(iter(parameters.values())).dtype
         self._settings = partial(framework.settings, device, str(dtype))
@@ -33,7 +33,7 @@ class JaxModel:
             self._model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(0))
             self._model.eval()
             weights.load(self._model, parameters, config)
-            self._decoding: Any = fused(self._model) if config.decoder_layers else None
+            self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         methods: tuple[Any, ...] = (self._model.encode, self._model.classify, self._model.states)
         self._encode, self._classify, self._states = map(compiled, methods)
 

@@ -42,20 +42,18 @@ class Model(Protocol):
 
 
 def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "float32", device: str = "cpu") -> Model:
-    """The checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder, in torch (INT8).
+    """The checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder (INT8).
 
     Raises MissingBackend where the backend's framework is missing or broken, ValueError on another backend, dtype or device.
     """
     known("backend", [backend], BACKENDS)
     known("dtype", [dtype], (*DTYPES, "int8"))
-    if dtype == "int8":
-        if backend != "torch" or not checkpoint.config.decoder_layers:
-            had = f"backend {backend}" if backend != "torch" else "an encoder alone"
-            raise ValueError(f"dtype int8 needs a decoder and backend torch; got {had}")
-        parameters = {name: array.astype(np.float32, copy=False) for name, array in checkpoint.parameters.items()}
-        return imported(backend, f"{__package__}.torch_model").make(checkpoint.config, parameters, device, int8=True)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if dtype == "int8" and (backend == "numpy" or not checkpoint.config.decoder_layers):
+        had = f"backend {backend}" if backend == "numpy" else "an encoder alone"
+        raise ValueError(f"dtype int8 needs a decoder and backend torch, tf or jax; got {had}")
+    kind = np.dtype(np.float32 if dtype == "int8" else getattr(ml_dtypes, dtype, dtype))
     parameters = {name: array.astype(kind, copy=False) for name, array in checkpoint.parameters.items()}
     imported(backend, BACKENDS[backend])
     module = imported(backend, f"{__package__}.{backend}_model")
-    return module.make(checkpoint.config, parameters, device)
+    options = {"int8": True} if dtype == "int8" else {}
+    return module.make(checkpoint.config, parameters, device, **options)

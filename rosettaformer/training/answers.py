@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy.strategy import Strategy
 
-from .backends import Trainer
+from .backends import Searches, Trainer
 from .corpus import Buckets, Example, pad, padded_length, rows
 from .tasks import Pair, Task
 from .tokens import END, PADDING, START, Tokens
@@ -42,7 +42,7 @@ class Decoding:
         return self.limits[max(known)]
 
 
-def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
+def answer(trainer: Searches, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
     """The best answer to each source, in the order of the sources."""
     found: dict[int, Hypothesis] = {}
     count = max(decoding.rows // decoding.width, 1)
@@ -52,7 +52,7 @@ def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decodin
     return [found[index] for index in range(len(sources))]
 
 
-def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int) -> list[Hypothesis]:
+def _search(trainer: Searches, source: np.ndarray, decoding: Decoding, limit: int) -> list[Hypothesis]:
     strategy = Strategy(start_id=START, end_id=END, max_new_tokens=limit + 1, beam_size=decoding.width, alpha=decoding.alpha)
     if decoding.width == 1:
         found = trainer.greedy_search(source, strategy)
@@ -80,7 +80,7 @@ def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Exampl
     return sum(total for total, _ in parts) / count if count else math.nan
 
 
-def scores(trainer: Trainer, task: Task, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
+def scores(trainer: Searches, task: Task, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
     """The task's scores of the answers to the sources of the pairs."""
     found = answer(trainer, tokens.source([source for source, _ in pairs]), decoding)
     return task.score([tokens.text(hypothesis.tokens) for hypothesis in found], [target for _, target in pairs])

@@ -10,18 +10,23 @@ from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS, MissingBackend, imported
 
-__all__ = ["MissingBackend", "Trainer", "parameters_of", "trainer"]
+__all__ = ["MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
 
 
-class Trainer(Protocol):
+class Searches(Protocol):
+    """What answers: token ids and scores as arrays."""
+
+    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
+    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
+
+
+class Trainer(Searches, Protocol):
     """A model in training: its parameters, its optimiser's state, and the step that changes both."""
 
     steps: int
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Mapping[str, Any] | None = None) -> Any: ...
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]: ...
-    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
-    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
     def state(self) -> dict[str, np.ndarray]: ...
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None: ...
 

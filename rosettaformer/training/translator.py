@@ -13,7 +13,7 @@ from ..checkpoints import Checkpoint, canonical
 from ..conformance.case import Case
 from ..conformance.reference import trace
 from .answers import Decoding, Hypothesis, answer
-from .backends import Trainer
+from .backends import Searches
 from .manifest import Manifest
 from .store import Store
 from .tokens import Tokens
@@ -50,7 +50,7 @@ def load_model(folder: Path, manifest: Manifest, name: str) -> Checkpoint:
     return checkpoint
 
 
-def translate(trainer: Trainer, tokens: Tokens, texts: Sequence[str], decoding: Decoding, longest: int) -> list[Translation]:
+def translate(trainer: Searches, tokens: Tokens, texts: Sequence[str], decoding: Decoding, longest: int) -> list[Translation]:
     """The translations of the texts, in their order.
 
     A text of more than `longest` tokens, END included, is longer than anything that training saw: it is translated in pieces, cut between

@@ -35,7 +35,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
     """Compiled, in every precision of the task; then the peers."""
     task, result = problem.task, []
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
-    for precision in task.precisions_on(device):
+    for precision in task.precisions_on(device, of=("float32", "tf32", "bfloat16", "int8")):
         result += make(problem, "cuda-tf32" if precision == "tf32" else device, precision)
     return result
 
@@ -76,7 +76,7 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     def ours() -> Function:
         from impl_jax.decoding import Searcher
 
-        searcher = Searcher(_ours(problem), dtype=jnp.bfloat16 if precision == "bfloat16" else None)
+        searcher = Searcher(_ours(problem), dtype={"bfloat16": jnp.bfloat16, "int8": jnp.int8}.get(precision))
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
         given = functools.partial(search, strategy=problem.strategy)
         return given if problem.config.encoder_layers else lambda prompt: given(source=None, prefix=prompt)

@@ -48,7 +48,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
     task, result = problem.task, []
     if task.kind == "training":
         return _training_rows(problem)
-    for precision in task.precisions_on(device):
+    for precision in task.precisions_on(device, of=("float32", "bfloat16", "int8")):
         result += _searches(problem, precision) if task.decodes else _passes(problem, precision)
     if task.peers and (task.decodes or task.published):
         result += keras_hub.rows(problem)
@@ -92,7 +92,7 @@ def _searches(problem: Problem, precision: str) -> list[Row]:
     def start() -> Call:
         from impl_tf.decoding import Searcher
 
-        searcher = Searcher(_ours(problem), dtype="bfloat16" if precision == "bfloat16" else None)
+        searcher = Searcher(_ours(problem), dtype=precision if precision in ("bfloat16", "int8") else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
         given = {name: token if token is None else tf_stock.ids(token) for name, token in problem.question.items()}
         return _on_cpu(functools.partial(search, strategy=problem.strategy, **given))
