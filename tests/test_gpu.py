@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from training_runs import TINY, log, process, train
 
+from reference_numpy import preset
 from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -142,6 +143,15 @@ def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: P
         )
         assert found == wanted
         assert len(found) == 2
+
+
+def test_int8_on_cuda_is_refused_by_torch() -> None:
+    need("torch")
+    from impl_torch.decoding import Searcher
+    from impl_torch.transformer import Transformer
+
+    with pytest.raises(ValueError, match="int8 needs a CPU"):
+        Searcher(Transformer(preset("tiny")).to(DEVICE), dtype="int8")
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

@@ -146,11 +146,15 @@ def test_one_graph_serves_every_number_of_tokens() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+CUDA = [pytest.param("cuda", compiles, marks=pytest.mark.gpu) for compiles in (False, True)]
+
+
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_a_run_is_the_same_with_and_without_packing(microbatches: int) -> None:
+@pytest.mark.parametrize(("device", "compiles"), [("cpu", False), *CUDA])
+def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool, microbatches: int) -> None:
     recipe, states = PAPER.replace(warmup=10, microbatches=microbatches), []
     for pack_from in (0, 1 << 60):
-        trainer = Trainer(CONFIG, recipe, draw_parameters(CONFIG, 0), compiled=False)
+        trainer = Trainer(CONFIG, recipe, draw_parameters(CONFIG, 0), device=device, compiled=compiles)
         trainer._model.pack_from = pack_from
         for seed in range(3):
             source, target = ragged(seed, (16, 3, 4, 9)), ragged(seed + 9, (3, 12, 16, 0))
