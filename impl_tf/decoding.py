@@ -13,7 +13,6 @@ from reference_numpy.strategy import Strategy
 from . import weights
 from .fast import search
 from .fast.fused import fused, refresh
-from .fast.packing import of_forward
 from .fast.request import Plan, plan, request
 from .transformer import Transformer
 
@@ -22,15 +21,13 @@ __all__ = ["Searcher"]
 Answers: TypeAlias = "dict[str, tf.Tensor]"
 Options: TypeAlias = "Strategy | Mapping[str, Any]"
 Search: TypeAlias = "Callable[..., Answers]"
-PACKED = 4  # numbers of real tokens of a shape of sources, each a graph: its encoder is a small part of a search
 
 
 class Searcher:
     """The searches on the weights that the model has now, with the projections of one input in one kernel.
 
     A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few lengths, so that few graphs serve all; the
-    strategy's numbers are inputs of the graph, but for beam_size and no_repeat_ngram. Token ids are int64. Of sources that are padding by a
-    quarter or more only the real tokens are encoded; a length of sources has four graphs at most.
+    strategy's numbers are inputs of the graph, but for beam_size and no_repeat_ngram. Token ids are int64.
     dtype: the weights are rounded to it, and computed in it; int8: the projections (INT8). compiled=False: operation by operation.
     model: the copy that is run.
     """
@@ -111,7 +108,6 @@ class Searcher:
         asked = request(self.model.config, strategy, *(None if array is None else np.asarray(array) for array in given))
         with tf.device(self._device):
             tensors = [None if array is None else weights.from_numpy(array, self._device) for array in asked]
-            packed = of_forward(self.model, asked.source, None, asked.source_mask_bs, steps=PACKED)
-            found = run(chosen, type(asked)(*tensors), packed.source)
+            found = run(chosen, type(asked)(*tensors))
         checks.check_logits(bool(found["fit"]))
         return found

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 from . import inputs, loss, mask, states
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
-from .fast.packing import PACK_FROM, Packing, Packings, pack, real, rows, unpack
+from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, rows, unpack
 from .framework import both, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
@@ -183,7 +183,7 @@ class Transformer(EncoderOnly, keras.Model):
         logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training, packings=packings), self.variable_dtype)
         mask_bt = mask.token_mask(label_bt, self.config.padding_id)
         if packings and packings.target:
-            label_bt, mask_bt = pack(label_bt, packings.target), pack(mask_bt, packings.target) & real(packings.target)
+            label_bt, mask_bt = pack(label_bt, packings.target), counted(mask_bt, packings.target)
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
 
     def compute_output_shape(self, source_shape: Any, target_shape: Any = None) -> tuple[int | None, ...]:

@@ -23,7 +23,7 @@ from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import named_outputs
-from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
 # the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
@@ -34,6 +34,7 @@ from . import weights as own
 
 Adapter.own = own
 """
+PACKS_ALL = "    model.pack_from = 0\n"  # the line of a port.py by which the smallest batch is packed
 cases = functools.cache(functools.partial(all_cases, grad=True))
 
 
@@ -46,6 +47,9 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
         shutil.copytree(package, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
         for file, text in edited(mistake.edits, package).items():
             (Path(folder) / name / file).write_text(text, encoding="utf-8")
+        if not mistake.packs:
+            port = Path(folder) / name / "port.py"
+            port.write_text(edited([Edit("port.py", PACKS_ALL, "")], port.parent)["port.py"], encoding="utf-8")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:

@@ -45,7 +45,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def process(framework: str, module: str, settings: Any, environment: Mapping[str, str]) -> Iterator[FakeProcess]:
         yield FakeProcess(found, environment)
 
-    monkeypatch.setattr(first, "_process", process)
+    monkeypatch.setattr(first, "process", process)
     return found
 
 

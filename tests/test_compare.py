@@ -85,9 +85,9 @@ def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
 def test_noise_is_positive_and_of_the_size_of_the_dtype(case) -> None:
     previous = 0.0
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        noise = tolerance.expect(case.at(dtype))["output"].noise
-        assert noise > 2 * previous
-        previous = noise
+        found = tolerance.expect(case.at(dtype))["output"]
+        assert found.noise > 2 * previous or (found.noise == 0 and not found.reference.any())  # zeros are exact in every dtype
+        previous = found.noise
 
 
 @pytest.mark.parametrize("name", tolerance.ORDERS | tolerance.TF32_ORDERS)
@@ -183,12 +183,14 @@ def test_of_several_outputs_those_that_show_something_decide() -> None:
 
 
 EMPTY = ("embedding/batch_0", "scaled_dot_product_attention/batch_0", "scaled_dot_product_attention_vjp/batch_0", "layer_norm/batch_0")
+OF_SMALL_TABLES = {"source_segment_embedding.table.largest"}
 EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.exhaustive) for case in all_by_id().values()]
 
 
 @pytest.mark.parametrize("case", EVERY)
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
-    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing; no output of a forward component does.
+    """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing, and so may the largest number of a small
+    table of random ones; no output of a forward component does.
 
     Those outside the core are evaluated in float64 and float32 alone.
     """
@@ -198,7 +200,7 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
         result = _judged(expected, **zeros)
         assert result.status != "not comparable"
         assert (result.status == "empty") == (case.id in EMPTY)
-        assert not result.incomparable or case.component.endswith("_vjp")
+        assert not result.incomparable or case.component.endswith("_vjp") or set(result.incomparable) <= OF_SMALL_TABLES
 
 
 HALF_TOO = ("transformer_vjp/semillero", "encoder_vjp/pre_norm_no_final_norm", "training_loss_vjp/keep")

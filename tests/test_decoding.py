@@ -75,7 +75,7 @@ def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
         module = exported.module()
         return lambda inputs: [*module(inputs)]
 
-    monkeypatch.setattr(program, "_loaded", loaded)
+    monkeypatch.setattr(program, "loaded", loaded)
     return lambda searcher: len(names)
 
 

@@ -177,7 +177,7 @@ def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_ke
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library == "onednn":
-        monkeypatch.setattr(projection, "_library", lambda weight: library)
+        monkeypatch.setattr(projection, "library", lambda weight: library)
     config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
     trees = [arrays_of(config, seed) for seed in (3, 4)]
     models = [model_of(config, arrays, np.float32) for arrays in trees]
@@ -193,7 +193,7 @@ def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_ke
             np.testing.assert_array_equal(found["token_bn"].numpy(), expected["token_bn"])
             error, noise = (np.abs(one["log_p_bn"].numpy() - expected["log_p_bn"]).max() for one in (found, near))
             assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
-            monkeypatch.setattr(program, "_compile", _not_again)
+            monkeypatch.setattr(program, "compile_to", _not_again)
     if large._library == "mkl":
         few, many = (_calls("mkl::_mkl_linear", searchers[0], torch.from_numpy(source), count) for count in (4, 7))
         assert many - few == 3 * 2 * config.decoder_layers  # large are the two kernels of a feed-forward

@@ -56,10 +56,10 @@ CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention":
 METHODS = ("encode", "decode", "training_loss")
 OF_AN_ENCODER = ("pool", "classify", "classification_loss", "masked_language_logits")
 SEARCHES = ("greedy_search", "sample", "beam_search")
-INSIDE = ("arithmetic", "beams")  # the reference's own
+INSIDE = ("arithmetic", "beams", "int8")  # the reference's own
 OF_METHODS = {"decoding": ["Searcher"], "encoder_only": ["EncoderOnly"]}  # twins whose functions are methods of a class
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
-             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS")  # fmt: skip
+             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS", "PADDING", "INT8")  # fmt: skip
 
 
 def files(package: str) -> list[Path]:
@@ -231,13 +231,13 @@ def test_a_port_has_the_methods_of_the_reference_s_names_in_its_order(package: s
 def decisions() -> set[str]:
     """The ids that docs/decisions.md gives a line: a line, list item, table row or heading that begins with them."""
     text = (HOUSE / "docs" / "decisions.md").read_text()
-    return set(re.findall(r"^[-*#|\s`]*([A-Z]{4,})\b", text, flags=re.MULTILINE))
+    return set(re.findall(r"^[-*#|\s`]*([A-Z][A-Z0-9]{3,})\b", text, flags=re.MULTILINE))
 
 
 def ids_with_a_test() -> set[str]:
     """The ids that begin a test's name, in any file of the tests."""
     tests = "\n".join(path.read_text() for path in (HOUSE / "tests").glob("*.py"))
-    return set(re.findall(r"^def test_([A-Z]{4,})_", tests, flags=re.MULTILINE))
+    return set(re.findall(r"^def test_([A-Z][A-Z0-9]{3,})_", tests, flags=re.MULTILINE))
 
 
 def test_every_decision_has_a_line_in_the_docs() -> None:

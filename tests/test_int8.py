@@ -86,7 +86,7 @@ def difference(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.nda
 
 @pytest.mark.parametrize("sizes", [(1, 12, 7), (2, 128, 128), (2, 512, 128), (8, 64, 200), (40, 33, 48)])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_projection_is_the_reference_s(backend: Backend, sizes: tuple[int, int, int], with_bias: bool) -> None:
+def test_INT8_projection_is_the_reference_s(backend: Backend, sizes: tuple[int, int, int], with_bias: bool) -> None:
     x, kernel, bias = problem(*sizes)
     assert difference(backend, x, kernel, bias if with_bias else None) <= 1
 
@@ -96,7 +96,7 @@ def test_without_an_instruction_for_int8_torch_multiplies_the_same_integers(
     sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Backend("torch")
-    monkeypatch.setattr(backend.framework.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
     assert difference(backend, *problem(*sizes)) <= 1
 
 
@@ -115,7 +115,7 @@ def _transposed(projection: Any, *parts: Any) -> None:
 @pytest.mark.parametrize("mistake", [_per_tensor, _transposed])
 def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend("torch")
-    monkeypatch.setattr(backend.framework.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
     kind = backend.part("fast.int8").Int8Projection
     original = kind.__init__
 

@@ -4,71 +4,46 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import packing_cases as cases
 import pytest
 from backends import Backend
 from test_training import CONFIG as TINY
-from test_training import RECIPE, STILL, STRATEGY, begin, bits
+from test_training import RECIPE, STILL, begin, bits
 from test_training import batch as padded_batch
 
 tf = pytest.importorskip("tensorflow")
 
 from impl_tf import weights  # noqa: E402
-from impl_tf.decoding import PACKED, Searcher  # noqa: E402
 from impl_tf.fast import packing  # noqa: E402
 from impl_tf.fast.compiled import compiled  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, parameters, sites  # noqa: E402
+from reference_numpy import TransformerConfig, sites  # noqa: E402
 
 BACKEND = Backend("tf")
-UNTIED = TINY.replace(
-    target_vocabulary=29, share_embeddings=False, tie_logits=False, norm_placement="pre", final_norm=True, encoder_layers=2,
-    attention_bias=True, position_start="row", positions="learned", max_positions=11,
-)  # fmt: skip
-CONFIGS = {
-    "post-sinusoidal-tied": TINY.replace(**STILL, decoder_layers=2),
-    "pre-learned-from-the-row-untied": UNTIED.replace(**STILL),
-    "learned-from-the-first-token": TINY.replace(**STILL, positions="learned", max_positions=11, scale_embedding=False),
-    "decoder-alone": TINY.replace(**STILL, encoder_layers=0, position_start="row", share_embeddings=False),
-}
-ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are steps, so that some packed tokens fill n up
-PLACE = np.arange(11)
-# of a row: which of so many places are real
-PATTERNS = {
-    "none": lambda length: [PLACE < 0] * ROWS,
-    "right": lambda length: [length - row > PLACE for row in range(ROWS)],
-    "left": lambda length: [row <= PLACE for row in range(ROWS)],
-    "inside": lambda length: [PLACE % (row + 2) != 1 for row in range(ROWS)],
-    "one-token": lambda length: [row == PLACE for row in range(ROWS)],
-    "some-rows-none": lambda length: [PLACE < 0, PLACE > 2, PLACE < 0, PLACE < 4, PLACE < 0],
-    "at-random": lambda length: np.random.default_rng(length).random((ROWS, 11)) < 0.6,
-}
-
-
-def tokens(pattern: str, config: TransformerConfig = UNTIED, seed: int = 0) -> tuple[np.ndarray | None, np.ndarray]:
-    rng, pattern_of = np.random.default_rng(seed), PATTERNS[pattern]
-    source, target = (
-        np.where(np.stack(pattern_of(length))[:, :length], rng.integers(1, 23, (ROWS, length)), 0) for length in (SOURCE, TARGET)
-    )
-    return (source if config.encoder_layers else None), target
+UNTIED = cases.CONFIGS["pre-learned-from-the-row-untied"]
 
 
 def loaded(config: TransformerConfig) -> Transformer:
-    model, rng = Transformer(config, dtype="float64"), np.random.default_rng(1)
-    shapes = parameters.shapes(config)
-    weights.load(model, {name: 0.3 * rng.normal(size=shape) for name, shape in shapes.items()}, config)
+    model = Transformer(config, dtype="float64")
+    weights.load(model, cases.arrays(config), config)
     model.pack_from = 0
     return model
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=cases.CONFIGS)
 def model(request: pytest.FixtureRequest) -> Transformer:
-    return loaded(CONFIGS[request.param])
+    return loaded(cases.CONFIGS[request.param])
 
 
 def close(found: Any, wanted: Any) -> None:
     for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def whole(target: np.ndarray) -> np.ndarray:
+    """The target of a training loss, whose decoder is given all but its last token."""
+    return np.concatenate([target[:, :1], target], axis=1)
 
 
 def loss_and_gradients(model: Transformer, source: Any, target: Any, **settings: Any) -> list[Any]:
@@ -77,25 +52,26 @@ def loss_and_gradients(model: Transformer, source: Any, target: Any, **settings:
     return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables, unconnected_gradients="zero"))]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", cases.PATTERNS)
 def test_logits_loss_and_gradients_are_those_of_rows(model: Transformer, pattern: str) -> None:
-    source, target = tokens(pattern, model.config)
+    source, target = cases.tokens(pattern, model.config)
     packings = packing.of_forward(model, source, target, skip_padding=True)
-    assert packings.target
+    assert (packings.target is None) == (pattern == "all")
     wanted = model(source, target)
     close(model(source, target, packings=packings._replace(target=None)), wanted)
     skipped = np.where((target != 0)[..., None], wanted, 0)
     close(model(source, target, skip_padding=True, packings=packings), skipped)
     close(model(source, target, skip_padding=True), skipped)
 
+    target = whole(target)
     packings = packing.of_loss(model, source, target)
-    assert packings.target
+    assert packings.target or pattern in ("all", "inside")  # between labels that count every place may be needed
     close(loss_and_gradients(model, source, target, packings=packings), loss_and_gradients(model, source, target))
 
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
 def test_a_graph_packs_and_gives_the_same(jit_compile: bool) -> None:
-    model, (source, target) = loaded(UNTIED), tokens("at-random")
+    model, (source, target) = loaded(UNTIED), cases.tokens("mixed", UNTIED)
     wanted, kept = model(source, target), (target != 0)[..., None]
     run, loss = compiled(model, jit_compile), compiled(model.training_loss, jit_compile)
     close(run(source, target), wanted)
@@ -107,25 +83,32 @@ def test_a_graph_packs_and_gives_the_same(jit_compile: bool) -> None:
 
 def test_a_padded_source_without_a_token_of_the_target() -> None:
     """A row of padding throughout adds nothing, and the loss of a batch without a label is 0."""
-    model, (source, target) = loaded(UNTIED), tokens("none")
+    model, (source, target) = loaded(UNTIED), cases.tokens("none", UNTIED)
     found = loss_and_gradients(model, source, target, packings=packing.of_loss(model, source, target))
     assert all(not np.any(each) for each in found)
 
 
 def test_keep_masks_are_those_of_rows() -> None:
-    model, (source, target) = loaded(UNTIED), tokens("at-random")
-    keep = sites.draw(UNTIED, ROWS, SOURCE, TARGET - 1, np.random.default_rng(2))
+    config = TINY.replace(attention_bias=True)
+    model, (source, target) = loaded(config), cases.tokens("mixed", config)
+    keep, target = sites.draw(config, *source.shape, target.shape[1], np.random.default_rng(2)), whole(target)
+    shared = keep["encoder"]["layers"]["0"]["feed_forward"]
+    shared["hidden_dropout"] = shared["hidden_dropout"][:1]  # the same for all rows
+    keep["decoder"]["layers"]["0"]["feed_forward_dropout"] = np.ones((1, 1, 1), bool)
     packings = packing.of_loss(model, source, target)
     assert packings.source
     found = loss_and_gradients(model, source, target, keep=keep, packings=packings)
     close(found, loss_and_gradients(model, source, target, keep=keep))
+    shared["hidden_dropout"] = np.ones((2, 1, 1), bool)
+    with pytest.raises(ValueError, match="keep must broadcast to the input"):
+        model.training_loss(source, target, keep=keep, packings=packings)
 
 
 def test_masks_that_are_given_say_what_is_packed() -> None:
     """Soft one-hot rows, whose ids are not known, too; padding has the gradient 0."""
-    model, (source, target) = loaded(UNTIED), tokens("right")
-    source_mask_bs, target_mask_bt = (np.stack(PATTERNS["at-random"](length))[:, :length] for length in (SOURCE, TARGET))
-    soft = tf.constant(np.random.default_rng(3).dirichlet(np.ones(23), (ROWS, SOURCE)))
+    model, (source, target) = loaded(UNTIED), cases.tokens("right", UNTIED)
+    source_mask_bs, target_mask_bt = (np.random.default_rng(3).random(ids.shape) < 0.5 for ids in (source, target))
+    soft = tf.constant(np.random.default_rng(3).dirichlet(np.ones(23), source.shape))
     masks = {"source_mask_bs": source_mask_bs, "target_mask_bt": target_mask_bt}
     packings = packing.of_forward(model, soft, target, **masks, skip_padding=True)
     assert np.array_equal(packings.source.mask_bt, source_mask_bs)
@@ -144,12 +127,12 @@ def test_masks_that_are_given_say_what_is_packed() -> None:
 
 def test_packing_and_unpacking_are_each_other_s_gradient() -> None:
     """Also of integers and masks; what fills n up is nothing."""
-    real_bt = np.stack(PATTERNS["at-random"](SOURCE))[:, :SOURCE]
+    real_bt = np.random.default_rng(3).random((5, 9)) < 0.5
     packed = packing.of_forward(loaded(UNTIED), real_bt, None, real_bt).source
     count = int(real_bt.sum())
     assert len(packed.index_n) > count
-    assert np.array_equal(packing.real(packed)[0], np.arange(len(packed.index_n)) < count)
-    x_btd = tf.constant(np.random.default_rng(4).normal(size=(ROWS, SOURCE, 2, 3)))
+    assert np.array_equal(packing.counted(tf.ones(real_bt.shape, tf.bool), packed)[0], np.arange(len(packed.index_n)) < count)
+    x_btd = tf.constant(np.random.default_rng(4).normal(size=(*real_bt.shape, 2, 3)))
     y_1nd = tf.constant(np.random.default_rng(5).normal(size=(1, len(packed.index_n), 2, 3)))
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x_btd, y_1nd])
@@ -182,8 +165,37 @@ def test_a_shape_of_rows_has_few_counts_of_packed_tokens() -> None:
         assert each is not None or real_bt.mean() > 1 - 1 / 16 - 1 / packing.STEPS
 
 
+def test_a_shape_has_few_graphs_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides leave out the same share, so that it has not a graph for each pair of their lengths."""
+    traces = []
+
+    def training_loss(self: Transformer, source: Any, target: Any, packings: Any = (None, None)) -> Any:
+        traces.append([None if each is None else each.index_n.shape[0] for each in packings])
+        return tf.zeros(())
+
+    monkeypatch.setattr(Transformer, "training_loss", training_loss)
+    rng, model = np.random.default_rng(0), loaded(TINY)
+    loss = compiled(model.training_loss, jit_compile=False)
+
+    def batch(*shares: float) -> list[np.ndarray]:
+        """Rows of which so much is padding on each side, about."""
+        return [
+            np.where(np.arange(length) < rng.binomial(length, 1 - share, (16, 1)), 5, 0)
+            for share, length in zip(shares, (32, 33), strict=True)
+        ]
+
+    for _ in range(200):
+        loss(*batch(*rng.uniform(0.2, 0.9, 2)))
+    assert 6 <= len(traces) < packing.STEPS
+    assert all(source == target for source, target in traces)
+    for _ in range(200):
+        loss(*batch(*rng.choice([0, 0.2, 0.5, 0.9], 2)))
+    assert [None, None] in traces
+    assert len(traces) < 3 * packing.STEPS  # the same lengths beside a side that is used as it is
+
+
 def test_nothing_is_packed_that_saves_little() -> None:
-    model, (source, target) = loaded(UNTIED), tokens("right")
+    model, (source, target) = loaded(UNTIED), cases.tokens("right", UNTIED)
     full = np.ones_like(source), np.ones_like(target)
     assert packing.of_forward(model, *full, skip_padding=True) == packing.of_loss(model, *full) == packing.Packings()
     saved = (source.size - len(packing.of_forward(model, source, target).source.index_n)) * UNTIED.model_width
@@ -198,7 +210,7 @@ def test_nothing_is_packed_that_saves_little() -> None:
 
 
 def test_rows_of_the_same_count_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (source, target), traces = loaded(UNTIED), tokens("right"), []
+    model, (source, target), traces = loaded(UNTIED), cases.tokens("right", UNTIED), []
     call = Transformer.call
 
     def counted(self: Transformer, *arguments: Any, **keywords: Any) -> Any:
@@ -207,7 +219,7 @@ def test_rows_of_the_same_count_share_a_graph(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Transformer, "call", counted)
     run = compiled(loaded(UNTIED), jit_compile=False)
-    for rows in (source, source[::-1], tokens("left")[0], np.ones_like(source), np.full_like(source, 2)):
+    for rows in (source, source[::-1], source[:, ::-1], np.ones_like(source), np.full_like(source, 2)):
         close(run(rows, target), model(rows, target))
     packed = [packings for packings in traces if packings and tf.is_symbolic_tensor(packings.source.index_n)]
     assert len(packed) == 1
@@ -215,7 +227,7 @@ def test_rows_of_the_same_count_share_a_graph(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ids_without_values_are_not_packed(tmp_path) -> None:
-    model, (source, target) = loaded(UNTIED), tokens("right")
+    model, (source, target) = loaded(UNTIED), cases.tokens("right", UNTIED)
     wanted = np.where((target != 0)[..., None], model(source, target), 0)
     inner = compiled(model)
     graph = tf.function(lambda source, target: inner(source, target, skip_padding=True), autograph=False)
@@ -229,7 +241,7 @@ def test_ids_without_values_are_not_packed(tmp_path) -> None:
 
 def test_nothing_is_packed_where_graphs_run_eagerly() -> None:
     """So that what watches the layers sees rows."""
-    model, (source, target) = loaded(UNTIED), tokens("right")
+    model, (source, target) = loaded(UNTIED), cases.tokens("right", UNTIED)
     shapes = []
     layer = model.encoder.layers[0]
     layer.call, call = lambda x, *others, **keywords: shapes.append(x.shape) or call(x, *others, **keywords), layer.call
@@ -238,7 +250,7 @@ def test_nothing_is_packed_where_graphs_run_eagerly() -> None:
         compiled(model)(source, target)
     finally:
         tf.config.run_functions_eagerly(False)
-    assert shapes == [(ROWS, SOURCE, UNTIED.model_width)]
+    assert shapes == [(*source.shape, UNTIED.model_width)]
 
 
 @pytest.mark.parametrize("settings", [{}, pytest.param({"compiled": True}, marks=pytest.mark.exhaustive)], ids=["eager", "compiled"])
@@ -264,21 +276,3 @@ def test_a_packed_run_goes_on_as_the_uninterrupted_one() -> None:
     for run in (first, other):
         run.train_step(*padded_batch(2))
     assert bits(first.state()) == bits(other.state())
-
-
-@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
-def test_searches_of_packed_sources_give_the_same_answers(search: str) -> None:
-    model = loaded(CONFIGS["post-sinusoidal-tied"])
-    packed = Searcher(model, compiled=False)
-    model.pack_from = 10**9
-    rows = Searcher(model, compiled=False)
-    for pattern in ("right", "left", "at-random", "some-rows-none"):
-        source, _ = tokens(pattern, model.config)
-        assert packing.of_forward(packed.model, np.pad(source, ((0, 0), (0, 7))), None, steps=PACKED).source
-        close(getattr(packed, search)(source, STRATEGY), getattr(rows, search)(source, STRATEGY))
-
-
-def test_a_search_has_few_graphs_for_a_shape_of_sources() -> None:
-    model = loaded(UNTIED)
-    found = [packing.of_forward(model, mask, None, mask, steps=PACKED).source for mask in every_count(20, 20)]
-    assert len({len(each.index_n) for each in found if each}) < PACKED

@@ -76,7 +76,6 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
             _to_int8(layer.feed_forward, "hidden", "output_projection")
         logits = Projection((config.model_width,), (config.target_vocabulary,), config.output_bias, dtype=copy.dtype_policy)
         copy.logits = Int8Projection(logits, name="logits")
-    copy.pack_from = model.pack_from
     copy.build()
     refresh(copy, model)
     return copy

@@ -11,7 +11,6 @@ from ..precision import upcast_half
 from ..transformer import Transformer
 from . import beams
 from .cache import branch, forward_step
-from .packing import Packing, unpack
 from .request import Plan, Request
 
 __all__ = ["beam_search", "one_by_one"]
@@ -19,7 +18,7 @@ __all__ = ["beam_search", "one_by_one"]
 State: TypeAlias = "dict[str, Any]"
 
 
-def one_by_one(model: Transformer, plan: Plan, request: Request, packing: Packing | None) -> dict[str, tf.Tensor]:
+def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, tf.Tensor]:
     """One answer a row, token by token: greedy search; with uniform numbers, sampling. fit: whether every logit was less than inf."""
 
     def body(state: State) -> tuple[State]:
@@ -37,14 +36,14 @@ def one_by_one(model: Transformer, plan: Plan, request: Request, packing: Packin
             "done_b": state["done_b"] | (token_b == request.end_id),
         },)  # fmt: skip
 
-    state = _start(model, plan, request, packing)
+    state = _start(model, plan, request)
     shape = [request.last_b1.shape[0], plan.room]
     state |= {"token_bn": tf.fill(shape, request.pad_id), "log_p_bn": tf.zeros(shape, _score_dtype(model))}
     (state,) = tf.while_loop(_goes_on(request), body, (state,))
     return {"token_bn": tf.cast(state["token_bn"], tf.int64), "log_p_bn": state["log_p_bn"], "fit": state["fit"]}
 
 
-def beam_search(model: Transformer, plan: Plan, request: Request, packing: Packing | None) -> dict[str, tf.Tensor]:
+def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, tf.Tensor]:
     """The beams of all rows, token by token: the beam_size best hypotheses of each row. fit: whether every logit was less than inf."""
     batch, size, end_id, dtype = request.last_b1.shape[0], plan.beams, request.end_id, _score_dtype(model)
     penalty_n = tf.cast(request.length_penalty_n, dtype)
@@ -66,7 +65,7 @@ def beam_search(model: Transformer, plan: Plan, request: Request, packing: Packi
         state["cache"] = reorder(state["cache"], row_b)
         return (state | {name: tf.gather(state[name], row_b) for name in ("seen_bn", "seen_mask_bn") if name in state},)
 
-    state = _start(model, plan, request, packing)
+    state = _start(model, plan, request)
     state["cache"] = branch(state["cache"], size)
     state |= {name: tf.repeat(state[name], size, axis=0) for name in ("token_b1", "seen_bn", "seen_mask_bn") if name in state}
     state["live"], state["kept"] = beams.start(batch, size, plan.room, request.pad_id, dtype)
@@ -79,11 +78,9 @@ def _score_dtype(model: Transformer) -> tf.DType:
     return upcast_half(tf.zeros((), model.compute_dtype)).dtype
 
 
-def _start(model: Transformer, plan: Plan, request: Request, packing: Packing | None) -> State:
-    """The state of a loop before its first token: all of the prefix but its last token has been read. packing: of the source."""
-    memory_bsd = None
-    if request.source is not None:
-        memory_bsd = unpack(model.encode(request.source, request.source_mask_bs, packing=packing), packing)
+def _start(model: Transformer, plan: Plan, request: Request) -> State:
+    """The state of a loop before its first token: all of the prefix but its last token has been read."""
+    memory_bsd = None if request.source is None else model.encode(request.source, request.source_mask_bs)
     batch, before = request.before.shape
     cache = start_cache(model, memory_bsd, request.source_mask_bs, batch, length=before + plan.room)
     cache = {**cache, "start": request.start}

@@ -56,11 +56,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """A copy of the model in evaluation, for `encode`, steps and searches.
 
     dtype: every weight is rounded to it; by default it is the model's. int8: that of the projections, all else is float32 (INT8).
-    Raises ValueError where a device has no products of int8.
+    Raises ValueError on another name of a dtype, and where a device has no products of int8.
     """
     kind: Kind = FusedProjection
-    if dtype == "int8" or dtype == torch.int8:
-        check_int8(next(model.parameters()).device)
+    if isinstance(dtype, str) or dtype == torch.int8:
+        check_int8(dtype, next(model.parameters()).device)
         kind, dtype = Int8Projection, torch.float32
     result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.encoder.layers if model.config.encoder_layers else ():

@@ -27,7 +27,7 @@ class Int8Projection(nn.Module):
         self.scale = weight.abs().amax(dim=1).clamp(min=TINY) / LARGEST
         kernel = (weight / self.scale[:, None]).round()
         self.bias = torch.zeros(len(weight)) if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts]).float()
-        self.in_one = torch.cpu._is_vnni_supported()
+        self.in_one = in_one_instruction()
         self.kernel = torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
@@ -44,8 +44,15 @@ class Int8Projection(nn.Module):
         return torch.addcmul(self.bias, y_nf, largest_n1).unflatten(0, x_btd.shape[:-1])
 
 
-def check_int8(device: torch.device) -> None:
-    """Raises ValueError on another device than a CPU, and where torch was built without oneDNN."""
+def in_one_instruction() -> bool:
+    """Whether the processor multiplies uint8 by int8 without saturating sums of two products; torch has no public name for it."""
+    return torch.cpu._is_vnni_supported()
+
+
+def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
+    """Raises ValueError on a name of another dtype, on another device than a CPU, and where torch was built without oneDNN."""
+    if dtype not in ("int8", torch.int8):
+        raise ValueError(f'dtype must be a torch.dtype or "int8"; got {dtype!r}')
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         had = f"device {device.type}" if device.type != "cpu" else "a torch without it"
         raise ValueError(f"dtype int8 needs a CPU and torch's oneDNN; got {had}")

@@ -140,7 +140,7 @@ def _program(run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free:
     with torch.inference_mode(False), torch.no_grad():
         examples = [_like(x) for x in inputs]
         exported = torch.export.export(_Traced(run), (examples,), dynamic_shapes=([*free],), strict=False)
-    return _loaded(exported, _key(exported))
+    return loaded(exported, _key(exported))
 
 
 def _like(x: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def _key(exported: Any) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _loaded(exported: Any, key: str) -> Run:
+def loaded(exported: Any, key: str) -> Run:
     """The exported program as machine code, compiled where the disk does not have it.
 
     torch has no public name for a call that takes and returns lists, which is a third faster than one that looks for their structure.
@@ -170,11 +170,11 @@ def _loaded(exported: Any, key: str) -> Run:
         place = temporary if torch.compiler.config.force_disable_caches else cache_dir()
         path = Path(place, "impl_torch", f"{key}.pt2")
         if not path.exists():
-            _compile(exported, path)
+            compile_to(exported, path)
         return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
-def _compile(exported: Any, path: Path) -> None:
+def compile_to(exported: Any, path: Path) -> None:
     """Writes the program's file. Kernels packed for MKL are inputs, which Inductor's own rule for their product does not take."""
     from torch._inductor import lowering
 

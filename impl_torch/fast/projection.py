@@ -26,7 +26,7 @@ class FusedProjection(nn.Module):
         self.weight = torch.cat([part.weight.detach() for part in parts])
         self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
         self.packed: Tensor | None = None
-        self._library = _library(self.weight)
+        self._library = library(self.weight)
         self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
         self._packed_for, self._called = (0, 0), self.weight.nbytes >= CALLED_FROM
 
@@ -79,7 +79,7 @@ def _(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x_btd.new_empty((*x_btd.shape[:-1], weight.shape[0]))
 
 
-def _library(weight: Tensor) -> str:
+def library(weight: Tensor) -> str:
     """The CPU's library whose products of a packed kernel take least time; "" where there is none.
 
     In bfloat16 that is oneDNN. In float32 it is MKL on Intel's processors; on others MKL is slow: of 4 rows and 768 x 3072 it takes 0.45 ms

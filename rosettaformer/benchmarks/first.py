@@ -44,8 +44,8 @@ def run(task: Task, settings: Settings) -> Iterator[First]:
     """Every row of the task that compiles."""
     for framework in settings.frameworks:
         for module in modules(framework, task):
-            with _process(framework, module, settings, {}) as process:
-                rows, failed = _rows(process, task, settings)
+            with process(framework, module, settings, {}) as peer:
+                rows, failed = _rows(peer, task, settings)
             if failed:
                 yield First(task.name, framework, failed.name, message=failed.message)
             for index, row in enumerate(rows):
@@ -60,9 +60,9 @@ def _measured(found: First, module: str, index: int, task: Task, settings: Setti
         environment = compile_cache.variables(Path(folder)) | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
         for _ in ("cold", "warm"):
             began = time.monotonic()
-            with _process(found.framework, module, settings, environment) as process:
-                _rows(process, task, settings)
-                kind, answer = process.ask("first", index)
+            with process(found.framework, module, settings, environment) as peer:
+                _rows(peer, task, settings)
+                kind, answer = peer.ask("first", index)
             if kind != "answer":
                 return dataclasses.replace(found, message=failure(Result(found.framework, found.name), kind, answer).message)
             found.seconds += (answer,)
@@ -70,20 +70,20 @@ def _measured(found: First, module: str, index: int, task: Task, settings: Setti
     return found
 
 
-def _rows(process: PeerProcess, task: Task, settings: Settings) -> tuple[Sequence[Mapping[str, Any]], Result | None]:
-    if process.failed:
-        return [], process.failed
-    kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
-    return (answer, None) if kind == "answer" else ([], failure(Result(process.framework), kind, answer))
+def _rows(peer: PeerProcess, task: Task, settings: Settings) -> tuple[Sequence[Mapping[str, Any]], Result | None]:
+    if peer.failed:
+        return [], peer.failed
+    kind, answer = peer.ask("rows", dataclasses.asdict(task), settings.device)
+    return (answer, None) if kind == "answer" else ([], failure(Result(peer.framework), kind, answer))
 
 
 @contextlib.contextmanager
-def _process(framework: str, module: str, settings: Settings, environment: Mapping[str, str]) -> Iterator[PeerProcess]:
-    process = PeerProcess(framework, module, settings, environment)
+def process(framework: str, module: str, settings: Settings, environment: Mapping[str, str]) -> Iterator[PeerProcess]:
+    peer = PeerProcess(framework, module, settings, environment)
     try:
-        yield process
+        yield peer
     finally:
-        process.close()
+        peer.close()
 
 
 def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> None:

@@ -128,7 +128,7 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
     if case.component in MODELS and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
         width = case.inputs[tokens[-1]].shape[1]
-        given = {name: value for name, value in case.inputs.items() if value is not None}
+        given = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}  # the others are options
         fillings = {name: padding if name in tokens else 0 for name in given}  # of a mask 0 is False
         longer = {name: np.pad(value, ((0, 0), (0, LONGER)), constant_values=fillings[name]) for name, value in given.items()}
         changed = dataclasses.replace(case, inputs=dict(case.inputs) | longer)

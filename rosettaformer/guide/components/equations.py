@@ -26,7 +26,7 @@ APPLIED = ("log", "exp", "max", "min", "mean", "sqrt", "tanh", "sin", "cos", "er
 _GRADIENT = re.compile(r"d([A-Za-z]|table|scale|offset|logits)")
 _TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?|[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*|\.\.\.|!=|<=|>=|\+-|[-+*/^_=<>|()\[\],'])")
 _AXES = re.compile(r"([a-z]|\d+|\.\.\.|\([a-z ]+\))( ([a-z]|\d+|\([a-z ]+\)))*")
-_CODE = re.compile(r"[A-Za-z_][\w.]*(\(\))?|.*([:@&\"]|->|[a-z]\.[a-z<]).*")
+_CODE = re.compile(r"[A-Za-z_][\w.]*(\(\))?|.*([:@&\"]|->|[a-z]\.[a-z<]|[( ]\*+[a-z]).*")
 
 
 def kind(span: str) -> str:

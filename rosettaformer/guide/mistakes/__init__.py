@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 __all__ = ["FRAMEWORKS", "NOTHING", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
 
@@ -33,13 +34,15 @@ class Mistake:
 
     variant: which of the defect's variants it is, by title; empty for the defect itself. absent: why the framework has no place to make
     it; then there are no edits. differs: why the port with the edits is wrong otherwise than the reference with the defect in it is; then
-    it is only required that a case refuses it.
+    it is only required that a case refuses it. packs: it is in what packs real tokens, which a port does to the small batches of the cases
+    for the judge alone; every other mistake is made where all positions have rows.
     """
 
     edits: Sequence[Edit] = ()
     variant: str = ""
     absent: str = ""
     differs: str = ""
+    packs: bool = False
 
 
 @functools.cache
@@ -62,8 +65,8 @@ def all_sayings() -> Mapping[str, str]:
     return tomllib.loads((resources.files(__name__) / SAID).read_text(encoding="utf-8"))
 
 
-def _mistake(tables: Sequence[Mapping[str, str]]) -> Mistake:
-    notes = {name: text for table in tables for name, text in table.items() if name in ("variant", "absent", "differs")}
+def _mistake(tables: Sequence[Mapping[str, Any]]) -> Mistake:
+    notes = {name: note for table in tables for name, note in table.items() if name in ("variant", "absent", "differs", "packs")}
     edits = [Edit(table["file"], *(table[side].removeprefix("\n") for side in ("right", "wrong"))) for table in tables if "file" in table]
     return Mistake(edits, **notes)
 

@@ -1,11 +1,12 @@
 """The last steps to an output: what each is given, and how it goes on from there to the output."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from reference_numpy import arithmetic, attention, dropout, feed_forward, normalization, softmax
+from reference_numpy import arithmetic, attention, dropout, feed_forward, normalization, softmax, transformer
 
 from ...case import Case
 from ...reference import components
@@ -47,10 +48,19 @@ def last_steps(case: Case, calls: Calls) -> dict[str, list[Step]]:
     result = {}
     for name, output in outputs.items():
         steps = [Step("{}", "", output.astype(np.float64), lambda value: value)]
-        while len(steps) < DEEPEST and (before := _before(calls, case, steps[-1])):
-            steps.append(before)
+        step = _with_padding(calls, case, steps[0])
+        while len(steps) < DEEPEST and (before := _before(calls, case, step)):
+            steps.append(step := before)
         result[name] = steps + [found for step in steps for found in _sums(calls, case, step)]
     return result
+
+
+def _with_padding(calls: Calls, case: Case, step: Step) -> Step:
+    """The same step with the rows of padding, which `skip_padding` makes zeros on the way to the output."""
+    if not case.inputs.get("skip_padding"):
+        return step
+    real = {"config": case.config, "target": case.inputs["target"], "target_mask_bt": case.inputs.get("target_mask_bt")}
+    return Step(step.words, step.axes, calls["logits"].output.astype(np.float64), functools.partial(transformer.real_rows, **real))
 
 
 def _sums(calls: Calls, case: Case, step: Step) -> Iterator[Step]:
