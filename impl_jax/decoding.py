@@ -25,9 +25,9 @@ Answers = dict[str, jax.Array]
 
 
 class Searcher:
-    """The searches of a model as it is now: its weights are copied by `fused`, and rounded to `dtype` where given; int8:
-    the projections (INT8).
+    """The searches of a model as it is now: its weights are copied by `fused`, and rounded to `dtype` where given.
 
+    dtype: int8 is that of the projections (INT8).
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with the last answer. Source, prefix and
     answer are padded to few lengths, and the strategy's numbers are arguments but for beam_size, no_repeat_ngram and top_k, so that others
     need no new program; all searchers of models of the same structure share search.
