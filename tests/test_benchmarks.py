@@ -86,7 +86,7 @@ def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
 
 
 def test_every_workload_is_a_task_of_its_name_and_scaling_grows_one_size() -> None:
-    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 10)]
+    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 11)]
     for name, tasks in WORKLOADS.items():
         assert all(task.name.split()[0] == name and task.title.startswith(task.name) for task in tasks)
     assert [[series.value(task) for task in series.tasks] for series in SCALING] == [
