@@ -139,6 +139,15 @@ def test_a_fused_model_gives_what_the_model_gives_as_a_whole_too() -> None:
     np.testing.assert_allclose(backend.part("fast.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
 
 
+def test_a_copy_that_is_fused_takes_no_other_dtype() -> None:
+    backend = Backend("jax")
+    fused = backend.part("fast.fused").fused
+    copy = fused(backend.loaded(CONFIG, random_parameters(CONFIG, "float32")))
+    assert fused(copy) is copy
+    with pytest.raises(ValueError, match="given with the model itself; got bfloat16"):
+        fused(copy, "bfloat16")
+
+
 def test_weights_are_rounded_on_request_and_log_p_is_float32(backend: Backend) -> None:
     arrays = random_parameters(CONFIG, "float32")
     half = parameters.nest({name: array.astype(numpy_dtype("bfloat16")) for name, array in arrays.items()})

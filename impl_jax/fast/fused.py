@@ -48,9 +48,15 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
     dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own. int8: that of the projections,
     all else is float32 (INT8).
-    Raises ValueError where there is no decoder, and on a mesh of explicit axes.
+    Raises ValueError where there is no decoder, on a mesh of explicit axes, and on a dtype for such a copy.
     """
     model.config.need_decoder()
+    if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
+        if dtype is not None:
+            raise ValueError(
+                f"dtype must be given with the model itself; got {jnp.dtype(dtype)} and a copy by `fused`, whose weights are rounded"
+            )
+        return model
     kind: Kind = FusedProjection
     if dtype is not None and jnp.dtype(dtype) == jnp.int8:
         kind, dtype = Int8Projection, jnp.float32
@@ -58,8 +64,6 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
     if has_explicit_axes(model.table[...]):
         raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
-    if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
-        return model
     copy: Any = nnx.clone(model)
     copy.eval()
     if dtype is not None:
