@@ -161,15 +161,15 @@ class Trainer:
         lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
         shapes = sites.shapes(self.config, len(target), *lengths)
         shapes = {site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")}
-        for site, shape in shapes.items():
-            side = {"encoder": packings.source, "decoder": packings.target}.get(site.partition(".")[0])
-            if side is not None:
-                shapes[site] = (1, len(side.index_n), *shape[2:])
+        sides = {"encoder": packings.source, "decoder": packings.target}
+        packed = {site: side for site in shapes if (side := sides.get(site.partition(".")[0])) is not None}
+        shapes |= {site: (1, len(side.index_n), *shapes[site][2:]) for site, side in packed.items()}
         sizes = [math.prod(shape) for shape in shapes.values()]
         words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device).random_(-(2**63), None).view(torch.int16)
         masks = {}
         for (site, shape), word in zip(shapes.items(), words[: sum(sizes)].split(sizes), strict=True):
-            masks[site] = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
+            mask = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
+            masks[site] = packing.of_any_number(mask, 1) if site in packed else mask
         return masks
 
     def _backward(self, source: Tensor | None, target: Tensor, total: Tensor, **others: Any) -> Tensor:

@@ -150,7 +150,7 @@ CUDA = [pytest.param("cuda", compiles, marks=pytest.mark.gpu) for compiles in (F
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize(("device", "compiles"), [("cpu", False), *CUDA])
+@pytest.mark.parametrize(("device", "compiles"), [("cpu", False), ("cpu", True), *CUDA])
 def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool, microbatches: int) -> None:
     recipe, states = PAPER.replace(warmup=10, microbatches=microbatches), []
     for pack_from in (0, 1 << 60):
@@ -165,11 +165,23 @@ def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool,
         np.testing.assert_allclose(array, states[1][name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-def test_random_masks_of_packed_tokens_follow_from_seed_and_step() -> None:
+@pytest.mark.parametrize("compiles", [False, True])
+def test_random_masks_of_packed_tokens_follow_from_seed_and_step(compiles: bool) -> None:
     config, runs = CONFIG.replace(dropout_rate=0.3), []
+    batches = [(ragged(seed, (16, 3)), ragged(seed, lengths)) for seed, lengths in enumerate([(4, 9), (16, 1), (0, 0), (16, 12)])]
+    counters.clear()
     for _ in range(2):
-        trainer = Trainer(config, PAPER, draw_parameters(config, 0), seed=5, compiled=False)
+        trainer = Trainer(config, PAPER, draw_parameters(config, 0), seed=5, compiled=compiles)
         trainer._model.pack_from = 0
-        runs.append([float(trainer.train_step(ragged(seed, (16, 3)), ragged(seed, (4, 9)))) for seed in range(3)])
+        runs.append([float(trainer.train_step(*batch)) for batch in batches])
     assert runs[0] == runs[1]
-    assert runs[0][0] != pytest.approx(trainer.loss(ragged(0, (16, 3)), ragged(0, (4, 9)))[0])
+    assert runs[0][0] != pytest.approx(trainer.loss(*batches[0])[0])
+    assert counters["stats"]["unique_graphs"] == int(compiles)
+
+
+def test_one_graph_does_not_take_a_single_token_for_all_numbers() -> None:
+    model = model_of(CONFIG, draw_parameters(CONFIG, 0))
+    graph = compiled(model)
+    for lengths in ((1,), (5,), (1, 16)):
+        source = torch.from_numpy(ragged(0, lengths))
+        torch.testing.assert_close(graph(source, source, skip_padding=True), model(source, source, skip_padding=True))

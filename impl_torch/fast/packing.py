@@ -16,6 +16,7 @@ __all__ = [
     "Packing",
     "Packings",
     "kept",
+    "of_any_number",
     "of_forward",
     "of_loss",
     "pack",
@@ -44,10 +45,9 @@ class Packing(NamedTuple):
     mask_bt: Tensor
 
     def to(self, device: torch.device) -> "Packing":
-        """On the device. One graph serves every number of tokens, and does not depend on the first one that it meets."""
+        """On the device."""
         moved = Packing(*(x.to(device) for x in self))
-        torch._dynamo.mark_dynamic(moved.index_n, 0, hint_override=HINT)
-        return moved
+        return moved._replace(index_n=of_any_number(moved.index_n, 0))
 
 
 class Packings(NamedTuple):
@@ -132,6 +132,12 @@ def kept(keep: Tree | None, packings: Packings) -> Tree | None:
     return {**keep, "encoder": _kept(keep.get("encoder", {}), packings.source), "decoder": _kept(keep.get("decoder", {}), packings.target)}
 
 
+def of_any_number(x: Tensor, axis: int) -> Tensor:
+    """The tensor, for a graph that serves every number of tokens along the axis and does not depend on the first one that it meets."""
+    torch._dynamo.mark_dynamic(x, axis, hint_override=HINT)
+    return x
+
+
 def _kept(keep: Tree, packing: Packing | None) -> Tree:
     if packing is None:
         return keep
@@ -139,7 +145,7 @@ def _kept(keep: Tree, packing: Packing | None) -> Tree:
 
 
 def _kept_at(name: str, keep: Tensor, packing: Packing) -> Tensor:
-    return keep if name == "weights_dropout" else pack(keep.expand(*packing.mask_bt.shape, -1), packing)
+    return keep if name == "weights_dropout" else of_any_number(pack(keep.expand(*packing.mask_bt.shape, -1), packing), 1)
 
 
 def rows(x_btd: Tensor, packing: Packing | None) -> torch.Size:
@@ -223,6 +229,8 @@ def _packing(model: Any, mask_bt: Tensor | None) -> Packing | None:
     start_b[0] = 0
     place_bt = start_b[:, None] + (mask_bt.cumsum(dim=1) - 1).clamp(min=0)
     index_n = mask_bt.flatten().nonzero()[:, 0]
+    if len(index_n) == 1:  # which no graph takes for one of many numbers
+        return None
     return Packing(index_n, place_bt, mask_bt).to(mask_bt.device)
 
 
