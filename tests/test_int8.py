@@ -188,6 +188,18 @@ def test_compiled_is_eager(name: str) -> None:
     np.testing.assert_allclose(eager["log_p_bn"], graph["log_p_bn"], atol=1e-2)
 
 
+def test_a_program_of_torch_multiplies_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, case = Backend("torch"), SEARCHED[0].at("float32")
+    monkeypatch.setattr(backend.framework.compiler.config, "force_disable_caches", True)
+    searcher = backend.part("decoding").Searcher(backend.loaded(case.config, case.parameters), dtype="int8", compiled=True)
+    given = {name: backend.weights.from_numpy(value) for name, value in case.inputs.items() if isinstance(value, np.ndarray)}
+    strategy = parameters.nest(case.inputs)["strategy"]
+    searcher.greedy_search(**given, strategy=strategy)
+    with backend.framework.profiler.profile() as seen:
+        searcher.greedy_search(**given, strategy=strategy)
+    assert not any("one_dnn_int8" in event.key for event in seen.key_averages())
+
+
 def test_new_weights_of_a_searcher_of_tensorflow() -> None:
     backend, case = Backend("tf"), next(case for case in SEARCHED if case.id == "greedy_search/tied").at("float32")
     models = [backend.loaded(case.config, {name: scale * array for name, array in case.parameters.items()}) for scale in (1, 0.5)]

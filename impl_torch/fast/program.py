@@ -18,6 +18,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from .int8 import LARGEST, OFFSET
+
 __all__ = ["StepProgram", "signature"]
 
 Cache = Mapping[str, Any]
@@ -25,6 +27,7 @@ Step = Callable[..., tuple[Any, Cache]]
 Run = Callable[[list[Tensor]], list[Tensor]]
 Slot = tuple[dict[str, Any], str]  # where a module holds a tensor
 AUTO = torch.export.Dim.AUTO
+VERSION = "2"  # of how `_rules` compile, in a program's name
 log = logging.getLogger(__name__)
 
 
@@ -154,7 +157,7 @@ def _key(exported: Any) -> str:
     lines = [line for line in code.splitlines() if not line.lstrip().startswith("#")]
     lines += [f"{name} {x.tolist()}" for name, x in sorted(exported.constants.items()) if isinstance(x, Tensor)]
     devices = {x.device for x in exported.example_inputs[0][0]}
-    lines += [str(torch.__version__), str(torch.cpu.get_capabilities()), str(torch.get_num_threads())]
+    lines += [VERSION, str(torch.__version__), str(torch.cpu.get_capabilities()), str(torch.get_num_threads())]
     lines += [str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
@@ -175,13 +178,10 @@ def loaded(exported: Any, key: str) -> Run:
 
 
 def compile_to(exported: Any, path: Path) -> None:
-    """Writes the program's file. Kernels packed for MKL are inputs, which Inductor's own rule for their product does not take."""
+    """Writes the program's file."""
     from torch._inductor import lowering
 
-    started, rules = time.monotonic(), {}
-    if torch.backends.mkl.is_available():
-        product = torch.ops.mkl._mkl_linear.default
-        rules[product] = lowering.fallback_handler(product, add_to_fallback_set=False)
+    started, rules = time.monotonic(), _rules()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
     with patch.dict(lowering.lowerings, rules), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
@@ -189,3 +189,21 @@ def compile_to(exported: Any, path: Path) -> None:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(temporary))
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)
+
+
+def _rules() -> dict[Any, Callable[..., Any]]:
+    """How a program calls products of packed kernels, in C++. They are inputs, where Inductor's own rules take constants alone."""
+    from torch._inductor import ir, lowering, mkldnn_ir
+    from torch._inductor.virtualized import V
+
+    def int8(x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
+        of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
+        constants = [V.graph.add_tensor_constant(x) for x in of_x]
+        product: Any = mkldnn_ir.QLinearPointwisePT2E
+        return ir.TensorBox.create(product.create(x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""))
+
+    rules: dict[Any, Callable[..., Any]] = {torch.ops.impl_torch.one_dnn_int8.default: int8}
+    if torch.backends.mkl.is_available():
+        product = torch.ops.mkl._mkl_linear.default
+        rules[product] = lowering.fallback_handler(product, add_to_fallback_set=False)
+    return rules
