@@ -65,7 +65,7 @@ def test_rows_that_compile_are_asked_twice_with_one_folder(folders: list[str]) -
 def test_the_command_fails_where_a_row_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--first", "--workload", "W1", "--framework", "torch", "--size", "tiny", "--json", "-"]
     found = CliRunner().invoke(bench, [*arguments, "--row", "impl compiled"])
-    assert (found.exit_code, '"seconds": [' in found.output) == (0, True)
+    assert (found.exit_code, found.output.count('"seconds": [')) == (0, 1)  # one share of padding
     assert CliRunner().invoke(bench, [*arguments, "--row", "peer"]).exit_code == 0
     monkeypatch.setitem(ROWS[2], "peer", False)
     assert CliRunner().invoke(bench, [*arguments, "--row", "peer"]).exit_code == 1

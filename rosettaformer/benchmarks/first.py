@@ -17,7 +17,7 @@ from .peer_process import PeerProcess, Settings, failure, modules
 from .rows import Result
 from .workloads import Task
 
-__all__ = ["TASKS", "First", "markdown", "render", "run"]
+__all__ = ["TASKS", "First", "markdown", "one_share", "render", "run"]
 
 TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and of a small model
 COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
@@ -38,6 +38,11 @@ class First:
     seconds: tuple[float, ...] = ()
     started: tuple[float, ...] = ()
     message: str = ""
+
+
+def one_share(tasks: Sequence[Task]) -> list[Task]:
+    """Of tasks that differ in their padding the one of the usual share: the same is compiled for all."""
+    return [task for task in tasks if task.padding == Task.padding] or [*tasks]
 
 
 def run(task: Task, settings: Settings) -> Iterator[First]:

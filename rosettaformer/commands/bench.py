@@ -82,7 +82,8 @@ def _first(
 ) -> None:
     """Exits with 1 where a row fails."""
     command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), report.environment(settings.threads, {})
-    tables = [(task, list(first.run(tiny(task) if small else task, settings))) for name in workloads for task in WORKLOADS[name]]
+    tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
+    tables = [(task, list(first.run(task, settings))) for task in tasks]
     if json_file:
         files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
     if markdown_file:
