@@ -128,7 +128,7 @@ def test_a_step_of_training_is_the_reference_s(config, is_compiled):
         np.testing.assert_allclose(*losses, rtol=1e-10)
     np.testing.assert_allclose(*(run.loss(*batch) for run in runs), rtol=1e-10)
     states = [run.state() for run in runs]
-    # no weight hangs on a key's bias: its gradient is what rounding leaves of 0, and Adam makes a step of that
+    # no weight depends on a key's bias: its gradient is what rounding leaves of 0, and Adam makes a step of that
     for name in (name for name in states[0] if not name.endswith("key.bias")):
         np.testing.assert_allclose(states[1][name], states[0][name], rtol=0, atol=1e-9, err_msg=name)
 

@@ -140,7 +140,7 @@ def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatc
     assert difference(backend, *problem(8, 64, 64)) > 10
 
 
-def test_a_token_s_answer_hangs_on_no_other_row(backend: Backend) -> None:
+def test_a_token_s_answer_depends_on_no_other_row(backend: Backend) -> None:
     x, kernel, _ = problem(4, 32, 16)
     np.testing.assert_allclose(projected(backend, x, kernel)[1:2], projected(backend, x[1:2], kernel), rtol=1e-6)
 

@@ -47,7 +47,7 @@ def decide(draft: Draft) -> None:
 
 
 def start(draft: Draft) -> None:
-    """Sets the masks with which the module gives an output of the right shape, so that what does not hang on them can be tried, and what
+    """Sets the masks with which the module gives an output of the right shape, so that what does not depend on them can be tried, and what
     follows its call to get that output, where it returns several things.
 
     Raises ValueError where a model gives no logits.

@@ -62,7 +62,7 @@ DECODING: Rows = {
     "sample": ("decoding", {}),
     "beam_search": ("decoding", {}),
 }
-SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers hang on choices
+SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers depend on choices
 WHOLE = ("training_loss", "classification_loss", "pool", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
 TRAINING: Rows = {
     "cross_entropy": ("loss", {}),

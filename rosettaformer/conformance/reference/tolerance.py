@@ -3,7 +3,7 @@
 r is the float64 reference on the inputs rounded to the dtype. c_i is the same reference computed in the dtype, with its additions in
 another order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as
 much. The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all
-hang on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few
+depend on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few
 answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean
 of DRAWS seeds and the c_i are what each gives.
 
