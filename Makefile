@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help check test test-all lint soak mutation wild bench clean
+.PHONY: help check test test-all lint soak mutation wild frameworks bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,6 +39,9 @@ mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
 
 wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md
 	$(BIN)/python tests/wild.py docs/wild.md
+
+frameworks: $(INSTALLED)  ## what users do in each framework, run and compared: docs/frameworks.md
+	$(BIN)/python tests/frameworks.py docs/frameworks.md
 
 bench: $(INSTALLED)  ## ours beside every peer, interleaved: passes, training steps, searches
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

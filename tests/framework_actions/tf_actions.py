@@ -1,0 +1,5 @@
+"""Actions of users of Keras and TensorFlow."""
+
+from . import Actions
+
+ACTIONS = Actions("tf")

@@ -1,0 +1,5 @@
+"""Actions of users of PyTorch."""
+
+from . import Actions
+
+ACTIONS = Actions("torch")
