@@ -78,6 +78,7 @@ def test_the_weights_are_those_of_transformers(backend: str, tmp_path: Path) -> 
     ids, segments = torch.tensor([[words.index(token) for token in one["keys"]]]), torch.tensor([[0] * 7 + [1] * 4])
     weights = expected(encoder, input_ids=ids, token_type_ids=segments)
     np.testing.assert_allclose(one["weights"], weights, rtol=0, atol=0.5001 / LEVELS)
+    assert (one["second"], one["keys"][one["second"]]) == (7, PAIR.split()[0])
     assert not np.allclose(expected(encoder, input_ids=ids), weights, rtol=0, atol=1e-2)
 
     one = shown(tmp_path / "gpt2", "--backend", backend, "--text", TEXT)
@@ -109,4 +110,20 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_written(tmp_path: Path) -
     ):
         assert text in refused("attention", tmp_path, "--backend", "numpy", "--out", out, *words)
     assert "does not exist" in refused("attention", tmp_path, "--text", TEXT, "--out", tmp_path / "no" / "page.html")
+    assert not out.exists()
+
+
+def test_layers_and_heads_of_the_page_are_chosen(tmp_path: Path) -> None:
+    gpt2(tmp_path)
+    out = tmp_path / "page.html"
+    outcome = invoke("attention", tmp_path, "--backend", "numpy", "--text", TEXT, "--layers", "1", "--heads", "0,2-2", "--out", out)
+    assert outcome.out.startswith(f"{out}: 2 heads, ")
+    (one,) = held(out.read_text(encoding="utf-8"))
+    assert (one["layers"], one["heads"]) == ([1], [0, 2])
+    out.unlink()
+    for words, text in (
+        (("--layers", "2"), "layers must be from 0 to 1; got 2"),
+        (("--heads", "a"), "must be numbers and ranges, such as 0,4-7; got 'a'"),
+    ):
+        assert text in refused("attention", tmp_path, "--backend", "numpy", "--text", TEXT, "--out", out, *words)
     assert not out.exists()

@@ -14,7 +14,7 @@ from browser import brightness, names_nothing_outside, offline, opened, prefer, 
 
 from reference_numpy import parameters, preset
 from reference_numpy.states import states
-from rosettaformer.inference.attention_page import LEVELS, AttentionMap, maps, render
+from rosettaformer.inference.attention_page import LEVELS, AttentionMap, chosen, maps, render
 
 SOURCE = ["[CLS]", "the", "</script>", "<b>bank</b>", "[SEP]"]
 TARGET = ["a", "ｂ", "c"]
@@ -35,7 +35,7 @@ def held(text: str) -> list[dict[str, Any]]:
     read = json.loads(found)
     for one in read["maps"]:
         high, low = np.frombuffer(zlib.decompress(base64.b64decode(one["weights"])), np.uint8).reshape(2, -1)
-        shape = one["layers"], one["heads"], len(one["queries"]), len(one["keys"])
+        shape = len(one["layers"]), len(one["heads"]), len(one["queries"]), len(one["keys"])
         one["weights"] = ((256 * high.astype(int) + low) / read["levels"]).reshape(shape)
     return list(read["maps"])
 
@@ -290,3 +290,95 @@ def test_the_lines_lead_from_the_queries_to_the_keys(driver: Any, tmp_path: Path
     assert last > 0.85
     assert right
     assert all(0.1 < row < 0.25 for row in right)
+
+
+PAIR = ["[CLS]", "a", "b", "[SEP]", "x", "y", "[SEP]"]
+PAIR_WEIGHTS = np.random.default_rng(2).dirichlet(np.ones(7), (2, 4, 7))
+
+
+def test_layers_and_heads_are_chosen_by_the_numbers_of_the_model() -> None:
+    one = AttentionMap("self", PAIR, PAIR, PAIR_WEIGHTS, second=4)
+    (some,) = chosen([one], layers=(1,), heads=(0, 3))
+    assert (some.layers, some.heads, some.second) == ((1,), (0, 3), 4)
+    np.testing.assert_array_equal(some.weights_lhts, PAIR_WEIGHTS[1:, [0, 3]])
+    assert chosen([one])[0].weights_lhts.shape == PAIR_WEIGHTS.shape
+    assert 'href="#0/1/3"' in page([some])
+    assert 'href="#0/0/3"' not in page([some])
+    with pytest.raises(ValueError, match=r"^heads must be from 0 to 3; got 4$"):
+        chosen([one], heads=(2, 4))
+
+
+@pytest.fixture
+def pair(driver: Any, tmp_path: Path) -> Iterator[Any]:
+    with opened(driver, page([AttentionMap("encoder self-attention", PAIR, PAIR, PAIR_WEIGHTS, second=4)]), tmp_path):
+        drawn(driver, ".head canvas")
+        yield driver
+
+
+def look(browser: Any, selector: str, text: str) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("css selector", selector)).select_by_visible_text(text)
+
+
+def sides(browser: Any) -> list[list[str]]:
+    """The tokens of each side that are in sight."""
+    found = [browser.find_elements("css selector", f"#{side} li") for side in ("queries", "keys")]
+    return [[item.find_element("class name", "token").text for item in items if item.is_displayed()] for items in found]
+
+
+def test_a_pair_is_marked_and_filtered_by_its_texts(pair: Any) -> None:
+    whole = drawn(pair, ".head canvas")
+    head(pair, "0/1/2").click()
+    assert [item.text for item in pair.find_elements("css selector", "#tokens .second .token")] == ["x", "x"]
+    look(pair, "#over .filter", "A to B")
+    assert sides(pair) == [PAIR[:4], PAIR[4:]]
+    point(pair, pair.find_elements("css selector", "#queries li")[1])
+    weights = PAIR_WEIGHTS[1, 2, 1]
+    assert [number for _, number in column(pair, "keys")[4:]] == [f"{weight:.3f}" for weight in weights[4:]]
+    best = 4 + int(weights[4:].argmax())
+    assert pair.find_element("id", "reading").text.startswith(f"“a” looks at “{PAIR[best]}” {weights[best]:.3f}, ")
+    press(pair, "\ue00c")
+    assert pair.find_element("css selector", "#choice .filter").get_attribute("value") == "AB"
+    assert all(few < many for few, many in zip(drawn(pair, ".head canvas"), whole, strict=True))
+    look(pair, "#choice .filter", "both texts to both")
+    assert drawn(pair, ".head canvas") == whole
+
+
+def test_the_heads_of_a_layer_lie_over_each_other_in_their_colours(pair: Any) -> None:
+    pair.find_elements("css selector", ".together")[1].click()
+    assert title(pair) == "layer 1 · heads 0, 1, 2, 3, encoder self-attention"
+    colours = "return new Set([...document.querySelectorAll('#together .chip')].map((node) => getComputedStyle(node).borderTopColor)).size"
+    assert pair.execute_script(colours) == 4
+    point(pair, pair.find_elements("css selector", "#queries li")[2])
+    assert [float(number) for _, number in column(pair, "keys")] == pytest.approx(PAIR_WEIGHTS[1, :, 2].mean(0), abs=6e-4)
+    assert pair.find_element("id", "reading").text.endswith(", mean of 4 heads")
+    point(pair, pair.find_element("id", "zoom-title"))
+    whole = drawn(pair, "#zoom canvas")[0]
+    for switch in pair.find_elements("css selector", "#together input")[:2]:
+        switch.click()
+    assert title(pair).startswith("layer 1 · heads 2, 3")
+    assert 0 < drawn(pair, "#zoom canvas")[0] < whole
+    look(pair, "#layer", "0")
+    assert title(pair).startswith("layer 0 · heads 2, 3")
+    press(pair, "\ue00c")
+    assert pair.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 0, head 2"
+
+
+def test_layers_and_heads_are_switched_on_and_off(pair: Any) -> None:
+    def visible() -> list[str]:
+        return [node.get_attribute("hash") for node in pair.find_elements("css selector", ".head") if node.is_displayed()]
+
+    pair.find_element("css selector", '#choice input[name=layers][value="0"]').click()
+    assert visible() == [f"#0/1/{number}" for number in range(4)]
+    pair.find_element("css selector", "[data-none=heads]").click()
+    assert visible() == []
+    for number in (1, 3):
+        pair.find_element("css selector", f'#choice input[name=heads][value="{number}"]').click()
+    assert visible() == ["#0/1/1", "#0/1/3"]
+    head(pair, "0/1/1").click()
+    press(pair, "\ue014")
+    assert title(pair).startswith("layer 1 · head 3")
+    pair.find_element("id", "close").click()
+    pair.find_element("css selector", "[data-every=layers]").click()
+    assert visible() == ["#0/0/1", "#0/0/3", "#0/1/1", "#0/1/3"]

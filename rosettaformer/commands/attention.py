@@ -1,5 +1,7 @@
 """`rosettaformer attention`."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +17,50 @@ from .ports import importable
 __all__ = ["attention"]
 
 
+class Numbers(click.ParamType):
+    """Numbers and ranges with both ends, such as 0,4-7."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        numbers: list[int] = []
+        for part in value.split(","):
+            if not (found := re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)):
+                self.fail(f"must be numbers and ranges, such as 0,4-7; got {value!r}", param, ctx)
+            numbers += range(int(found[1]), int(found[2] or found[1]) + 1)
+        return tuple(sorted(set(numbers)))
+
+
 @click.command(cls=Grouped)
 @folder_argument
 @section(
     "Page",
     click.option("--text", required=True, metavar="TEXT", help="What the model reads."),
     click.option("--pair", metavar="TEXT", help="A second text: of an encoder alone a second segment, beside an encoder what is decoded."),
+    click.option("--layers", type=Numbers(), default=(), metavar="NUMBERS", help="The layers on the page, such as 0,4-7; all by default."),
+    click.option("--heads", type=Numbers(), default=(), metavar="NUMBERS", help="The heads of each layer on the page, such as 0-3."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="The page: one HTML file."),
 )
 @model_options
-def attention(folder: Path, text: str, pair: str | None, out: Path, **options: Any) -> None:
+def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], heads: Sequence[int], out: Path, **options: Any) -> None:
     """Show what every head of every layer of the model in DIR attends to, as a page to open in a browser.
 
-    DIR is a BERT or a GPT-2, as Hugging Face folders hold. Every head is a picture, which enlarges; a token shows its weights alone. The
-    weights are those that transformers gives with output_attentions=True.
+    DIR is a BERT or a GPT-2, as Hugging Face folders hold. Every head is a picture, which enlarges; a token shows only its own weights.
+    The heads of a layer can be seen over each other, and of a pair each text's attention to itself and to the other. The weights are those
+    that transformers gives with output_attentions=True.
     """
     writable(out)
     if not importable("jinja2"):
         raise Missing(f"the page needs Jinja2: {install('report')}")
     found, model = open_both(folder, "attend", **options)
     from ..inference.attention import attend
-    from ..inference.attention_page import render
+    from ..inference.attention_page import chosen, render
 
-    shown = attend(model, found.tokenizer, text, pair)
+    shown = chosen(attend(model, found.tokenizer, text, pair), layers, heads)
     facts = {"backend": f"{options['backend']}, {options['dtype']}", "tokens": _lengths(shown, model.config.max_positions)}
-    page = render(folder.resolve().name, [text, *([] if pair is None else [pair])], facts, shown)
+    page = render("/".join(folder.resolve().parts[-2:]), [text, *([] if pair is None else [pair])], facts, shown)
     with replacing(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     click.echo(f"{out}: {sum(one.weights_lhts.shape[0] * one.weights_lhts.shape[1] for one in shown)} heads, {len(page) / 1e6:.1f} MB")

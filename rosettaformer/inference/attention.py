@@ -17,8 +17,11 @@ Inputs = dict[str, np.ndarray | None]
 
 def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
     """The attention weights of every layer and head of the model, and the texts of its tokens. Texts and errors as `inputs_of`."""
-    inputs, source, target = inputs_of(model.config, tokenizer, text, pair)
-    return [*maps(model.states(**inputs), source, target)]
+    config = model.config
+    inputs, source, target = inputs_of(config, tokenizer, text, pair)
+    one_row = pair is not None and config.encoder_layers and not config.decoder_layers
+    second = tokenizer.second((text, str(pair)), config.max_positions) if one_row else 0
+    return [*maps(model.states(**inputs), source, target, second)]
 
 
 def inputs_of(

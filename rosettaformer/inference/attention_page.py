@@ -3,14 +3,14 @@
 import base64
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import pages
 
-__all__ = ["LEVELS", "AttentionMap", "maps", "packed", "render"]
+__all__ = ["LEVELS", "AttentionMap", "chosen", "maps", "packed", "render"]
 
 LEVELS = 65535  # a weight is stored as the nearest multiple of 1 / LEVELS
 # name in the result of `states` -> name, and which side's tokens are the keys
@@ -23,21 +23,52 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one kind of attention, `l h t s`: of layer l and head h, what the query token t takes from the key token s."""
+    """The weights of one kind of attention, `l h t s`: of layer l and head h, what the query token t takes from the key token s.
+
+    second: where the second of two texts in one row begins; 0 where there is one text. layers, heads: the numbers that the model counts
+    them by, from 0 on where they are empty.
+    """
 
     name: str
     queries: Sequence[str]
     keys: Sequence[str]
     weights_lhts: np.ndarray
+    second: int = 0
+    layers: Sequence[int] = ()
+    heads: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        for name, count in zip(("layers", "heads"), self.weights_lhts.shape, strict=False):
+            object.__setattr__(self, name, tuple(getattr(self, name)) or tuple(range(count)))
 
 
-def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence[str] = ()) -> Iterator[AttentionMap]:
-    """The attention of one row, from what `reference_numpy.states` and its twins return for it, and the texts of its tokens."""
+def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence[str] = (), second: int = 0) -> Iterator[AttentionMap]:
+    """The attention of one row, from what `reference_numpy.states` and its twins return for it, and the texts of its tokens.
+
+    second: where the second text of the source begins, 0 where it is one text.
+    """
     for (stack, part), (name, keys) in _KINDS.items():
         weights_lbhts = states.get(stack, {}).get(f"{part}_lbhts")
         if weights_lbhts is not None:
             queries = source if stack == "encoder" else target
-            yield AttentionMap(name, queries, source if keys == "source" else target, weights_lbhts[:, 0])
+            yield AttentionMap(
+                name, queries, source if keys == "source" else target, weights_lbhts[:, 0], second if stack == "encoder" else 0
+            )
+
+
+def chosen(shown: Sequence[AttentionMap], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[AttentionMap]:
+    """The maps with these layers and heads only; none means all. Raises ValueError on one that no map has."""
+    for name, numbers, axis in (("layer", layers, 0), ("head", heads, 1)):
+        count = max(one.weights_lhts.shape[axis] for one in shown)
+        if beyond := [number for number in numbers if not 0 <= number < count]:
+            raise ValueError(f"{name}s must be from 0 to {count - 1}; got {beyond[0]}")
+    kept = []
+    for one in shown:
+        rows, columns = ([n for n in own if n in wanted or not wanted] for own, wanted in ((one.layers, layers), (one.heads, heads)))
+        if rows and columns:
+            weights = one.weights_lhts[np.ix_([one.layers.index(n) for n in rows], [one.heads.index(n) for n in columns])]
+            kept.append(replace(one, weights_lhts=weights, layers=tuple(rows), heads=tuple(columns)))
+    return kept
 
 
 def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Sequence[AttentionMap]) -> str:
@@ -54,13 +85,14 @@ def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Se
 
 def _data(one: AttentionMap) -> dict[str, Any]:
     """What the page's script reads."""
-    layers, heads, *lengths = one.weights_lhts.shape
+    lengths = list(one.weights_lhts.shape[2:])
     if lengths != [len(one.queries), len(one.keys)]:
         raise ValueError(f"weights must be of {len(one.queries)} by {len(one.keys)} tokens; got {' by '.join(map(str, lengths))}")
     return {
         "name": one.name,
-        "layers": layers,
-        "heads": heads,
+        "layers": list(one.layers),
+        "heads": list(one.heads),
+        "second": one.second,
         "queries": list(one.queries),
         "keys": list(one.keys),
         "weights": packed(one.weights_lhts),

@@ -62,12 +62,7 @@ class Tokenizer:
         """Texts and pairs of texts, with the tokens that the model puts between and around them, as `tokenizer(texts, truncation=True,
         padding=True)` gives them: cut to the positions (0: not cut) or the tokenizer's own limit, of a pair the longer text first.
         """
-        own = self._settings.get("model_max_length")
-        limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
-        if limits:
-            self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
-        found = self._inner.encode_batch(list(texts))
-        self._inner.no_truncation()
+        found = self._encoded(texts, positions)
         width = max(len(row.ids) for row in found)
         left = self._settings.get("padding_side", "right") == "left"
         pad_id = self._inner.token_to_id(self._settings.get("pad_token", "")) or 0
@@ -78,6 +73,21 @@ class Tokenizer:
 
         mask_bs = padded([row.attention_mask for row in found], 0).astype(bool)
         return Batch(padded([row.ids for row in found], pad_id), mask_bs, padded([row.type_ids for row in found], 0))
+
+    def second(self, pair: tuple[str, str], positions: int) -> int:
+        """The place of the second text's first token in the row that `batch` makes of a pair; its length where nothing of that is left."""
+        (row,) = self._encoded([pair], positions)
+        return row.sequence_ids.index(1) if 1 in row.sequence_ids else len(row.ids)
+
+    def _encoded(self, texts: Sequence[str | tuple[str, str]], positions: int) -> list[tokenizers.Encoding]:
+        """The rows of `batch` before they are padded."""
+        own = self._settings.get("model_max_length")
+        limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
+        if limits:
+            self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
+        found = self._inner.encode_batch(list(texts))
+        self._inner.no_truncation()
+        return list(found)
 
 
 class Pieces:
