@@ -87,6 +87,52 @@ def test_what_drops_at_random_in_training_is_not_comparable(tmp_path: Path) -> N
     assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
 
 
+# PyTorch as it is published
+
+TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
+ROWS = ("--input", "x: b=4 d=5 float32")
+
+
+def test_layers_of_one_name_are_one_whatever_their_class(tmp_path: Path) -> None:
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    assert {"left": "norm", "right": "norm", "how": "name"} in report["layers_matched"]
+
+
+def test_a_row_of_the_table_may_have_one_name_twice(tmp_path: Path) -> None:
+    table = tmp_path / "table.toml"
+    table.write_text('"norm" = "norm"\n')
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, *FORWARD, "--rename", table, code=0, folder=tmp_path)
+    assert {"left": "norm", "right": "norm", "how": "renamed"} in report["layers_matched"]
+
+
+def test_a_tie_that_cannot_be_carried_is_said() -> None:
+    left, right = MODELS / "foreign_torch.py:Small", MODELS / "foreign_torch.py:tied"
+    said = refused("compare", left, right, *TOKENS, "-q")
+    assert "the right side has one tensor for token.weight and head.weight, and the other side two" in said
+
+
+def test_numbers_of_another_shape_are_no_divergence(tmp_path: Path) -> None:
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("up", "down")
+    assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
+
+
+def test_functions_that_close_over_layers_have_the_weights_that_are_carried(tmp_path: Path) -> None:
+    assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
+    report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("parts.down", "")
+
+
+def test_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
+    models = "foreign_torch.py:Fixed", "foreign_torch.py:Fixed"
+    report = compared(*models, *ROWS, code=0, folder=tmp_path)
+    assert any("has no float64: mat1 and mat2 must have the same dtype" in note for note in report["notes"])
+    assert {one["note"] for one in report["outputs"]} == {"one side has no float64, so that only float32 judges"}
+    narrow = compared(*models, *ROWS, "--dtype", "float32", code=0, folder=tmp_path)
+    assert any("--dtype float32 leaves it out" in note for note in narrow["notes"])
+
+
 # other frameworks
 
 
@@ -118,6 +164,7 @@ def _numpy_conv(values: dict[str, np.ndarray], x_bhwc: np.ndarray) -> np.ndarray
 def _of_side(side: Any, values: dict[str, np.ndarray] | None, inputs: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
     """The values of a side's model, and its output in float64."""
     side.build(inputs)
+    side.widen(inputs)
     if values is not None:
         side.load(values)
     return side.values(), side.run(inputs, "float64")[-1].outputs[0]

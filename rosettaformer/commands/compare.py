@@ -56,6 +56,13 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
     "What is compared",
     click.option("--gradients/--no-gradients", default=True, show_default=True, help="Of the sum of cotangent * output."),
     click.option("--step/--no-step", default=True, show_default=True, help="One step of SGD and of AdamW, in training mode."),
+    click.option(
+        "--dtype",
+        type=Choice(["float64", "float32"]),
+        default="float64",
+        show_default=True,
+        help="The widest that is run; what has no float64 is judged in float32 only.",
+    ),
     TIMED,
     click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Of timing."),
     click.option("--limit", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds for one answer of a side."),
@@ -133,7 +140,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 rename=rename.read(options["rename_file"]),
                 time=time_,
                 progress=lambda what: progress.update(task, description=what),
-                **{name: options[name] for name in ("seed", "gradients", "step", "rounds", "limit", "threads")},
+                **{name: options[name] for name in ("dtype", "seed", "gradients", "step", "rounds", "limit", "threads")},
             ),
         )
 

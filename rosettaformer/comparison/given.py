@@ -66,21 +66,24 @@ class Given:
             return list(given)
         return axes.ordered(named, conventions[which] or next(filter(None, conventions), ""))
 
-    def prepared(self, sides: Sequence[Process]) -> list[Any]:
-        """Gives both sides the inputs in their own axes; what they consist of."""
+    def prepared(self, sides: Sequence[Process], wide: bool) -> list[Any]:
+        """Gives both sides the inputs in their own axes; what they consist of. wide: whether they compute in float64, too."""
         described = []
         for which, side in enumerate(sides):
             own = {
                 name: np.ascontiguousarray(array.transpose(axes.permutation(named, self.orders[name][which])) if named else array)
                 for name, (array, named) in self.arrays.items()
             }
-            described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}))
+            described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}, wide))
             self._about[which]["convention"] = described[-1]["convention"]
         return described
 
 
 def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str) -> None:
-    """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own. Raises ValueError on NaN."""
+    """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own.
+
+    Raises ValueError on NaN, and where a side has one tensor under several names that are given different values.
+    """
     if choice == "own":
         return
     source = 1 if choice == "right" else 0
@@ -94,9 +97,27 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
         if row["left"] and row["right"]:
             array = values[row[ends[0]]]
             carried[row[ends[1]]] = weights.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
-    sides[1 - source].call("load", carried)
+    _load(sides[1 - source], carried, {row[ends[1]]: row[ends[0]] for row in table})
     if choice not in ("left", "right"):
-        sides[0].call("load", {row["left"]: values[row["left"]] for row in table if row["left"] in values})
+        _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})
+
+
+def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:
+    """Loads the values, all of which the side must then hold. origin: the name of each on the side that it comes from."""
+    side.call("load", values)
+    held = side.call("values")
+    lost = [name for name, array in values.items() if not np.array_equal(held[name], array.astype(held[name].dtype), equal_nan=True)]
+    if not lost:
+        return
+    name = lost[0]
+    shared = [one for one, array in values.items() if one != name and np.array_equal(held[name], array.astype(held[name].dtype))]
+    if not shared:
+        raise ValueError(f"the {side.which} side, {side.side.text}, does not keep the values that {name} is given")
+    own = [origin.get(one, one) for one in (name, shared[0])]
+    raise ValueError(
+        f"the {side.which} side has one tensor for {name} and {shared[0]}, and the other side two, {own[0]} and {own[1]}, that hold other "
+        "numbers: tie these, or untie those"
+    )
 
 
 def _of_file(path: Path, left: Network) -> dict[str, np.ndarray]:

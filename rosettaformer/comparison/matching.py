@@ -68,6 +68,7 @@ def layers(left: Network, right: Network, rename: Rename) -> tuple[dict[str, tup
     """The right's layer and how it was found, for each of the left's; and what is wrong with layers that hold variables."""
     pairs: dict[str, tuple[str, str]] = {"": ("", "whole")}
     problems = _renamed(left, right, rename, pairs)
+    _of_one_name(left, right, pairs)
     taken = {other for other, _ in pairs.values()}
     lefts = [path for path in left.held() if path not in pairs]
     rights = [path for path in right.held() if path not in taken]
@@ -121,7 +122,8 @@ def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tup
     problems, known = [], {*right.layers, *right.variables}
     names = known | {one["name"] for several in right.variables.values() for one in several}
     for path in {**left.layers, **left.variables}:
-        if path and (other := rename.of(path)) != path and other in known:
+        other = rename.of(path)
+        if path and (other != path or path in rename.rows) and other in known:
             pairs[path] = (other, "renamed")
     for name, row in rename.rows.items():
         own = {*left.layers, *left.variables} | {one["name"] for several in left.variables.values() for one in several}
@@ -131,6 +133,15 @@ def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tup
         if name not in own and name not in parts and not any(each.startswith(f"{name}.") for each in own):
             problems.append(f"the rename table names {name}, which the left does not have{nearest(name, own)}")
     return problems
+
+
+def _of_one_name(left: Network, right: Network, pairs: dict[str, tuple[str, str]]) -> None:
+    """Adds the layers of one full name and the same shapes on both sides where a class of somebody's own hides what kind one of them is."""
+    taken = {other for other, _ in pairs.values()}
+    for path in left.held():
+        free = path and path not in pairs and path not in taken and path in right.variables
+        if free and left.kind(path) != right.kind(path) and sorted(_shapes(left, path)) == sorted(_shapes(right, path)):
+            pairs[path] = (path, "name")
 
 
 def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:

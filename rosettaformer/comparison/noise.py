@@ -39,7 +39,9 @@ class Difference:
 
 @np.errstate(invalid="ignore", over="ignore")
 def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None, right_wide: np.ndarray | None) -> Difference:
-    """Of an array of the two sides, in float32 and in float64; the axes are in one order."""
+    """Of an array of the two sides, in float32 and in float64; the axes are in one order. Axes of length 1 count for nothing."""
+    if left.shape != right.shape and _long(left) == _long(right):
+        right, right_wide = right.reshape(left.shape), None if right_wide is None else right_wide.reshape(left.shape)
     if left.shape != right.shape:
         return Difference("differs", HIGHEST, 0.0, HIGHEST, None, f"shape {left.shape} on the left, {right.shape} on the right", True)
     if not left.size:
@@ -79,6 +81,10 @@ def _finite(left: np.ndarray, right: np.ndarray, left_wide: Any, right_wide: Any
         note = f"in float64 still {wide_error / noise:.1g} of float32's noise apart"
         return Difference("rounding", error, noise, units, wide, note)
     return Difference("differs", error, noise, units, wide)
+
+
+def _long(array: np.ndarray) -> list[int]:
+    return [size for size in array.shape if size != 1]
 
 
 def _wide(array: np.ndarray, finite: np.ndarray) -> np.ndarray:

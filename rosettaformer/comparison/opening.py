@@ -45,7 +45,7 @@ def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> M
         return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)
     bases = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(built).__mro__}
     if "torch.Module" in bases:
-        return _class("torch")(built, call)
+        return _class("torch")(make, built, call)
     if "keras.Layer" in bases:
         return _class("keras")(make, built, call)
     if "flax.Module" in bases or "flax.Pytree" in bases:

@@ -23,12 +23,16 @@ VERSION = 1  # of the report's JSON
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is compared and how. axes: the order of an input's axes on the left and on the right, by its name."""
+    """What is compared and how.
+
+    axes: the order of an input's axes on the left and on the right, by its name. dtype: the widest that is run, float32 or float64.
+    """
 
     inputs: Sequence[declared.Input] = ()
     file: Path | None = None
     axes: Sequence[Mapping[str, Sequence[str]]] = ({}, {})
     weights: str = "left"
+    dtype: str = "float64"
     rename: Rename = dataclasses.field(default_factory=Rename)
     seed: int = 0
     gradients: bool = True
@@ -73,7 +77,7 @@ class _Comparison:
         given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
         self._ranks = given.ranks
         progress("matching layers")
-        described = given.prepared(self._sides)
+        described = given.prepared(self._sides, options.dtype == "float64")
         self._notes += [note for one in self._about for note in one["notes"]]
         first = [answer[0] for answer in both(self._sides, "run", "float32")]
         self._networks = [matching.Network.of(*pair) for pair in zip(described, first, strict=True)]

@@ -35,6 +35,7 @@ class Server:
         self._port = port_of(self._side)
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
+        self._narrow = ""  # why there is no float64
         self._timed: dict[tuple[str, bool], Callable[[], Any]] = {}
 
     def fixed(self) -> dict[str, Any]:
@@ -48,12 +49,18 @@ class Server:
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
         return found | {"notes": list(self.model.notes), "inputs": self.model.defaults}
 
-    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """Sets the inputs, whose floats are exact in float32, and says what the model consists of."""
+    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool) -> dict[str, Any]:
+        """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for."""
         self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
         if hasattr(self.model, "axes"):
             self.model.axes = axes
         self.model.build(self._inputs)
+        self._narrow = "" if wide else "--dtype float32 leaves it out"
+        if wide:
+            try:
+                self.model.widen(self._inputs)
+            except Exception as error:
+                self._narrow = message(error)
         layers, variables = self.model.layers(), self.model.variables()
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
         return about | {"convention": self.model.convention}
@@ -65,22 +72,38 @@ class Server:
         self.model.load(dict(values))
 
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
-        """The calls of the layers; and why a float64 run is none, or nothing."""
+        """The calls of the layers; and why a float64 run is none, or nothing.
+
+        Where the model cannot run in float64 this and every later answer in float64 is that of float32.
+        """
+        if dtype == DTYPES[1] and not self._narrow:
+            try:
+                return self._calls(dtype)
+            except Exception as error:
+                self._narrow = message(error)
+        calls, _ = self._calls(DTYPES[0])
+        return calls, self._narrow if dtype == DTYPES[1] else ""
+
+    def _dtype(self, dtype: str) -> str:
+        """The dtype that the model computes in where it is asked for this one."""
+        return DTYPES[0] if self._narrow else dtype
+
+    def _calls(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
         calls = self.model.run(self._inputs, dtype)
         problem = Rounding.problem(calls) if dtype == DTYPES[1] else ""
         return [{field.name: getattr(call, field.name) for field in dataclasses.fields(call)} for call in calls], problem
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], dtype: str) -> list[Any]:
-        return self.model.force(wanted, self._inputs, dtype)
+        return self.model.force(wanted, self._inputs, self._dtype(dtype))
 
     def cotangents(self, arrays: Sequence[np.ndarray]) -> None:
         self._cotangents = list(arrays)
 
     def gradients(self, dtype: str) -> dict[str, np.ndarray]:
-        return self.model.gradients(self._inputs, self._cotangents, dtype)
+        return self.model.gradients(self._inputs, self._cotangents, self._dtype(dtype))
 
     def step(self, dtype: str, optimizer: str) -> tuple[dict[str, np.ndarray], str]:
-        return self.model.step(self._inputs, self._cotangents, dtype, optimizer)
+        return self.model.step(self._inputs, self._cotangents, self._dtype(dtype), optimizer)
 
     def warm(self, what: str, compiled: bool) -> tuple[float, int]:
         """Seconds of the first call, which compiles; and how many calls a round takes."""

@@ -67,14 +67,15 @@ def _found(
     if one["canonical"] and canonical:
         return None, ""
     free = [other for name, other in others.items() if name not in taken]
-    if one["role"]:
+    if one["role"] and any(other["role"] for other in free):
         same = [other for other in free if other["role"] == one["role"]]
         return (same[0], "role") if same else (None, "")
+    unknown = [other for other in free if not other["role"]] or free
     end = normal(one["name"].rpartition(".")[2])
-    same = [other for other in free if not other["role"] and normal(other["name"].rpartition(".")[2]) == end]
+    same = [other for other in unknown if normal(other["name"].rpartition(".")[2]) == end]
     if len(same) == 1:
         return same[0], "name"
-    same = [other for other in free if not other["role"] and tuple(other["shape"]) == tuple(one["shape"])]
+    same = [other for other in unknown if tuple(other["shape"]) == tuple(one["shape"])]
     return (same[0], "shape") if len(same) == 1 else (None, "")
 
 

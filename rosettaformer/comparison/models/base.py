@@ -94,7 +94,11 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def build(self, inputs: Arrays) -> None:
-        """Finishes the model, which may learn its shapes from inputs."""
+        """Finishes the model in float32, which may learn its shapes from inputs."""
+
+    @abc.abstractmethod
+    def widen(self, inputs: Arrays) -> None:
+        """Makes what runs in float64 of what `build` has finished. Raises what the model raises where it cannot be made."""
 
     @abc.abstractmethod
     def layers(self) -> list[Layer]:
@@ -199,6 +203,9 @@ def exchanged(template: Any, arrays: Sequence[np.ndarray], is_tensor: Callable[[
         if not is_tensor(value):
             return value
         array = next(waiting)
+        # Integers only: a mask of another shape often has another meaning, too.
+        if array.dtype.kind in "iu" and [size for size in array.shape if size != 1] == [size for size in value.shape if size != 1]:
+            array = array.reshape(tuple(value.shape))
         if tuple(array.shape) != tuple(value.shape):
             raise ValueError(f"takes {tuple(value.shape)}; the other side's input is {tuple(array.shape)}")
         return like(array, value)

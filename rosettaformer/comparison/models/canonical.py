@@ -46,6 +46,9 @@ class Canonical(Model):
     def build(self, inputs: Arrays) -> None:
         self._model.build(inputs)
 
+    def widen(self, inputs: Arrays) -> None:
+        self._model.widen(inputs)
+
     def layers(self) -> list[Layer]:
         return self._model.layers()
 

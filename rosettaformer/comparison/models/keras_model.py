@@ -21,7 +21,6 @@ from .. import kinds
 from .base import (
     BETAS,
     DECAY,
-    DTYPES,
     EPSILON,
     LEARNING_RATE,
     Arrays,
@@ -68,12 +67,17 @@ class KerasModel(Model):
         return getattr(model, self._call) if self._call else model.call
 
     def build(self, inputs: Arrays) -> None:
-        for dtype in DTYPES:
-            if dtype == "float64":
-                with _default(dtype):
-                    self._models[dtype] = self._make()
-            with _default(dtype):
-                self._applied(dtype, inputs)
+        with _default("float32"):
+            self._applied("float32", inputs)
+
+    def widen(self, inputs: Arrays) -> None:
+        with _default("float64"):
+            self._models["float64"] = self._make()
+            try:
+                self._applied("float64", inputs)
+            except Exception:
+                del self._models["float64"]
+                raise
         wide = self._tensors("float64")
         for name, variable in self._tensors("float32").items():
             wide[name].assign(tf.cast(variable, wide[name].dtype))
@@ -118,7 +122,7 @@ class KerasModel(Model):
         return {name: np.array(variable) for name, variable in self._tensors("float32").items()}
 
     def load(self, values: Arrays) -> None:
-        for dtype in DTYPES:
+        for dtype in self._models:
             own = self._tensors(dtype)
             for name, array in values.items():
                 own[name].assign(array.astype(str(own[name].dtype)))

@@ -60,6 +60,9 @@ class LinenModel(FlaxModel):
                     self._trainable.add(name)
         self.run(inputs, "float32")
 
+    def widen(self, inputs: Arrays) -> None:
+        pass
+
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
         self.load(layout.to_native(values, table, config, component))
 

@@ -40,6 +40,9 @@ class NnxModel(FlaxModel):
     def build(self, inputs: Arrays) -> None:
         pass
 
+    def widen(self, inputs: Arrays) -> None:
+        pass
+
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
         weights.load(self._module, values, config, component, table)
         self.load({name: np.asarray(variable.get_value()) for name, variable in _variables(self._module)})

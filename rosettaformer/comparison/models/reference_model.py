@@ -57,6 +57,9 @@ class ReferenceModel(Model):
     def build(self, inputs: Arrays) -> None:
         pass
 
+    def widen(self, inputs: Arrays) -> None:
+        pass
+
     def layers(self) -> list[Layer]:
         return [Layer(path, "", call.component, {}) for path, call in self._traced.items()]
 

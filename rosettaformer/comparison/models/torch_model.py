@@ -38,13 +38,17 @@ IN_PROJECTION = ("query", "key", "value")
 
 
 class TorchModel(Model):
-    """A `torch.nn.Module`. axes: the declared axes of each input on this side."""
+    """A `torch.nn.Module`. axes: the declared axes of each input on this side.
+
+    It is built anew for every dtype and every step: a deep copy of a module whose functions close over its own layers computes with the
+    layers of the original.
+    """
 
     framework = "torch"
 
-    def __init__(self, module: torch.nn.Module, call: str = "") -> None:
-        self._modules = {"float32": module.to(torch.float32).eval()}
-        self._call = call
+    def __init__(self, make: Callable[[], torch.nn.Module], first: torch.nn.Module, call: str = "") -> None:
+        self._modules = {"float32": first.to(torch.float32).eval()}
+        self._make, self._call = make, call
         self._templates: dict[str, dict[tuple[str, int], Any]] = {}
         self.axes: Mapping[str, Sequence[str]] = {}
         spatial = [layer for layer in self.layers() if layer.kind in kinds.SPATIAL]
@@ -59,7 +63,23 @@ class TorchModel(Model):
         if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in self._modules["float32"].parameters()):
             with torch.no_grad():
                 self._apply("float32", inputs)
-        self._modules["float64"] = copy.deepcopy(self._modules["float32"]).to(torch.float64)
+
+    def widen(self, inputs: Arrays) -> None:
+        self._modules["float64"] = self._again("float32", inputs).to(torch.float64)
+
+    @torch.no_grad()
+    def _again(self, dtype: str, inputs: Arrays) -> torch.nn.Module:
+        """Another module with the values of the one of that dtype."""
+        before, module = self._modules[dtype], self._make()
+        if module is before:
+            return copy.deepcopy(before)
+        module = module.to(getattr(torch, dtype)).eval()
+        if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in module.parameters()):
+            self._applied(module, self._inputs(inputs, dtype))
+        values = dict(_everything(before))
+        for name, tensor in _everything(module):
+            tensor.copy_(values[name])
+        return module
 
     def _function(self, module: torch.nn.Module) -> Callable[..., Any]:
         return getattr(module, self._call) if self._call else module.forward
@@ -180,11 +200,11 @@ class TorchModel(Model):
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
         given, own = self._inputs(inputs, dtype), self._cotangents(cotangents, dtype)
         before = self._modules[dtype]
-        module = self._modules[dtype] = _without_dropout(copy.deepcopy(before)).train()
+        module = self._modules[dtype] = _without_dropout(self._again(dtype, inputs)).train()
         try:
             stepping = _optimizer(optimizer, module)
             with torch.no_grad():
-                again = self._loss(copy.deepcopy(module), given, own, True)
+                again = self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, own, True)
             loss = self._loss(module, given, own, True)
             random = "" if torch.equal(loss, again) else "something random is active in training"
             loss.backward()
@@ -195,7 +215,7 @@ class TorchModel(Model):
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")
-        module = copy.deepcopy(self._modules["float32"])
+        module = self._again("float32", inputs)
         args, kwargs = bound(self._function(module), self.own(given), what == "step")
         function = getattr(module, self._call) if self._call else module
         function = torch.compile(function) if compiled else function
@@ -220,6 +240,12 @@ def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Te
     """The floating variables: name, tensor, whether it is a parameter."""
     yield from ((name, tensor, True) for name, tensor in part.named_parameters(recurse=recurse))
     yield from ((name, tensor, False) for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point())
+
+
+def _everything(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter and buffer, shared ones by each of their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 def _whole(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
