@@ -9,6 +9,7 @@ from . import mask, precision, softmax
 from .dropout import Dropout, dropout
 from .fast import attention as fast_attention
 from .fast.packing import Packing, pack, unpack
+from .framework import is_changed
 from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
@@ -69,13 +70,14 @@ def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
-    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one position lie side by side.
+    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one position lie side by side. How many there
+    are follows from the outputs, so that tensor parallelism may give each process some of them.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width, bias = config.model_width, config.attention_bias
-        self.heads, self.key_value_heads = config.heads, config.key_value_heads
+        self.width, self.key_size, self.value_size = width, config.key_size, config.value_size
         self.query = Projection(width, config.heads * config.key_size, bias)
         self.key = Projection(width, config.key_value_heads * config.key_size, bias)
         self.value = Projection(width, config.key_value_heads * config.value_size, bias)
@@ -94,20 +96,20 @@ class MultiHeadAttention(nn.Module):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> Output:
-        checks.check_features("query", query_btd.shape, self.query.in_features)
-        checks.check_features("memory", memory_bsd.shape, self.key.in_features)
+        checks.check_features("query", query_btd.shape, self.width)
+        checks.check_features("memory", memory_bsd.shape, self.width)
         key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
         query_bthk = unpack(self.queries(query_btd), packing)
         return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, packing)
 
     def queries(self, query_btd: Tensor) -> Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
-        return self.query(query_btd).unflatten(-1, (self.heads, -1))
+        return self.query(query_btd).unflatten(-1, (-1, self.key_size))
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
         """`m W^K + b^K` and `m W^V + b^V`, which no query changes: key `b s g k` and value `b s g e`."""
-        heads = (self.key_value_heads, -1)
-        return self.key(memory_bsd).unflatten(-1, heads), self.value(memory_bsd).unflatten(-1, heads)
+        key, value = self.key(memory_bsd), self.value(memory_bsd)
+        return key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
 
     def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of self-attention, all of one input."""
@@ -126,10 +128,15 @@ class MultiHeadAttention(nn.Module):
         packing: Packing | None = None,
     ) -> Output:
         """The attention of these queries to these keys and values, and the projection of its output."""
-        dropout_rate, training = self.weights_dropout.rate, self.weights_dropout.training
-        attended = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate, training
-        )
+        drop = self.weights_dropout
+        if is_changed(drop) or not isinstance(drop, Dropout):  # it is to see the weights, which a kernel that drops some itself never holds
+            seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+            left_bhts = drop(seen_bhts) if keep_bhts is None else drop(seen_bhts, keep_bhts)
+            attended: Output = torch.einsum("bhts,bshe->bthe", left_bhts, repeat_kv(value_bsge, query_bthk.shape[2])), seen_bhts
+        else:
+            attended = scaled_dot_product_attention(
+                query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, drop.rate, drop.training
+            )
         output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
         output_btd = self.output(pack(output_bthe.flatten(-2), packing))
         return (output_btd, *weights) if return_weights else output_btd

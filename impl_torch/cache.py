@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import inputs, positional_encoding, precision
+from . import positional_encoding, precision
 from .embedding import check_ids
 from .fast.cache import check_steps, forward_step
 from .fast.fused import pack
@@ -43,12 +43,12 @@ def start_cache(
     check_steps(model)
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
-    config, table = model.config, inputs.table(model, "target").table
+    config = model.config
     checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
         checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
-    kept: Any = table if memory_bsd is None else memory_bsd
+    kept: Any = next(model.parameters()) if memory_bsd is None else memory_bsd
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
     layers = []
     for layer in model.decoder.layers:

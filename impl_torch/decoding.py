@@ -36,6 +36,11 @@ class Searcher:
         self.model = fused(model, dtype)
         self.step = compiled_step(search.next_token) if compiled else search.next_token
 
+    def to(self, device: torch.device | str) -> "Searcher":
+        """Moves the snapshot to the device; returns the searcher itself."""
+        self.model.to(device)
+        return self
+
     @torch.inference_mode()
     def greedy_search(
         self,

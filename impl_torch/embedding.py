@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import checks
@@ -17,69 +16,61 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 Check = Callable[..., None]  # of shape, dtype and, where they are known, the lowest and the highest value
 
 
-class Embedding(nn.Module):
+class Table(nn.Embedding):
+    """An `nn.Embedding` that starts with normal numbers of standard deviation `d^-1/2` (INIT) and checks what it looks up."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
+
+    def check_ids(self, index_bt: Tensor) -> None:
+        """Raises ValueError on what `forward` rejects."""
+        raise NotImplementedError
+
+    def forward(self, index_bt: Tensor, checked: bool = False) -> Tensor:
+        """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
+        if not checked:
+            self.check_ids(index_bt)
+        return self.look_up(index_bt)
+
+    def look_up(self, index_bt: Tensor) -> Tensor:
+        """The row of each index. In a graph that may run elsewhere a negative one is out of range, where ONNX would count from the end."""
+        index_bt = index_bt.long()
+        if framework.exporting():
+            index_bt = torch.where(index_bt < 0, self.num_embeddings, index_bt)
+        return super().forward(index_bt)
+
+
+class Embedding(Table):
     """`x = sqrt(d)^scale * table[token]`, or `token @ table` of soft one-hot rows: `b t d`.
 
     Half-precision dtypes multiply by sqrt(d) in float32, as torch does with any Python number.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(vocabulary, width))
-        self.scale = width**0.5 if scale else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
+        super().__init__(vocabulary, width)
+        self.embed_scale = width**0.5 if scale else None  # the name that `transformers` and `peft` know
 
     def check_ids(self, token: Tensor) -> None:
-        """Raises ValueError on tokens that `forward` rejects."""
-        check_ids((token, self.table.shape[0]))
+        check_ids((token, self.num_embeddings))
 
-    def forward(self, token: Tensor, checked: bool = False) -> Tensor:
-        """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
-        if not checked:
-            self.check_ids(token)
-        soft = token.is_floating_point()
-        x_btd = token.to(self.table.dtype) @ self.table if soft else F.embedding(token.long(), self.table)
-        return x_btd if self.scale is None else x_btd * self.scale
+    def look_up(self, token: Tensor) -> Tensor:
+        x_btd = token.to(self.weight.dtype) @ self.weight if token.is_floating_point() else super().look_up(token)
+        return x_btd if self.embed_scale is None else x_btd * self.embed_scale
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.embed_scale is None else f", embed_scale={self.embed_scale}")
 
 
-class SharedEmbedding(Embedding):
-    """The embedding of another one's table. It registers neither, so that nothing that acts on parameters by name can part them."""
-
-    table: Any = property(lambda self: self.owner[0].table)
-
-    def __init__(self, owner: Embedding) -> None:
-        nn.Module.__init__(self)
-        self.scale, self.owner = owner.scale, (owner,)  # in a tuple: as an attribute it would be a submodule
-
-
-class SegmentEmbedding(nn.Module):
+class SegmentEmbedding(Table):
     """`x = table[segment]`, `b s d`: which sentence of several a token is of."""
 
-    def __init__(self, segments: int, width: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(segments, width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
-
     def check_ids(self, segment_bs: Tensor) -> None:
-        """Raises ValueError on segments that `forward` rejects."""
-        rows = self.table.shape[0]
+        rows = self.num_embeddings
         check_values((segment_bs, lambda shape, dtype, *bounds: checks.check_rows("segment", shape, dtype, rows, *bounds)))
-
-    def forward(self, segment_bs: Tensor, checked: bool = False) -> Tensor:
-        """checked: as of `Embedding`."""
-        if not checked:
-            self.check_ids(segment_bs)
-        return F.embedding(segment_bs.long(), self.table)
 
 
 class Logits(Projection):
-    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`."""
+    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. Where they are tied, the weight is that of an embedding."""
 
     def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
         super().__init__(width, vocabulary, bias)
@@ -87,27 +78,6 @@ class Logits(Projection):
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.in_features)
         return super().forward(x_btd)
-
-
-class TiedLogits(nn.Module):
-    """`Logits` whose weight is the table of an embedding, which it does not register (`SharedEmbedding`)."""
-
-    weight: Any = property(lambda self: self.owner[0].table)
-
-    def __init__(self, owner: Embedding, bias: bool) -> None:
-        super().__init__()
-        self.owner = (owner,)
-        self.out_features, self.in_features = owner.table.shape
-        self.bias = nn.Parameter(torch.empty(self.out_features)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        checks.check_features("x", x_btd.shape, self.in_features)
-        return F.linear(x_btd, self.weight, self.bias)
 
 
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
@@ -126,6 +96,8 @@ def check_values(*given: tuple[Tensor, Check]) -> None:
     The bounds of all come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype count.
     """
     for x, check in given:
+        if x.is_nested:
+            raise ValueError("ids must be a dense tensor, whose shorter rows are padded; got a nested one")
         check(x.shape, precision.dtype_name(x.dtype))
     valued = [pair for pair in given if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
     if not valued:

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import loss
+from .framework import Sharing
 
 __all__ = ["EncoderOnly"]
 
 Tree = Mapping[str, Any]
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(Sharing):
     """The methods of `Transformer` that an encoder alone has. Each raises ValueError where the config does not have its head.
 
     keep, checked: as of `Transformer.encode`; `classifier_dropout` is a site, too.
@@ -67,8 +68,20 @@ class EncoderOnly(nn.Module):
         return loss.cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total, checked=True)
 
     def masked_language_logits(
-        self, source: Tensor, source_mask_bs: Tensor | None = None, keep: Tree | None = None, segment_bs: Tensor | None = None
+        self,
+        source: Tensor,
+        source_mask_bs: Tensor | None = None,
+        keep: Tree | None = None,
+        segment_bs: Tensor | None = None,
+        checked: bool = False,
     ) -> Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row."""
         self.config.need("masked_language_head")
-        return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs))
+        return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs, checked))
+
+    def _headed(self, *given: Any) -> Tensor:
+        """What the head of the config gives; what the encoder gives where it has none."""
+        self.config.need_one_head()
+        if self.config.classes:
+            return self.classify(*given)
+        return self.masked_language_logits(*given) if self.config.masked_language_head else self.encode(*given)

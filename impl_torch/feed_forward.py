@@ -37,12 +37,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.activation_name = config.activation
+        self.activation_name, self.width = config.activation, config.model_width
         self.hidden = Projection(config.model_width, config.feed_forward_width)
         self.output = Projection(config.feed_forward_width, config.model_width)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
-        checks.check_features("x", x_btd.shape, self.hidden.in_features)
+        checks.check_features("x", x_btd.shape, self.width)
         active_btf = activation(self.hidden(x_btd), self.activation_name)
         return self.output(self.hidden_dropout(active_btf, keep_btf))

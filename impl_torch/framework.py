@@ -1,14 +1,16 @@
-"""What a traced program does not know: the values of its tensors, and the kernels that will run it."""
+"""What torch has no public name for: what a traced program does not know, hooks, and parameters of several modules."""
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["bounds", "exporting", "has_values", "same_size"]
+__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size"]
+
+OLDER = (("embedding.table", "embedding.weight"), ("norm.scale", "norm.weight"), ("norm.offset", "norm.bias"))
 
 
 def has_values(token: Tensor) -> bool:
@@ -36,3 +38,67 @@ def same_size(one: int, other: int) -> bool:
     """Whether two sizes are equal in every run of the graph; of symbols that may be equal by chance it is not."""
     same = one == other
     return bool(same) if isinstance(same, Tensor) else statically_known_true(same)  # sizes are tensors in `jit.trace`
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+class Sharing(nn.Module):
+    """A module some of whose modules have one parameter in common, such as a table that is shared or tied.
+
+    It stays one on every device and in every way of loading. A state dict has it once, under its first name, as
+    `safetensors.torch.save_file` needs it; one that is loaded may have it under any of its names, and under several where they are equal.
+    The names `table`, `scale` and `offset` are taken for `weight` and `bias`, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_state_dict_post_hook(_once)
+        self.register_load_state_dict_pre_hook(_everywhere)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `to` and `to_empty` call; from the meta device each module is given a parameter of its own."""
+        shared = _shared(self)
+        super()._apply(fn, recurse)
+        for first, *others in shared:
+            for owner, _, own in (name.rpartition(".") for name in others):
+                setattr(self.get_submodule(owner), own, self.get_parameter(first))
+        return self
+
+
+def _shared(module: nn.Module) -> list[list[str]]:
+    """The names of every parameter that has several, those of a module in the order of its modules."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def _once(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    for _first, *others in _shared(module):
+        for name in others:
+            state_dict.pop(prefix + name, None)
+
+
+def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *others: Any) -> None:
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        for older, own in OLDER:
+            if name.endswith(older):
+                state_dict[name.removesuffix(older) + own] = state_dict.pop(name)
+    for names in _shared(module):
+        given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
+        for first, tensor in [*given.items()][:1]:
+            unequal = [name for name, other in given.items() if not _equal(tensor, other)]
+            others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
+            if local_metadata.get("assign_to_params_buffers") and not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=module.get_parameter(names[0]).requires_grad)
+            state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """In every value, where both have values."""
+    if (one.shape, one.dtype, one.is_meta) != (other.shape, other.dtype, other.is_meta):
+        return False
+    return one is other or one.is_meta or torch.allclose(one, other.to(one.device), rtol=0, atol=0, equal_nan=True)

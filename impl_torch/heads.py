@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .embedding import Embedding, Logits, TiedLogits
+from .embedding import Embedding, Logits
 from .feed_forward import activation
 from .normalization import LayerNorm
 from .projection import Projection
@@ -41,15 +41,13 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
         super().__init__()
-        self.activation_name = config.activation
+        self.activation_name, self.width = config.activation, config.model_width
         self.hidden = Projection(config.model_width, config.model_width)
         self.norm = LayerNorm(config.model_width, config.epsilon)
-        self.logits = (
-            Logits(config.model_width, config.source_vocabulary, config.output_bias)
-            if table is None
-            else TiedLogits(table, config.output_bias)
-        )
+        self.logits = Logits(config.model_width, config.source_vocabulary, config.output_bias)
+        if table is not None:
+            self.logits.weight = table.weight
 
     def forward(self, x_bsd: Tensor) -> Tensor:
-        checks.check_features("x", x_bsd.shape, self.hidden.in_features)
+        checks.check_features("x", x_bsd.shape, self.width)
         return self.logits(self.norm(activation(self.hidden(x_bsd), self.activation_name)))

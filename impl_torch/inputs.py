@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
 from . import mask, positional_encoding, precision
+from .embedding import Table
 
 __all__ = ["embed", "masked_positions", "table"]
 
@@ -42,10 +43,10 @@ def embed(
     of every position, where the caller has it.
     """
     config = model.config
-    x_btd = table(model, side)(token, checked=True)
+    x_btd = rows(table(model, side), token, config.scale_embedding)
     if config.positions == "learned":
         position_bt = torch.arange(token.shape[1], device=token.device)[None] if position_bt is None else position_bt
-        x_btd = x_btd + getattr(model, f"{side}_position_embedding")(position_bt, checked=True)
+        x_btd = x_btd + rows(getattr(model, f"{side}_position_embedding"), position_bt, config.position_offset > 0)
     else:
         if encoding_pd is None:
             # Every position is less than the length, so that the rows of one table serve the whole batch.
@@ -54,8 +55,20 @@ def embed(
         x_btd = x_btd + (encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd))
     if config.segments and side == "source":
         segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device) if segment_bt is None else segment_bt
-        x_btd = x_btd + model.source_segment_embedding(segment_bt, checked=True)
+        x_btd = x_btd + rows(model.source_segment_embedding, segment_bt)
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+
+
+def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
+    """What the embedding gives for ids that are checked; another module in its place is called as an `nn.Embedding` is.
+
+    more: whether ours does more than that, scaling or an offset. Raises ValueError where an `nn.Embedding` itself stands in its place.
+    """
+    if isinstance(embedding, Table):
+        return embedding(index_bt, checked=True)
+    if more and type(embedding) is nn.Embedding:
+        raise ValueError("an embedding of this config scales its rows or skips some: impl_torch's own; got an nn.Embedding")
+    return embedding(index_bt)
 
 
 def table(model: Any, side: str) -> Any:

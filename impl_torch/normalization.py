@@ -1,6 +1,5 @@
 """Layer normalisation."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -11,29 +10,18 @@ from . import precision
 __all__ = ["LayerNorm"]
 
 
-class LayerNorm(nn.Module):
-    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`.
+class LayerNorm(nn.LayerNorm):
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`; scale is `weight`, offset is `bias`.
 
     Its kernels compute half-precision dtypes in float32 up to and with the offset. The backward one of the CPU keeps the mean in the
     half-precision dtype and adds up in it, so that it is given float32.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.empty(width))
-        self.offset = nn.Parameter(torch.empty(width))
-        self.epsilon = epsilon
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.scale)
-        nn.init.zeros_(self.offset)
+        super().__init__(width, eps=epsilon)
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        checks.check_features("x", x_btd.shape, self.scale.shape[0])
-        tensors = (x_btd, self.scale, self.offset)
+        checks.check_features("x", x_btd.shape, self.weight.shape[0])
+        tensors = (x_btd, self.weight, self.bias)
         x, scale, offset = map(precision.upcast_half, tensors) if x_btd.device.type == "cpu" else tensors
-        return F.layer_norm(x, scale.shape, scale, offset, self.epsilon).to(x_btd.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.scale.shape[0]}, epsilon={self.epsilon}"
+        return F.layer_norm(x, scale.shape, scale, offset, self.eps).to(x_btd.dtype)

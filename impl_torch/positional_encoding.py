@@ -1,14 +1,14 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from reference_numpy import checks
 from reference_numpy.config import POSITION_STARTS
 from reference_numpy.suggestions import known
 
 from . import framework, precision
+from .embedding import Table
 
 __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
@@ -20,7 +20,7 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
     if start == "row":
         return place_t.expand(mask_bt.shape)
-    leading_b1 = (mask_bt.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
+    leading_b1 = (mask_bt.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True)  # long: ONNX adds up no booleans
     return (place_t - leading_b1).clamp(min=0)
 
 
@@ -36,28 +36,19 @@ def positional_encoding(position_bt: Tensor, width: int, dtype: torch.dtype = to
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(dtype)
 
 
-class PositionEmbedding(nn.Module):
+class PositionEmbedding(Table):
     """`x = table[position + offset]`, rows of a learned table: `b t d`.
 
     positions: so many the table serves; it has offset rows more.
     """
 
     def __init__(self, positions: int, offset: int, width: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(positions + offset, width))
+        super().__init__(positions + offset, width)
         self.offset = offset
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
 
     def check_ids(self, position_bt: Tensor) -> None:
-        """Raises ValueError on positions that `forward` rejects."""
-        rows, kind = self.table.shape[0] - self.offset, precision.dtype_name(position_bt.dtype)
+        rows, kind = self.num_embeddings - self.offset, precision.dtype_name(position_bt.dtype)
         checks.check_rows("position", position_bt.shape, kind, rows, *framework.bounds(position_bt))
 
-    def forward(self, position_bt: Tensor, checked: bool = False) -> Tensor:
-        """checked: the caller knows that there are such positions."""
-        if not checked:
-            self.check_ids(position_bt)
-        return F.embedding(position_bt.long() + self.offset if self.offset else position_bt.long(), self.table)
+    def look_up(self, position_bt: Tensor) -> Tensor:
+        return super().look_up(position_bt + self.offset if self.offset else position_bt)

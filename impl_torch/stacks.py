@@ -20,7 +20,7 @@ Tree = Mapping[str, Any]
 class Encoder(nn.Module):
     """`x = layer_i(x)` for every layer, then `final_norm(x)` where the config has one. Vectors in, vectors out: `b s d`.
 
-    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies.
+    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer of another class takes `(x, mask)`.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -32,14 +32,15 @@ class Encoder(nn.Module):
     def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None, packing: Packing | None = None) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
+            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
         return self.final_norm(x_bsd)
 
 
 class Decoder(nn.Module):
     """`x = layer_i(x, memory)` for every layer, then `final_norm(x)` where the config has one. Vectors in, vectors out: `b t d`.
 
-    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies.
+    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer of another class takes
+    `(x, memory, self_mask, cross_mask)`.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -60,6 +61,11 @@ class Decoder(nn.Module):
     ) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            site = layer_keep.get(str(index))
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, site, packing, memory_packing)
+            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.final_norm(x_btd)
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """What there is of the arguments that layers of other classes need not take."""
+    return {name: value for name, value in arguments.items() if value is not None}

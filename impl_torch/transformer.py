@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
-from reference_numpy import parameters as canonical
 
 from . import loss, mask, precision, states
-from .embedding import Embedding, Logits, SegmentEmbedding, SharedEmbedding, TiedLogits, check_values, of_vocabulary
+from .embedding import Embedding, Logits, SegmentEmbedding, check_values, of_vocabulary
 from .encoder_only import EncoderOnly
 from .fast import packing
 from .heads import Classifier, MaskedLanguageHead, Pooler
@@ -29,8 +28,7 @@ class Transformer(EncoderOnly):
     """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or one of the two stacks alone, with its own parts.
 
     `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by config.
-    Shared embeddings and tied logits are one `nn.Parameter` under the name of the embedding that owns it. A state dict that also has it
-    under its other names, such as `target_embedding.table` and `logits.weight`, is loaded where all are equal.
+    Shared embeddings and tied logits are one `nn.Parameter` of several modules (`framework.Sharing`).
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
     draws its own in training. pack_from: how many numbers of a layer's input must be padding for the products to leave them out. A model
     with hooks, and a program that is traced, has the rows always.
@@ -46,26 +44,19 @@ class Transformer(EncoderOnly):
             self._add_inputs("source", Embedding(config.source_vocabulary, config.model_width, config.scale_embedding))
             self.encoder = Encoder(config)
         if config.decoder_layers:
-            shared = config.cross_attention and config.share_embeddings
-            self._add_inputs(
-                "target",
-                SharedEmbedding(self.source_embedding)
-                if shared
-                else Embedding(config.target_vocabulary, config.model_width, config.scale_embedding),
-            )
+            self._add_inputs("target", Embedding(config.target_vocabulary, config.model_width, config.scale_embedding))
+            if config.cross_attention and config.share_embeddings:
+                self.target_embedding.weight = self.source_embedding.weight
             self.decoder = Decoder(config)
-            self.logits = (
-                TiedLogits(self.target_embedding, config.output_bias)
-                if config.tie_logits
-                else Logits(config.model_width, config.target_vocabulary, config.output_bias)
-            )
+            self.logits = Logits(config.model_width, config.target_vocabulary, config.output_bias)
+            if config.tie_logits:
+                self.logits.weight = self.target_embedding.weight
         if config.pooler:
             self.pooler = Pooler(config.model_width)
         if config.classes:
             self.classifier = Classifier(config.model_width, config.classes, config.classifier_dropout_rate)
         if config.masked_language_head:
             self.masked_language_head = MaskedLanguageHead(config, self.source_embedding if config.tie_logits else None)
-        self.register_load_state_dict_pre_hook(_load_one_table)
 
     def encode(
         self,
@@ -131,7 +122,7 @@ class Transformer(EncoderOnly):
     def forward(
         self,
         source: Tensor | None,
-        target: Tensor,
+        target: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
@@ -140,13 +131,16 @@ class Transformer(EncoderOnly):
         checked: bool = False,
         packings: packing.Packings | None = None,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None.
+        """`decode(target, encode(source))`, `b t v`; `decode(target)` of a decoder alone, whose source is None; without a target, of an
+        encoder alone, what its head gives: `classify`, `masked_language_logits`, or `encode` where it has none.
 
         skip_padding: the rows of the target's padding are zeros, and nothing is computed for them (PADDING). checked: as of `encode`.
         packings: made outside a compiled program; keep is then packed, too, and without skip_padding the logits are, `1 n v`.
         """
-        self.config.need_decoder()
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+        checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
+        if target is None:
+            return self._headed(source, source_mask_bs, keep, segment_bs, checked)
         if not checked:
             self.check_ids(source, target, segment_bs)
         if packings is None:
@@ -259,21 +253,3 @@ def _check_labels(logits: tuple[int, int, int], shape: torch.Size, dtype: str, *
     """One label for each row."""
     checks.check_classes(shape, dtype)
     checks.check_labels(logits, (*shape[:1], 1, *shape[1:]), dtype, 0.0, None, *bounds)
-
-
-def _load_one_table(model: Transformer, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-    """The hook of `load_state_dict` that takes the shared table under any of its names; tables that differ are an error of the loading."""
-    ties = {name.replace("kernel", "weight"): owner for name, owner in canonical.ties(model.config).items()}
-    names = [prefix + name for name in dict.fromkeys([*ties.values(), *ties])]
-    given = {name: state_dict.pop(name) for name in names if name in state_dict}
-    for first, table in [*given.items()][:1]:
-        state_dict[names[0]] = table
-        unequal = [name for name, other in given.items() if not _equal(table, other)]
-        others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
-
-
-def _equal(table: Tensor, other: Tensor) -> bool:
-    """In every value, where both have values."""
-    if (table.shape, table.dtype, table.is_meta) != (other.shape, other.dtype, other.is_meta):
-        return False
-    return table is other or table.is_meta or torch.allclose(table, other.to(table.device), rtol=0, atol=0, equal_nan=True)

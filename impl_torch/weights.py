@@ -21,9 +21,9 @@ __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
 # end of the canonical name, end of the native name, native axes
 TABLE: layout.Table = (
-    ("table", "table", "v d"),
-    ("table", "table", "p d"),
-    ("table", "table", "a d"),
+    ("table", "weight", "v d"),
+    ("table", "weight", "p d"),
+    ("table", "weight", "a d"),
     ("query.kernel", "query.weight", "(h k) d"),
     ("query.bias", "query.bias", "(h k)"),
     ("key.kernel", "key.weight", "(g k) d"),
@@ -37,8 +37,8 @@ TABLE: layout.Table = (
     ("hidden.bias", "hidden.bias", "f"),
     ("hidden.kernel", "hidden.weight", "r d"),
     ("hidden.bias", "hidden.bias", "r"),
-    ("scale", "scale", "d"),
-    ("offset", "offset", "d"),
+    ("scale", "weight", "d"),
+    ("offset", "bias", "d"),
     ("kernel", "weight", "v d"),
     ("bias", "bias", "v"),
     ("kernel", "weight", "r d"),
@@ -71,7 +71,7 @@ def load(
     canonical.match(arrays, {native_name: tuple(tensor.shape) for native_name, tensor in found.values()})
     with torch.no_grad():
         for native_name, tensor in found.values():
-            tensor.copy_(from_numpy(arrays[native_name], tensor.device))
+            tensor.copy_(_like(tensor, from_numpy(arrays[native_name], tensor.device)))
 
 
 def export(
@@ -79,14 +79,15 @@ def export(
 ) -> dict[str, np.ndarray]:
     """The module's parameters by canonical name, as arrays of their own.
 
-    Raises ValueError where one is missing, misshapen or without values (meta), and where the module has a parameter that would be left
-    out, such as the second of two that the config says are tied.
+    A sharded parameter is gathered, which every process must ask for. Raises ValueError where one is missing, misshapen or without values
+    (meta), where the module has a parameter that would be left out, and where two that the config says are tied differ.
     """
     found = {name: tensor for name, tensor in _found(module, config, component, table).values() if tensor is not None}
     problems = [f"the module's {name} has no values: it is on the meta device" for name, tensor in found.items() if tensor.is_meta]
     # A parametrised tensor is computed from parameters of its own.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
     problems += [f"no array would hold the module's {name}" for name in _others(module, found.values()) if not name.startswith(computed)]
+    problems += [] if problems else _untied(module, config, component, table)
     if problems:
         raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(problems))
     return layout.from_native({name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component)
@@ -98,8 +99,8 @@ def tensors(module: nn.Module, config: TransformerConfig, component: str = "tran
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """A copy of the tensor as an array; bfloat16 as `ml_dtypes.bfloat16`."""
-    copy = tensor.detach().to("cpu", copy=True)
+    """A copy of the tensor as an array, of a sharded one the whole; bfloat16 as `ml_dtypes.bfloat16`."""
+    copy = _whole(tensor.detach()).to("cpu", copy=True)
     return copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if copy.dtype == torch.bfloat16 else copy.numpy()
 
 
@@ -108,6 +109,22 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     copy = np.array(array, order="C")
     tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16) if copy.dtype == ml_dtypes.bfloat16 else torch.from_numpy(copy)
     return tensor.to(device)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, gathered where it is a `DTensor`."""
+    sharded: Any = tensor
+    return sharded.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    """The values, sharded as the tensor is."""
+    sharded: Any = tensor
+    if not hasattr(tensor, "full_tensor"):
+        return values
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(values, sharded.device_mesh, sharded.placements)
 
 
 def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], found: Mapping[str, tuple[str, Any]]) -> Iterator[str]:
@@ -131,13 +148,31 @@ def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
             yield name
 
 
+def _untied(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> Iterator[str]:
+    """The ties of the config that the module does not keep, such as one of whose sides is parametrised."""
+    letters = canonical.axes(config.replace(share_embeddings=False, tie_logits=False))
+    for names in canonical.ties(config).items() if component == "transformer" else ():
+        rows = [layout.fitting(name, letters[name], table) for name in names]
+        natives = [name.removesuffix(row[0]) + row[1] for name, row in zip(names, rows, strict=True) if row is not None]
+        tensors = [tensor for name in natives if (tensor := _tensor(module, name)) is not None]
+        if len(tensors) == 2 and tensors[0] is not tensors[1]:
+            alias, stored = map(_whole, tensors)
+            if not torch.equal(alias, stored if rows[0][2].split() == rows[1][2].split() else stored.T):  # type: ignore[index]
+                yield f"the module's {natives[0]} must be its {natives[1]}, since the config ties them"
+
+
 def _found(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, tuple[str, Any]]:
     """Canonical name -> native name, and the tensor that bears it; None where there is none."""
     found: dict[str, tuple[str, Any]] = {}
     for name, letters in canonical.axes(config, component).items():
         native_name, _ = layout.native(name, letters, table)
-        node: Any = module
-        for part in native_name.split("."):
-            node = getattr(node, part, None)
-        found[name] = native_name, node if isinstance(node, Tensor) else None
+        found[name] = native_name, _tensor(module, native_name)
     return found
+
+
+def _tensor(module: nn.Module, native_name: str) -> Tensor | None:
+    """The tensor of that name; None where there is none."""
+    node: Any = module
+    for part in native_name.split("."):
+        node = getattr(node, part, None)
+    return node if isinstance(node, Tensor) else None

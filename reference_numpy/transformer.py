@@ -1,11 +1,11 @@
 """The whole Transformer: from token ids to logits and the training loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, inputs, loss, mask, stacks
+from . import checks, dropout, embedding, encoder_only, inputs, loss, mask, stacks
 from .config import TransformerConfig
 from .parameters import flatten, nest
 
@@ -113,7 +113,7 @@ def transformer(
     parameters: Tree,
     config: TransformerConfig,
     source: np.ndarray | None,
-    target: np.ndarray,
+    target: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
@@ -122,12 +122,15 @@ def transformer(
 ) -> np.ndarray:
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    source: ids `b s`, or soft one-hot rows `b s v`; None of a decoder alone, `decode(target)` (ALONE).
+    source: ids `b s`, or soft one-hot rows `b s v`; None of a decoder alone, `decode(target)` (ALONE). target: None of an encoder alone,
+    which gives what its head does: `classify`, `masked_language_logits`, or `encode` where it has none.
     skip_padding: the rows of logits where the target is padding are zeros, so that nobody has to compute them (PADDING).
-    Arguments and errors as `encode` and `decode`. Source: Vaswani et al. 2017, figure 1.
+    Arguments and errors as `encode` and `decode`; ValueError where an encoder alone has both heads. Source: Vaswani et al. 2017, figure 1.
     """
-    config.need_decoder()
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
+    if target is None:
+        return _headed(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
     memory_bsd = None
     if source is not None:
         checks.check_same_batch(source=source.shape, target=target.shape)
@@ -142,7 +145,7 @@ def transformer_vjp(
     parameters: Tree,
     config: TransformerConfig,
     source: np.ndarray | None,
-    target: np.ndarray,
+    target: np.ndarray | None = None,
     source_mask_bs: np.ndarray | None = None,
     target_mask_bt: np.ndarray | None = None,
     keep: Tree | None = None,
@@ -156,6 +159,8 @@ def transformer_vjp(
     The gradient of a table that source and target share is the sum of its uses. With skip_padding no gradient comes from a row where the
     target is padding.
     """
+    if target is None:
+        return _headed(config, vjp=True)(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=cotangent)
     if skip_padding:
         cotangent = real_rows(cotangent, config, target, target_mask_bt)
     if source is None:
@@ -204,6 +209,16 @@ def training_loss_vjp(
     mask_bt = mask.token_mask(label_bt, config.padding_id)
     inner = loss.cross_entropy_vjp(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
     return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=inner["logits_btv"])
+
+
+def _headed(config: TransformerConfig, vjp: bool = False) -> Callable[..., Any]:
+    """What an encoder alone computes when it is called, or backwards: up to the head that it has."""
+    config.need_one_head()
+    if config.classes:
+        return encoder_only.classify_vjp if vjp else encoder_only.classify
+    if config.masked_language_head:
+        return encoder_only.masked_language_logits_vjp if vjp else encoder_only.masked_language_logits
+    return encode_vjp if vjp else encode
 
 
 def _embed(

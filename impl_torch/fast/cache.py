@@ -8,11 +8,11 @@ from torch import Tensor
 
 from .. import mask
 from ..attention import MultiHeadAttention
+from ..framework import is_changed
 from ..inputs import embed
 from ..layers import DecoderLayer, residual_in, residual_out
 from ..stacks import Decoder
 from ..transformer import Transformer
-from .fused import is_changed
 
 __all__ = ["check_steps", "forward_step"]
 

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
-from ..embedding import Logits, TiedLogits
+from ..embedding import Logits
 from ..feed_forward import FeedForward
+from ..framework import is_changed
 from ..projection import Projection
 from ..transformer import Transformer
 from .int8 import Int8Projection, check_int8
 from .projection import FusedProjection
 
-__all__ = ["Dtype", "FusedAttention", "fused", "is_changed", "pack"]
+__all__ = ["Dtype", "FusedAttention", "fused", "pack"]
 
 PROJECTIONS: dict[type, tuple[str, ...]] = {MultiHeadAttention: ("query", "key", "value", "output"), FeedForward: ("hidden", "output")}
 Dtype = torch.dtype | Literal["int8"]
@@ -31,7 +32,8 @@ class FusedAttention(MultiHeadAttention):
 
     def __init__(self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection) -> None:
         nn.Module.__init__(self)
-        self.heads, self.key_value_heads, self.weights_dropout = attention.heads, attention.key_value_heads, attention.weights_dropout
+        self.width, self.key_size, self.value_size = attention.width, attention.key_size, attention.value_size
+        self.weights_dropout = attention.weights_dropout
         self.output: Any = kind(attention.output)
         if of_itself:
             self.query_key_value = kind(attention.query, attention.key, attention.value)
@@ -41,14 +43,12 @@ class FusedAttention(MultiHeadAttention):
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        return self._split(key), self._split(value)
+        return key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
 
     def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(x_btd).split(self.query_key_value.sizes, dim=-1)
-        return query.unflatten(-1, (self.heads, -1)), self._split(key), self._split(value)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.key_value_heads, -1))
+        sized = (query, self.key_size), (key, self.key_size), (value, self.value_size)
+        return tuple(x.unflatten(-1, (-1, size)) for x, size in sized)
 
 
 @torch.no_grad()
@@ -62,7 +62,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     if isinstance(dtype, str) or dtype == torch.int8:
         check_int8(dtype, next(model.parameters()).device)
         kind, dtype = Int8Projection, torch.float32
-    result: Any = copy.deepcopy(model).eval().requires_grad_(False).to(dtype=dtype)
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise ValueError("a search needs whole parameters; got sharded ones: `weights.load` what `weights.export` gives into another model")
+    # What a module computed from its parameters, as one that is pruned, is not copied by itself.
+    computed = [x for module in model.modules() for x in vars(module).values() if isinstance(x, Tensor) and not x.is_leaf]
+    result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed}).eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         for part in (layer.self_attention, layer.feed_forward):
             for name in PROJECTIONS.get(type(part), ()):
@@ -91,16 +95,11 @@ def _fuse(module: nn.Module, name: str, kind: Kind) -> None:
 
 
 def _is_affine(module: nn.Module) -> bool:
-    """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another."""
-    return type(module) in (nn.Linear, Projection, Logits, TiedLogits) and not is_changed(module)
-
-
-def is_changed(module: nn.Module) -> bool:
-    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own.
-
-    torch has no public name for the hooks of a module.
-    """
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another, and the tensor of one that is
+    quantised."""
+    if type(module) not in (nn.Linear, Projection, Logits) or is_changed(module):
+        return False
+    return type(module.weight) in (nn.Parameter, Tensor)
 
 
 def pack(model: Transformer, rows: int) -> None:

@@ -1,5 +1,7 @@
 """Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,6 +32,11 @@ class Int8Projection(nn.Module):
         self.in_one = in_one_instruction()
         self.kernel = torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `to` calls; raises ValueError on another device."""
+        check_int8("int8", fn(self.scale).device)
+        return super()._apply(fn, recurse)
 
     def forward(self, x_btd: Tensor) -> Tensor:
         x_nd = x_btd.flatten(0, -2)  # which oneDNN is asked for in half the time

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import framework, mask
 
@@ -60,12 +60,17 @@ class Packings(NamedTuple):
 def of_forward(
     model: Any,
     source: Tensor | None,
-    target: Tensor | None,
+    target: Tensor | None = None,
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
     skip_padding: bool = False,
 ) -> Packings:
-    """What `Transformer.forward` packs: the source, to whose padding nothing attends; with skip_padding the target, too."""
+    """What `Transformer.forward` packs: the source, to whose padding nothing attends; with skip_padding the target, too.
+
+    Of an encoder alone nothing: every row of what it gives is its answer.
+    """
+    if not model.config.decoder_layers:
+        return Packings()
     real_bt = _real(model, target, target_mask_bt) if skip_padding else None
     return Packings(_packing(model, _real(model, source, source_mask_bs)), _packing(model, real_bt))
 
@@ -218,10 +223,12 @@ def _real(model: Any, token: Tensor | None, mask_bt: Tensor | None = None) -> Te
 
 def _packing(model: Any, mask_bt: Tensor | None) -> Packing | None:
     """The packing of these positions; None where it saves too little, and in a program that is traced, which has no values."""
-    if mask_bt is None or not framework.has_values(mask_bt) or _has_hooks(model):
+    if mask_bt is None or not framework.has_values(mask_bt):
         return None
     saved, total = mask_bt.numel() - int(mask_bt.sum()), mask_bt.numel()
     if saved * LEAST_SHARE < total or saved * model.config.model_width < model.pack_from or saved == 0:
+        return None
+    if _needs_rows(model):
         return None
     first_b = mask_bt.long().argmax(dim=1)  # of a row without any, position 0
     mask_bt = mask_bt.scatter(1, first_b[:, None], True)
@@ -234,6 +241,16 @@ def _packing(model: Any, mask_bt: Tensor | None) -> Packing | None:
     return Packing(index_n, place_bt, mask_bt).to(mask_bt.device)
 
 
-def _has_hooks(model: torch.nn.Module) -> bool:
-    """Whether a part has hooks, which are given rows. torch has no public name for them."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+def _needs_rows(model: nn.Module) -> bool:
+    """Whether a module may look at the neighbours of a token: it has hooks or a `forward` of its own, or is not of a class that is known to
+    work on each token alone."""
+    from .. import dropout, embedding, feed_forward, layers, normalization, stacks, transformer
+    from . import int8, projection
+
+    known: set[Any] = {transformer.Transformer, stacks.Encoder, stacks.Decoder, layers.EncoderLayer, layers.DecoderLayer}
+    known |= {layers.MultiHeadAttention, feed_forward.FeedForward, normalization.LayerNorm, dropout.Dropout, embedding.Logits}
+    known |= {projection.FusedProjection, int8.Int8Projection, nn.Linear, nn.LayerNorm, nn.Dropout, nn.Identity, nn.ModuleList}
+    forwards = {kind.forward for kind in known}
+    parts = [part for name in ("encoder", "decoder", "logits") if (part := getattr(model, name, None)) is not None]
+    given = [model, *(module for part in parts for module in part.modules())]
+    return any(map(framework.is_changed, model.modules())) or any(type(module).forward not in forwards for module in given)
