@@ -51,12 +51,12 @@ def has_explicit_axes(x: jax.Array) -> bool:
 
 
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
-    """`table[index]`, `... d`; NaN for an index out of range, or with mode clip the nearest row.
+    """`table[index]`, `... d`; NaN for an index out of range, -1 among them, or with mode clip the nearest row.
 
     On explicit axes a gather is told how its result is sharded: as the index is, and in the last axis as the table.
     """
-    if not has_explicit_axes(index):
-        return jnp.take(table_vd, index, axis=0, mode=mode)
-    places = jax.typeof(index).sharding
-    spec = PartitionSpec(*places.spec, jax.typeof(table_vd).sharding.spec[1])
-    return table_vd.at[index].get(mode=mode, out_sharding=NamedSharding(places.mesh, spec))
+    sharding = None
+    if has_explicit_axes(index):
+        places = jax.typeof(index).sharding
+        sharding = NamedSharding(places.mesh, PartitionSpec(*places.spec, jax.typeof(table_vd).sharding.spec[1]))
+    return table_vd.at[index].get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)

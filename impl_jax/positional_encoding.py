@@ -62,4 +62,5 @@ class PositionEmbedding(nnx.Module):
         rows = self.table.shape[0] - self.offset
         checks.check_rows("position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt))
         table_pd = self.table[...].astype(self.dtype or self.table.dtype)
-        return take_rows(upcast_half(table_pd), position_bt + self.offset).astype(table_pd.dtype)
+        row_bt = jnp.where(position_bt < 0, -1, position_bt + self.offset)  # the rows before the offset are no position's
+        return take_rows(upcast_half(table_pd), row_bt).astype(table_pd.dtype)
