@@ -10,7 +10,7 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .fast.attention import chunk_length, in_chunks
+from .fast.attention import chunk_lengths, in_chunks
 from .fast.packing import Packing, pack, unpack
 from .mask import causal_mask, combine_masks
 from .precision import upcast_dtype
@@ -46,8 +46,8 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    if not return_weights and keep_bhts is None and (length := chunk_length(*scores)):
-        return in_chunks(scaled_dot_product_attention, length, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+    if not return_weights and keep_bhts is None and (lengths := chunk_lengths(*scores)):
+        return in_chunks(_output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
     logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
@@ -60,6 +60,11 @@ def scaled_dot_product_attention(
     dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
     output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+def _output(*given: Any) -> jax.Array:
+    """The output alone, of all queries together."""
+    return scaled_dot_product_attention(*given, return_weights=True)[0]
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
