@@ -82,7 +82,7 @@ def test_every_component() -> None:
         arrays = {name: value for name, value in inputs.items() if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))}
         plain = {name: value for name, value in inputs.items() if name not in arrays}
         assert_no_callback(jax.jit(lambda arrays, call=function, plain=plain: call(**arrays, **plain)), arrays)
-    assert {case.component for case in components()} | {*NO_PROGRAM} == {name for name in port.components}
+    assert {case.component for case in components()} | {*NO_PROGRAM} == set(port.components)
 
 
 def model_of(config: Any) -> Transformer:
@@ -101,16 +101,15 @@ def test_whole_models_that_leave_out_padding_and_attention_in_chunks() -> None:
     assert_no_callback(program, x)
 
 
-@pytest.mark.parametrize("config", [BOTH, ENCODER, DECODER], ids=["both", "encoder-alone", "decoder-alone"])
+@pytest.mark.parametrize("config", [BOTH, ENCODER], ids=["both", "encoder-alone"])
 def test_a_training_step_forward_and_backward(config: Any) -> None:
-    source, target = (SOURCE if config.encoder_layers else None), (np.array([2, 0], np.int32) if config.classes else TARGET)
+    source, target = SOURCE, np.array([2, 0], np.int32) if config.classes else TARGET
     run = Trainer(config, PAPER.replace(microbatches=2, clip_norm=1.0, weight_decay=0.1), parameters.initialise(config, 0, np.float32))
     packings = run._packings(source, target, 2)
     assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), source, target, None, packings)
 
 
-@pytest.mark.parametrize("dtype", [None, "int8"])
-@pytest.mark.parametrize("name", ["greedy", "sample", "beam"])
+@pytest.mark.parametrize(("name", "dtype"), [("greedy", None), ("sample", None), ("beam", None), ("greedy", "int8")])
 def test_every_search(name: str, dtype: str | None) -> None:
     config = BOTH if dtype else DECODER
     leaves, structure = jax.tree.flatten(nnx.eval_shape(lambda: fused(Transformer(config, rngs=nnx.Rngs(0)), dtype)))
@@ -123,7 +122,7 @@ def test_every_search(name: str, dtype: str | None) -> None:
 
 
 def test_a_step_of_a_cache() -> None:
-    model, memory_bsd, mask_bs = model_of(BOTH), jnp.zeros((2, 4, 6)), SOURCE != 0
+    model, memory_bsd, mask_bs = model_of(BOTH), jnp.zeros((2, 4, 6)), jnp.asarray(SOURCE != 0)
 
     def steps(memory_bsd: jax.Array) -> Any:
         held = cache.start_cache(model, memory_bsd, mask_bs, length=8)

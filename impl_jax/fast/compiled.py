@@ -17,9 +17,9 @@ __all__ = ["compiled", "graphs"]
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same call, compiled: a module, a module's method such as `model.encode`, or a function.
 
-    Arrays are arguments of the program; plain values such as `causal=True` are part of it. The module is split once, so that a call need
-    not walk its graph as `nnx.jit` does, and again where a part of it was exchanged since, or its mode (train or eval). Its variables are
-    read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
+    Arrays are arguments of the program; plain values such as `causal=True` are part of it. The module is split once, and again where a
+    part of it was exchanged or its mode changed (train or eval), so that a call need not walk its graph as `nnx.jit` does, which takes a
+    hundred times as long. Its variables are read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
     before the program, which cannot raise; and where the call takes `packings`, they are prepared there, from the ids' values.
     """
     owner = getattr(function, "__self__", function)
@@ -81,10 +81,7 @@ class _Split(NamedTuple):
 
     def is_current(self) -> bool:
         """Whether the module still has the same parts in the same places, and the same mode."""
-        for attributes, name, value in self.parts:  # the walk of a graph takes a hundred times as long
-            if attributes.get(name) is not value:
-                return False
-        return True
+        return all(attributes.get(name) is value for attributes, name, value in self.parts)
 
 
 def _split(module: nnx.Module | None, structures: list[Any]) -> _Split:

@@ -103,10 +103,10 @@ def check_steps(model: Transformer) -> None:
         attentions = ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]
         parts += [(f"decoder.layers.{index}.{name}", getattr(layer, name, None), MultiHeadAttention) for name in attentions]
     for name, module, kind in parts:
-        if not isinstance(module, kind) or any(getattr(type(module), method) is not getattr(kind, method) for method in LEFT_OUT[kind]):
-            raise ValueError(
-                f"decoding in steps needs {name} to be a {kind.__name__} with its own {', '.join(LEFT_OUT[kind])}; got {type(module).__name__}"
-            )
+        methods = LEFT_OUT[kind]
+        if not isinstance(module, kind) or any(getattr(type(module), method) is not getattr(kind, method) for method in methods):
+            needed = f"a {kind.__name__} with its own {', '.join(methods)}"
+            raise ValueError(f"decoding in steps needs {name} to be {needed}; got {type(module).__name__}")
 
 
 def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
