@@ -12,6 +12,7 @@ from reference_numpy import TransformerConfig, checks
 from .dropout import Dropout
 from .fast.attention import chunk_lengths, in_chunks
 from .fast.packing import Packing, pack, unpack
+from .framework import beside, einsum, has_explicit_axes
 from .mask import causal_mask, combine_masks
 from .precision import upcast_dtype
 from .projection import Projection
@@ -50,15 +51,15 @@ def scaled_dot_product_attention(
         return in_chunks(_output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
+    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
     if bias_bhts is not None:
-        logits_bhts += bias_bhts
+        logits_bhts += beside(bias_bhts, logits_bhts)
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
-    output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
+    output_bthe = einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
@@ -69,7 +70,8 @@ def _output(*given: Any) -> jax.Array:
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
     """Keys or values with each head as many times as query heads share it. The gradient is the sum over those heads."""
-    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2)
+    sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
+    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
 
 class MultiHeadAttention(nnx.Module):

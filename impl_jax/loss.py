@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-from .framework import id_bounds, is_traced
+from .framework import id_bounds, is_traced, take_last
 from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
@@ -37,8 +37,7 @@ def cross_entropy(
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     count = jnp.maximum(mask_bt.sum() if total is None else total, 1)
     x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)
-    of_label_bt1 = jnp.take_along_axis(x_btv, label_bt[..., None], axis=-1, wrap_negative_indices=False)
-    loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * of_label_bt1[..., 0]
+    loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * take_last(x_btv, label_bt)
     if smoothing:
         loss_bt -= smoothing * x_btv.mean(axis=-1)
     return (jnp.sum(loss_bt, where=mask_bt) / count.astype(x_btv.dtype)).astype(logits_btv.dtype)

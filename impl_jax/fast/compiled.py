@@ -19,8 +19,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Arrays are arguments of the program; plain values such as `causal=True` are part of it. The module is split once, and again where a
     part of it was exchanged or its mode changed (train or eval), so that a call need not walk its graph as `nnx.jit` does, which takes a
-    hundred times as long. Its variables are read at every call, and those that the call changes (rng counts) are written back. Where the module has `check_ids`, it is called
-    before the program, which cannot raise; and where the call takes `packings`, they are prepared there, from the ids' values.
+    hundred times as long. Its variables are read at every call, and those that the call changes (rng counts) are written back. Where the
+    module has `check_ids`, it is called before the program, which cannot raise; and where the call takes `packings`, they are prepared
+    there, from the ids' values.
     """
     owner = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None
