@@ -52,6 +52,8 @@ def scaled_dot_product_attention(
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
     logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
+    if mask_bhts is not None:
+        mask_bhts = beside(mask_bhts, logits_bhts)
     if bias_bhts is not None:
         logits_bhts += beside(bias_bhts, logits_bhts)
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)

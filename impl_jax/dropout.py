@@ -10,7 +10,6 @@ from flax import nnx
 
 from reference_numpy import checks
 
-from .framework import beside
 from .precision import upcast_half
 
 __all__ = ["Dropout"]
@@ -37,7 +36,7 @@ class Dropout(nnx.Dropout):
         if keep is None:
             return x
         checks.check_keep(keep.shape, str(keep.dtype), x.shape, self.rate)
-        return jnp.where(beside(keep, x), upcast_half(x) / (1 - self.rate), 0).astype(x.dtype)
+        return jnp.where(keep, upcast_half(x) / (1 - self.rate), 0).astype(x.dtype)
 
     def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
         """A random keep mask, of 16 random bits for an entry; None where nothing is dropped: in evaluation, and with rate 0."""

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-from .framework import beside
 from .precision import upcast_half
 
 __all__ = ["softmax"]
@@ -22,7 +21,7 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     x = upcast_half(logits)
     if mask is not None:
         checks.check_mask(mask.shape, str(mask.dtype), logits.shape, axes="the logits")
-        x = jnp.where(beside(mask, x), x, -jnp.inf)
+        x = jnp.where(mask, x, -jnp.inf)
     return _softmax(x).astype(logits.dtype)
 
 
