@@ -10,8 +10,9 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .fast.attention import chunk_length, in_chunks
+from .fast.attention import chunk_lengths, in_chunks
 from .fast.packing import Packing, pack, unpack
+from .framework import beside, einsum, has_explicit_axes
 from .mask import causal_mask, combine_masks
 from .precision import upcast_dtype
 from .projection import Projection
@@ -46,25 +47,33 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    if not return_weights and keep_bhts is None and (length := chunk_length(*scores)):
-        return in_chunks(scaled_dot_product_attention, length, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+    if not return_weights and keep_bhts is None and (lengths := chunk_lengths(*scores)):
+        return in_chunks(_output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = jnp.einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
+    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
+    if mask_bhts is not None:
+        mask_bhts = beside(mask_bhts, logits_bhts)
     if bias_bhts is not None:
-        logits_bhts += bias_bhts
+        logits_bhts += beside(bias_bhts, logits_bhts)
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
-    output_bthe = jnp.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
+    output_bthe = einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+def _output(*given: Any) -> jax.Array:
+    """The output alone, of all queries together."""
+    return scaled_dot_product_attention(*given, return_weights=True)[0]
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
     """Keys or values with each head as many times as query heads share it. The gradient is the sum over those heads."""
-    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2)
+    sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
+    return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
 
 class MultiHeadAttention(nnx.Module):

@@ -7,7 +7,7 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
-from .framework import id_bounds, take_rows
+from .framework import einsum, id_bounds, take_rows
 from .precision import upcast_half
 from .projection import add_bias
 
@@ -36,7 +36,7 @@ class Embedding(nnx.Module):
         if jnp.issubdtype(token.dtype, jnp.integer):
             x_btd = take_rows(upcast_half(table_vd), token)
         else:
-            x_btd = upcast_half(jnp.einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd))
+            x_btd = upcast_half(einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd))
         return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
@@ -75,5 +75,5 @@ class Logits(nnx.Module):
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
-        logits_btv = jnp.einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
+        logits_btv = einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
         return logits_btv if self.bias is None else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))

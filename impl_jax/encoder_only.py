@@ -76,3 +76,22 @@ class EncoderOnly(nnx.Module):
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
         return self.masked_language_head(x_bsd, self.table.T if self.config.tie_logits else None)
+
+    def headed(
+        self,
+        source: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        keep: Tree | None = None,
+        segment_bs: jax.Array | None = None,
+    ) -> jax.Array:
+        """What the config's head gives: `classify`, `masked_language_logits`, or `encode` where there is none.
+
+        Raises ValueError where there are both.
+        """
+        if self.config.classes and self.config.masked_language_head:
+            raise ValueError("the model has two heads; call classify or masked_language_logits")
+        if self.config.classes:
+            return self.classify(source, source_mask_bs, keep, segment_bs)
+        if self.config.masked_language_head:
+            return self.masked_language_logits(source, source_mask_bs, keep, segment_bs)
+        return self.encode(source, source_mask_bs, keep, segment_bs)

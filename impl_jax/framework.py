@@ -1,7 +1,8 @@
 """What JAX asks for: devices and settings by name, arrays that are traced, and sharding as part of an array's type."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-__all__ = ["device", "has_explicit_axes", "id_bounds", "is_traced", "settings", "take_rows"]
+__all__ = ["beside", "device", "einsum", "has_explicit_axes", "id_bounds", "is_traced", "settings", "take_last", "take_rows"]
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
@@ -51,12 +52,60 @@ def has_explicit_axes(x: jax.Array) -> bool:
 
 
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
-    """`table[index]`, `... d`; NaN for an index out of range, or with mode clip the nearest row.
+    """`table[index]`, `... d`; NaN for an index out of range, -1 among them, or with mode clip the nearest row.
 
-    On explicit axes a gather is told how its result is sharded: as the index is, and in the last axis as the table.
+    On explicit axes the result is sharded as the index is, and in the last axis as the table where no axis of the mesh is taken by then.
     """
-    if not has_explicit_axes(index):
-        return jnp.take(table_vd, index, axis=0, mode=mode)
-    places = jax.typeof(index).sharding
-    spec = PartitionSpec(*places.spec, jax.typeof(table_vd).sharding.spec[1])
-    return table_vd.at[index].get(mode=mode, out_sharding=NamedSharding(places.mesh, spec))
+    sharding = None
+    if has_explicit_axes(index):
+        places = jax.typeof(index).sharding
+        table_spec = _free(table_vd, places.spec)
+        table_vd = _brought(table_vd, places.mesh, table_spec)
+        sharding = NamedSharding(places.mesh, PartitionSpec(*places.spec, table_spec[1]))
+    return table_vd.at[index].get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
+
+
+def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
+    """`x[b, t, index[b, t]]`, `b t`; NaN for an index out of range, -1 among them. On explicit axes the last axis is brought together."""
+    if has_explicit_axes(x_btv):
+        places = jax.typeof(x_btv).sharding
+        x_btv = _brought(x_btv, places.mesh, (*places.spec[:-1], None))
+    return jnp.take_along_axis(x_btv, index_bt[..., None], axis=-1, wrap_negative_indices=False)[..., 0]
+
+
+def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.Array:
+    """`jnp.einsum` of two arrays. On explicit axes y is brought to where x lies, and the result lies as both do.
+
+    Along a letter of both, y is sharded as x is; along one of its own as it was, unless x has that axis of the mesh for another letter.
+    """
+    if not has_explicit_axes(x):
+        return jnp.einsum(subscripts, x, y, **options)
+    letters, others, result = re.split(",|->", subscripts)
+    mesh, spec = jax.typeof(x).sharding.mesh, jax.typeof(x).sharding.spec
+    places = dict(zip(others, _free(y, spec), strict=True)) | dict(zip(letters, spec, strict=True))
+    sharding = NamedSharding(mesh, PartitionSpec(*map(places.get, result)))
+    return jnp.einsum(subscripts, x, _brought(y, mesh, map(places.get, others)), out_sharding=sharding, **options)
+
+
+def beside(y: jax.Array, x: jax.Array) -> jax.Array:
+    """On explicit axes y, which broadcasts to x, sharded as x is in the axes that it has; otherwise y."""
+    if not has_explicit_axes(x):
+        return y
+    places = jax.typeof(x).sharding
+    spec = zip(y.shape, places.spec[x.ndim - y.ndim :], strict=True)
+    return _brought(y, places.mesh, (None if size == 1 else place for size, place in spec))
+
+
+def _brought(x: jax.Array, mesh: Any, spec: Iterable[Any]) -> jax.Array:
+    """x, sharded so; what lies on no mesh may be used beside everything."""
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec))) if has_explicit_axes(x) else x
+
+
+def _free(x: jax.Array, taken: PartitionSpec) -> PartitionSpec:
+    """How x is sharded, without the axes of the mesh that are taken."""
+
+    def axes(place: Any) -> tuple[str, ...]:
+        return () if place is None else place if isinstance(place, tuple) else (place,)
+
+    used = {axis for place in taken for axis in axes(place)}
+    return PartitionSpec(*(tuple(axis for axis in axes(place) if axis not in used) or None for place in jax.typeof(x).sharding.spec))

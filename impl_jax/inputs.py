@@ -20,11 +20,12 @@ def masked_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
 
-    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions.
+    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions; where
+    their number is a symbol, as `jax.export` has it, the rows of the others become NaN.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
-    checks.check_length(token.shape[1], config.max_positions)
+    checks.check_length(token.shape[1] if isinstance(token.shape[1], int) else None, config.max_positions)
     if mask_bt is None:
         mask_bt = token_mask(token, config.padding_id)
     checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-from .framework import id_bounds, is_traced
+from .framework import id_bounds, is_traced, take_last
 from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
@@ -29,7 +29,7 @@ def cross_entropy(
     `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds up to 1. `jax.nn.log_softmax`, on which
     `optax.losses.softmax_cross_entropy` stands, takes the exponential of a rounded logarithm there. The rows of q, as wide as the logits,
     are not made. Logits that do not count are replaced before they are used, so that no infinity among them reaches the gradient. A traced
-    total, and the labels in a traced program, are not checked.
+    total is not checked; a traced label out of range that counts makes the loss NaN.
     """
     known = None if total is None or is_traced(total) else int(total)
     checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, known, *id_bounds(label_bt))
@@ -37,7 +37,7 @@ def cross_entropy(
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     count = jnp.maximum(mask_bt.sum() if total is None else total, 1)
     x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)
-    loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * jnp.take_along_axis(x_btv, label_bt[..., None], axis=-1)[..., 0]
+    loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * take_last(x_btv, label_bt)
     if smoothing:
         loss_bt -= smoothing * x_btv.mean(axis=-1)
     return (jnp.sum(loss_bt, where=mask_bt) / count.astype(x_btv.dtype)).astype(logits_btv.dtype)

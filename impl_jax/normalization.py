@@ -7,6 +7,7 @@ from flax.typing import Dtype
 
 from reference_numpy import checks
 
+from .framework import beside
 from .precision import upcast_half
 
 __all__ = ["LayerNorm"]
@@ -29,5 +30,5 @@ class LayerNorm(nnx.Module):
         wide_btd = upcast_half(x_btd)
         centred_btd = wide_btd - wide_btd.mean(axis=-1, keepdims=True)
         variance_bt1 = jnp.square(centred_btd).mean(axis=-1, keepdims=True)
-        factor_btd = jax.lax.rsqrt(variance_bt1 + self.epsilon) * self.scale[...]
-        return (centred_btd * factor_btd + self.offset[...]).astype(x_btd.dtype)
+        factor_btd = jax.lax.rsqrt(variance_bt1 + self.epsilon) * beside(self.scale[...], x_btd)
+        return (centred_btd * factor_btd + beside(self.offset[...], x_btd)).astype(x_btd.dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from .framework import has_explicit_axes
+from .framework import beside, einsum, has_explicit_axes
 from .precision import upcast_half
 
 __all__ = ["Projection", "add_bias"]
@@ -41,7 +41,7 @@ class Projection(nnx.Einsum):
             x, kernel = jax.lax.collapse(x, x.ndim - self.inputs), jax.lax.collapse(kernel, 0, self.inputs)
             y = jnp.tensordot(x, kernel, axes=1)
         else:
-            y = jnp.einsum(self.einsum_str, x, kernel)
+            y = einsum(self.einsum_str, x, kernel)
         return y if bias is None else add_bias(y, bias)
 
 
@@ -51,4 +51,4 @@ def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     The gradient of the bias is the cotangent's sum over all positions, in the dtype of the addition: XLA would accumulate it in a
     half-precision dtype, where a sum stops growing once its terms are smaller than its last digit.
     """
-    return (upcast_half(y) + upcast_half(bias)).astype(y.dtype)
+    return (upcast_half(y) + upcast_half(beside(bias, y))).astype(y.dtype)

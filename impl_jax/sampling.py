@@ -24,7 +24,7 @@ def penalise(
     """`x / penalty` where x > 0, otherwise `x penalty`, for the tokens that the target holds; -inf for those that would repeat a run.
 
     With no_repeat_ngram = n, a run is n tokens. Both kinds of tokens are scattered into masks of the scores, all rows at once. A penalty
-    that is an array is an argument of the program.
+    that is an array is an argument of the program. A traced id out of range is no token.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
@@ -38,7 +38,7 @@ def penalise(
 
 def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
     """`b v`: True for the ids that are among the tokens of their row where the mask is True."""
-    return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn].max(mask_bn)
+    return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn].max(mask_bn, wrap_negative_indices=False)
 
 
 def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:

@@ -69,7 +69,7 @@ class Transformer(EncoderOnly):
     def __call__(
         self,
         source: jax.Array | None,
-        target: jax.Array,
+        target: jax.Array | None = None,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
         keep: Tree | None = None,
@@ -77,12 +77,15 @@ class Transformer(EncoderOnly):
         skip_padding: bool = False,
         packings: Packings | None = None,
     ) -> jax.Array:
-        """skip_padding: the rows of the logits at padding of the target are zeros (PADDING).
+        """An encoder alone takes no target, and gives what its head does: classes, the logits of masked tokens, or the vectors of `encode`.
 
+        skip_padding: the rows of the logits at padding of the target are zeros (PADDING).
         packings: what `compiled` prepares. With that of a target, but without skip_padding, the logits are packed, `1 n v`.
         """
-        self.config.need_decoder()
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+        checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt, skip_padding=skip_padding or None)
+        if target is None:
+            return self.headed(source, source_mask_bs, keep, segment_bs)
         packings, memory_bsd = packings or Packings(), None
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
@@ -178,7 +181,7 @@ class Transformer(EncoderOnly):
 
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`, W being the transposed table of the target's embedding where they are tied."""
-        tied = not hasattr(self.logits, "kernel")
+        tied = self.config.tie_logits and not hasattr(self.logits, "kernel")  # a copy by `fused` may have one
         return self.logits(x_btd, self.table.T) if tied else self.logits(x_btd)
 
     def training_loss(

@@ -39,12 +39,7 @@ def load(
         canonical.match(native, {native_name: variable.shape for native_name, variable in variables.values()})
     except ValueError as error:
         problems.insert(0, str(error).removeprefix(_HEADLINE))
-    loaded = {id(variable) for _, variable in variables.values()}
-    problems += [
-        f"no row of the weight table loads the module's {'.'.join(map(str, path))}"
-        for path, node in nnx.iter_graph(module)
-        if isinstance(node, nnx.Param) and id(node) not in loaded
-    ]
+    problems += [f"no row of the weight table loads the module's {path}" for path in _others(module, variables)]
     if problems:
         raise ValueError(_HEADLINE + "\n  ".join(problems))
     for native_name, variable in variables.values():
@@ -54,8 +49,13 @@ def load(
 def export(
     module: nnx.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
 ) -> dict[str, np.ndarray]:
-    """The module's parameters by canonical name, C-contiguous; raises ValueError where they are not those of the config."""
+    """The module's parameters by canonical name, C-contiguous.
+
+    Raises ValueError where they are not those of the config, and where the module has one that would be left out, such as an adapter's.
+    """
     variables = _variables(module, config, component, table)
+    if left_out := [f"no array would hold the module's {path}" for path in _others(module, variables)]:
+        raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(left_out))
     native = {native_name: to_numpy(variable.get_value()) for native_name, variable in variables.values()}
     return layout.from_native(native, table, config, component)
 
@@ -94,6 +94,13 @@ def _variables(
     if missing:
         raise ValueError(_HEADLINE + "\n  ".join(missing))
     return found
+
+
+def _others(module: nnx.Module, variables: Mapping[str, tuple[str, nnx.Variable[Any]]]) -> list[str]:
+    """The paths of the module's parameters that are none of these."""
+    known = {id(variable) for _, variable in variables.values()}
+    nodes = nnx.iter_graph(module)
+    return [".".join(map(str, path)) for path, node in nodes if isinstance(node, nnx.Param) and id(node) not in known]
 
 
 def _walk(node: Any, path: str) -> Any:

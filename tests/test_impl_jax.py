@@ -191,7 +191,7 @@ def test_queries_in_chunks_give_what_they_give_together(target: int, causal: boo
         return jax.tree.leaves(jax.value_and_grad(total, argnums=(0, 1, 2))(*(jnp.asarray(x) for x in (query, key, bias))))
 
     with jax.enable_x64(True):
-        chunked = values(functools.partial(in_chunks, scaled_dot_product_attention, 4))
+        chunked = values(functools.partial(in_chunks, scaled_dot_product_attention, (4, 4)))
         for one, other in zip(chunked, values(scaled_dot_product_attention), strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())

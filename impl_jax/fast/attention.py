@@ -11,23 +11,23 @@ from ..mask import combine_masks
 from ..precision import upcast_dtype
 from ..softmax import softmax
 
-__all__ = ["attend_by_head", "chunk_length", "in_chunks"]
+__all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
+
+MOST = {"cpu": 1 << 22, "default": 1 << 28}  # weights that are computed together: about what the cache of a CPU holds; elsewhere, memory
 
 
-def chunk_length(batch: int, heads: int, target: int, source: int) -> int:
-    """The number of queries whose weights are computed together; 0 where all of them are, or a size is symbolic.
-
-    A chunk has at most 2^22 weights on a CPU, about what its cache holds, and 2^28 elsewhere.
-    """
+def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
+    """The number of queries whose weights are computed together on each platform; () where all are, or a size is symbolic."""
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
-        return 0
-    length = max(1, (1 << 22 if jax.default_backend() == "cpu" else 1 << 28) // max(1, batch * heads * source))
-    return length if length < target else 0
+        return ()
+    lengths = tuple(min(target, max(1, most // max(1, batch * heads * source))) for most in MOST.values())
+    return lengths if min(lengths) < target else ()
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 7), inline=True)
 def in_chunks(
     attention: Callable[..., Any],
-    length: int,
+    lengths: tuple[int, ...],
     query_bthk: jax.Array,
     key_bsgk: jax.Array,
     value_bsge: jax.Array,
@@ -35,8 +35,28 @@ def in_chunks(
     bias_bhts: jax.Array | None = None,
     causal: bool = False,
 ) -> jax.Array:
-    """`attention(query, key, value, mask, bias)` of `length` queries at a time; the backward pass computes their weights again."""
+    """`attention(query, key, value, mask, bias, causal)`, as many queries at a time as `chunk_lengths` says for the platform.
+
+    The platform is that of the arrays, or the one that the program is lowered for.
+    """
+    branches = {name: functools.partial(_in_chunks, attention, causal, length) for name, length in zip(MOST, lengths, strict=True)}
+    return jax.lax.platform_dependent(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **branches)
+
+
+def _in_chunks(
+    attention: Callable[..., Any],
+    causal: bool,
+    length: int,
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: jax.Array | None,
+    bias_bhts: jax.Array | None,
+) -> jax.Array:
+    """So many queries at a time; the backward pass computes their weights again."""
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    if length == target:
+        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
 
     def rows(x_bhts: jax.Array | None, start: Any, count: int) -> jax.Array | None:
         return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)

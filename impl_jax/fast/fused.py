@@ -1,4 +1,7 @@
-"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
+"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel.
+
+What stands in for a projection, such as an adapter, is called as it is.
+"""
 
 from typing import Any
 
@@ -8,13 +11,24 @@ from flax import nnx
 from flax.typing import Dtype
 
 from ..attention import MultiHeadAttention
+from ..embedding import Logits
+from ..feed_forward import FeedForward
 from ..framework import has_explicit_axes
+from ..layers import DecoderLayer
+from ..projection import Projection
+from ..stacks import Decoder
 from ..transformer import Transformer
 from .int8 import Int8Projection
 from .projection import SMALL, FusedProjection
 
-__all__ = ["FusedAttention", "fused"]
+__all__ = ["FusedAttention", "check_steps", "fused"]
 
+LEFT_OUT: dict[type, tuple[str, ...]] = {  # what no step calls
+    Transformer: ("__call__", "decode", "embed"),
+    Decoder: ("__call__",),
+    DecoderLayer: ("__call__",),
+    MultiHeadAttention: ("__call__", "attend"),
+}
 Kind = type[FusedProjection]
 
 
@@ -48,10 +62,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
     dtype: every weight is rounded to it and the copy computes in it; by default both are the model's own. int8: that of the projections,
     all else is float32 (INT8).
-    Raises ValueError where there is no decoder, on a mesh of explicit axes, and on a dtype for such a copy.
+    Raises ValueError where there is no decoder, where a step would leave out what a call does (`check_steps`), on a mesh of explicit
+    axes, and on a dtype for such a copy.
     """
     model.config.need_decoder()
-    if isinstance(model.decoder.layers[0].self_attention, FusedAttention):
+    if hasattr(model, "is_fused"):
         if dtype is not None:
             raise ValueError(
                 f"dtype must be given with the model itself; got {jnp.dtype(dtype)} and a copy by `fused`, whose weights are rounded"
@@ -62,6 +77,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         kind, dtype = Int8Projection, jnp.float32
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
+    check_steps(model)
     if has_explicit_axes(model.table[...]):
         raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
     copy: Any = nnx.clone(model)
@@ -70,20 +86,50 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         nnx.update(copy, jax.tree.map(lambda x: x.astype(dtype), nnx.state(copy, nnx.Param)))
         copy.set_attributes(dtype=dtype)
     for layer in copy.encoder.layers if kind is Int8Projection and model.config.encoder_layers else ():
-        layer.self_attention = FusedAttention(layer.self_attention, of_itself=False, kind=kind)
-        _fuse(layer.feed_forward, kind)
+        _fuse_layer(layer, kind, of_itself=False)
     for layer in copy.decoder.layers:
-        layer.self_attention = FusedAttention(layer.self_attention, of_itself=True, kind=kind)
-        if model.config.cross_attention:
-            layer.cross_attention = FusedAttention(layer.cross_attention, of_itself=False, kind=kind)
-        _fuse(layer.feed_forward, kind)
-    table_vd = copy.table[...]
-    if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
-        copy.logits.kernel = nnx.Param(table_vd.T)
-    if hasattr(copy.logits, "kernel"):
-        copy.logits = kind(copy.logits)
+        _fuse_layer(layer, kind, of_itself=True)
+    if type(copy.logits) is Logits:
+        _fuse_logits(copy, kind)
+    copy.is_fused = True
     return copy
 
 
-def _fuse(feed_forward: Any, kind: Kind) -> None:
-    feed_forward.hidden, feed_forward.output = kind(feed_forward.hidden), kind(feed_forward.output)
+def check_steps(model: Transformer) -> None:
+    """Raises ValueError where a step would leave out what a module does in a call: it calls what these modules consist of."""
+    parts: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
+    for index, layer in enumerate(model.decoder.layers):
+        parts.append((f"decoder.layers.{index}", layer, DecoderLayer))
+        attentions = ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]
+        parts += [(f"decoder.layers.{index}.{name}", getattr(layer, name, None), MultiHeadAttention) for name in attentions]
+    for name, module, kind in parts:
+        methods = LEFT_OUT[kind]
+        if not isinstance(module, kind) or any(getattr(type(module), method) is not getattr(kind, method) for method in methods):
+            needed = f"a {kind.__name__} with its own {', '.join(methods)}"
+            raise ValueError(f"decoding in steps needs {name} to be {needed}; got {type(module).__name__}")
+
+
+def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
+    """of_itself: whether queries, keys and values of the self-attention are one product."""
+    for name in ("self_attention", "cross_attention"):
+        attention = getattr(layer, name, None)
+        if type(attention) is MultiHeadAttention and _are_affine(attention.query, attention.key, attention.value, attention.output):
+            setattr(layer, name, FusedAttention(attention, of_itself and name == "self_attention", kind))
+    feed_forward = getattr(layer, "feed_forward", None)
+    for name in ("hidden", "output") if type(feed_forward) is FeedForward else ():
+        if _are_affine(part := getattr(feed_forward, name)):
+            setattr(feed_forward, name, kind(part))
+
+
+def _fuse_logits(model: Any, kind: Kind) -> None:
+    """A tied table that is small, or rounded to int8, is copied."""
+    table_vd = model.table[...]
+    if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
+        model.logits.kernel = nnx.Param(table_vd.T)
+    if hasattr(model.logits, "kernel"):
+        model.logits = kind(model.logits)
+
+
+def _are_affine(*projections: Any) -> bool:
+    """Whether each computes `x W + b`, or each `x W`, and nothing else."""
+    return all(type(part) is Projection for part in projections) and len({part.bias is None for part in projections}) == 1

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from reference_numpy import checks
 
 from ..framework import is_traced
 
-__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "rows", "unpack"]
+__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "packs", "rows", "unpack"]
 
 PACK_FROM = 16384  # saved positions times the model's width: with less, packing takes as long as it saves
 STEPS = 16  # of the number of positions: so many lengths of a packed row, and so many programs at most
@@ -50,6 +51,8 @@ def of_forward(
 
     model: what has a config and `pack_from`, the least number of saved positions times the width that is worth it.
     """
+    if target is None:
+        return Packings()
     masks = _real(model, source, source_mask_bs), _real(model, target, target_mask_bt) if skip_padding else None
     return Packings(*(_of_mask(mask_bt, _steps(model, mask_bt)) for mask_bt in masks))
 
@@ -67,6 +70,12 @@ def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 
     masks = _real(model, source), mask_bt
     steps = [_steps(model, mask_bt, parts) for mask_bt in masks]
     return Packings(*(_of_mask(mask_bt, own and max(steps), parts) for mask_bt, own in zip(masks, steps, strict=True)))
+
+
+def packs(model: nnx.Module) -> bool:
+    """Whether every module is one of this package: another one may look at the neighbours of a token, which packing changes."""
+    package = __name__.partition(".")[0]
+    return all(type(part).__module__.partition(".")[0] == package for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module))
 
 
 def pack(x_btd: jax.Array, packing: Packing | None) -> jax.Array:

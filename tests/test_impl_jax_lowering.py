@@ -1,0 +1,131 @@
+"""Every program of the JAX port is lowered for CUDA and TPU on a machine that has neither: it holds no callback to the host.
+
+The platforms are those that a program is lowered for: nothing asks which devices this process has.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+nnx = pytest.importorskip("flax.nnx")
+
+import jax.numpy as jnp  # noqa: E402
+
+from impl_jax import cache, port  # noqa: E402
+from impl_jax.attention import scaled_dot_product_attention  # noqa: E402
+from impl_jax.fast import packing, search  # noqa: E402
+from impl_jax.fast.fused import fused  # noqa: E402
+from impl_jax.fast.request import plan, request  # noqa: E402
+from impl_jax.training import Trainer  # noqa: E402
+from impl_jax.transformer import Transformer  # noqa: E402
+from reference_numpy import parameters, preset  # noqa: E402
+from reference_numpy.recipe import PAPER  # noqa: E402
+from reference_numpy.strategy import Strategy  # noqa: E402
+from rosettaformer.conformance.case import Case  # noqa: E402
+from rosettaformer.conformance.cases import all_cases  # noqa: E402
+from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
+from rosettaformer.conformance.reference.components import SEARCHES  # noqa: E402
+
+PLATFORMS = ("cuda", "tpu")
+SIZES = {
+    "model_width": 6,
+    "heads": 2,
+    "key_size": 3,
+    "value_size": 4,
+    "feed_forward_width": 7,
+    "source_vocabulary": 13,
+    "target_vocabulary": 13,
+}
+BOTH = preset("tiny", **SIZES, key_value_heads=1, encoder_layers=1, decoder_layers=1, hidden_dropout_rate=0.1, attention_dropout_rate=0.1)
+ENCODER = preset("bert_base", **SIZES, key_value_heads=2, max_positions=20, encoder_layers=1, classes=3, masked_language_head=False)
+DECODER = preset("gpt2_small", **SIZES, key_value_heads=2, max_positions=40, decoder_layers=1)
+SOURCE, TARGET = np.array([[3, 4, 5, 6], [1, 2, 0, 0]], np.int32), np.array([[7, 8, 9], [5, 0, 0]], np.int32)
+# Python that prepares a program, and what is made before one.
+NO_PROGRAM = (*SEARCHES, "decode_in_steps", "initialise", "random_dropout")
+
+
+def lowered(program: Any, *arguments: Any) -> str:
+    """The program's text for both platforms."""
+    with mock.patch.multiple(jax, default_backend=_refused, devices=_refused, local_devices=_refused):
+        return program.trace(*arguments).lower(lowering_platforms=PLATFORMS).as_text()
+
+
+def _refused(*given: Any) -> None:
+    raise AssertionError("a program must not ask for the devices of the process")
+
+
+def assert_no_callback(program: Any, *arguments: Any) -> None:
+    assert "callback" not in lowered(program, *arguments)
+
+
+def test_a_callback_is_seen() -> None:
+    with pytest.raises(NotImplementedError, match="python_callback"):
+        lowered(jax.jit(lambda x: jax.pure_callback(np.sin, x, x)), jnp.ones(2))
+
+
+def components() -> Iterator[Case]:
+    seen = {*NO_PROGRAM}
+    for case in all_cases():
+        if case.core and case.component not in seen:
+            seen.add(case.component)
+            yield case
+
+
+def test_every_component() -> None:
+    adapter = Adapter(port)
+    for case in components():
+        function, inputs = adapter._built(case.at("float32"))
+        arrays = {name: value for name, value in inputs.items() if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))}
+        plain = {name: value for name, value in inputs.items() if name not in arrays}
+        assert_no_callback(jax.jit(lambda arrays, call=function, plain=plain: call(**arrays, **plain)), arrays)
+    assert {case.component for case in components()} | {*NO_PROGRAM} == set(port.components)
+
+
+def model_of(config: Any) -> Transformer:
+    model = port.components["transformer"](config, jnp.float32)
+    model.eval()
+    return model
+
+
+def test_whole_models_that_leave_out_padding_and_attention_in_chunks() -> None:
+    model = model_of(BOTH)
+    packings = packing.of_forward(model, SOURCE, TARGET, skip_padding=True)
+    assert all(packings)
+    assert_no_callback(jax.jit(lambda *given: model(SOURCE, TARGET, skip_padding=True, packings=packing.Packings(*given))), *packings)
+    x = jax.ShapeDtypeStruct((1, 8192, 8, 8), jnp.float32)
+    program = jax.jit(jax.grad(lambda x: scaled_dot_product_attention(x, x, x, causal=True).sum()))
+    assert_no_callback(program, x)
+
+
+@pytest.mark.parametrize("config", [BOTH, ENCODER], ids=["both", "encoder-alone"])
+def test_a_training_step_forward_and_backward(config: Any) -> None:
+    source, target = SOURCE, np.array([2, 0], np.int32) if config.classes else TARGET
+    run = Trainer(config, PAPER.replace(microbatches=2, clip_norm=1.0, weight_decay=0.1), parameters.initialise(config, 0, np.float32))
+    packings = run._packings(source, target, 2)
+    assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), source, target, None, packings)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("greedy", None), ("sample", None), ("beam", None), ("greedy", "int8")])
+def test_every_search(name: str, dtype: str | None) -> None:
+    config = BOTH if dtype else DECODER
+    leaves, structure = jax.tree.flatten(nnx.eval_shape(lambda: fused(Transformer(config, rngs=nnx.Rngs(0)), dtype)))
+    options = {"start_id": 1, "end_id": 2, "max_new_tokens": 3, "no_repeat_ngram": 2, "repetition_penalty": 1.2, "top_p": 0.9}
+    strategy = Strategy.of(options | ({"beam_size": 2} if name == "beam" else {}), config)
+    source, prefix = SOURCE if config.encoder_layers else None, np.array([[1, 3], [1, 4]], np.int32)
+    given = request(config, strategy, source, prefix, None, None, np.full((2, 3), 0.5) if name == "sample" else None)
+    program = search.beam_search if name == "beam" else search.one_by_one
+    assert_no_callback(program, structure, leaves, plan(strategy, strategy.beam_size, name == "sample"), given)
+
+
+def test_a_step_of_a_cache() -> None:
+    model, memory_bsd, mask_bs = model_of(BOTH), jnp.zeros((2, 4, 6)), jnp.asarray(SOURCE != 0)
+
+    def steps(memory_bsd: jax.Array) -> Any:
+        held = cache.start_cache(model, memory_bsd, mask_bs, length=8)
+        return cache.reorder(cache.decode_step(model, TARGET, held)[1], jnp.arange(2))
+
+    assert_no_callback(jax.jit(steps), memory_bsd)
