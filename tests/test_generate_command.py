@@ -72,14 +72,14 @@ def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
     rows = [json.loads(line) for line in generate(model[0], *arguments).splitlines()]
     assert [(row["line"], row["answer"], row["prompt"]) for row in rows] == [(1, 1, "the"), (1, 2, "the"), (1, 3, "the")]
     assert rows[0]["score"] >= rows[1]["score"] >= rows[2]["score"]
-    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
     for row in rows:
         whole = tokenizer.text([*tokenizer.prompt("the"), *row["tokens"]])
         assert "the" + row["text"] == whole
 
 
 def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, Any]) -> None:
-    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
     for prompt, text in (("", "née 😀 京! the\ufffdend"), ("née", " 😀 京! the\ufffd")):
         pieces = Pieces(tokenizer, tokenizer.prompt(prompt))
         found = [pieces.add(id_) for id_ in tokenizer.prompt(text)]
@@ -148,10 +148,10 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     settings = json.loads((folder / "generation_config.json").read_text()) | {"min_p": 0.2}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
-    assert "a folder with a tokenizer has tokenizer.json, or vocab.json and merges.txt, or vocab.txt" in errors
+    assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
     assert "generation_config.json has what is not supported: min_p=0.2" in errors
     (folder / "tokenizer.json").write_text("{}")
-    assert f"tokenizer.json of {folder} are no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     (folder / "merges.txt").write_text("#version: 0.2\n")

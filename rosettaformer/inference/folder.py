@@ -58,7 +58,7 @@ def open_folder(path: Path, use: str, leave_out: Sequence[str] = ()) -> Folder:
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
         problems.append(problem)
-    tokenizer = tried(Tokenizer, path, vocabulary)
+    tokenizer = tried(Tokenizer, path, vocabulary, checkpoint.foreign.get(CONFIG, {}) if checkpoint else {})
     given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
     labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
     refuse(problems)

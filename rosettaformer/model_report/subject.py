@@ -13,6 +13,7 @@ from reference_numpy.strategy import Strategy
 
 from .. import checkpoints
 from ..backends import require
+from ..checkpoints.hugging_face.reading import CONFIG
 from ..training.manifest import Manifest, read_tokens
 from ..training.report import read_log
 from ..training.store import Store, digest
@@ -82,7 +83,8 @@ def open_subject(path: Path, text: str | None = None, pair: str | None = None, s
 def _checkpoint(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, ...]) -> Subject:
     kind = found if (found := checkpoints.recognised(path)) == "hugging-face" else "canonical"
     options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
-    subject = Subject(path, path, kind, *_model(checkpoints.load(path, kind, **options)), {}, {})
+    checkpoint = checkpoints.load(path, kind, **options)
+    subject = Subject(path, path, kind, *_model(checkpoint), {}, {})
     if text is None:
         return subject
     if kind != "hugging-face":
@@ -92,7 +94,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, leave_out: tuple
     from ..inference.tokenizer import Tokenizer
 
     config = subject.config
-    tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary)
+    tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary, checkpoint.foreign[CONFIG])
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     given = {name: value for name, value in inputs.items() if value is not None}
     return dataclasses.replace(subject, inputs=given, tokens={"source": source, "target": target}, texts=_texts(text, pair))

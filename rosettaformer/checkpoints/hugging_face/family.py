@@ -46,7 +46,7 @@ class Family:
     harmless: entries without effect on what is computed. aliases: other names of entries. prefix: before the tensors of the base class in
     a class with a head, but not before `outside`. classes: the heads of each class, those that are written first; base: the class
     without any. older: ends of names that earlier versions of the library gave. buffers: stored, but no parameters.
-    twins: tensors that equal another, beside those that the config ties.
+    twins: tensors that equal another, beside those that the config ties. tokenizer: the library's class of its tokenizers.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Family:
     older: Mapping[str, str]
     buffers: str
     twins: Mapping[str, str]
+    tokenizer: str
 
     def native(self, key: str) -> str:
         """The name of a stored tensor as it is in the base class, by this version of the library."""
