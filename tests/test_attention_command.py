@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_written(tmp_path: Path) -
     out = tmp_path / "page.html"
     for words, text in (
         (("--text", ""), "a text must have a token; got ''"),
-        (("--text", "the " * 20), "the table of positions serves 16 tokens; got 40"),
+        (("--text", "the " * 20), "a text of a decoder must have at most 16 tokens, the positions of the model; got 40"),
         (("--text", TEXT, "--pair", PAIR), "a decoder alone reads one text; got a pair"),
     ):
         assert text in refused("attention", tmp_path, "--backend", "numpy", "--out", out, *words)

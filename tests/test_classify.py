@@ -107,7 +107,7 @@ def test_a_model_of_one_segment_reads_texts_alone(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
-    assert "got 3 in line 2" in refused("classify", model[0], *NUMPY, stdin="a\nb\tc\td\n")
+    assert "line 2: a line must be one text, or two that a tab separates; got 3" in refused("classify", model[0], *NUMPY, stdin="a\nb\tc\td\n")
     assert "must be UTF-8" in refused("classify", model[0], *NUMPY, stdin=b"a\n\xff\n")
     assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
     gpt2(tmp_path)

@@ -121,7 +121,6 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", ""), "prompt 1: a prompt must have at least one token; it is empty"),
         (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3: a prompt must have at most 64 tokens"),
         (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens must be at most 64 for a prompt of 1 tokens"),
         (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
@@ -149,7 +148,7 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     (folder / "generation_config.json").write_text(json.dumps(settings))
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
     assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
-    assert "generation_config.json has what is not supported: min_p=0.2" in errors
+    assert "generation_config.json has what is not supported, and is read without what --ignore names: min_p=0.2" in errors
     (folder / "tokenizer.json").write_text("{}")
     assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "tokenizer.json").unlink()

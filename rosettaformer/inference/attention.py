@@ -18,6 +18,9 @@ Inputs = dict[str, np.ndarray | None]
 def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
     """The attention weights of every layer and head of the model, and the texts of its tokens. Texts and errors as `inputs_of`."""
     inputs, source, target = inputs_of(model.config, tokenizer, text, pair)
+    positions = model.config.max_positions
+    if 0 < positions < len(target):
+        raise ValueError(f"a text of a decoder must have at most {positions} tokens, the positions of the model; got {len(target)}")
     return [*maps(model.states(**inputs), source, target)]
 
 
@@ -39,9 +42,8 @@ def inputs_of(
     target: Sequence[str] = ()
     if config.encoder_layers:
         together = text if pair is None or config.decoder_layers else (text, pair)
-        token_bs, inputs["source_mask_bs"], segment_bs = tokenizer.batch([together], config.max_positions)
+        token_bs, inputs["source_mask_bs"], inputs["segment_bs"] = tokenizer.read([together], config)
         source, inputs["source"] = _shown(tokenizer, token_bs[0], text), token_bs
-        inputs["segment_bs"] = segment_bs if config.segments else None
     if config.decoder_layers:
         read = text if pair is None else pair
         token_bt = np.array([tokenizer.prompt(read)], int)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import decoders, models
 
+from reference_numpy import TransformerConfig
+
 from . import tokenizer_files
 
 __all__ = ["Batch", "Pieces", "Tokenizer"]
@@ -15,6 +17,9 @@ _UNLIMITED = 1_000_000  # a model_max_length of at least that says that there is
 _OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 # what clean_up_tokenization_spaces takes a space from, in this order
 _CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")}}
+
+
+Inputs = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # ids, masks and segments of an encoder
 
 
 class Batch(NamedTuple):
@@ -70,7 +75,7 @@ class Tokenizer:
         self._inner.no_truncation()
         width = max(len(row.ids) for row in found)
         left = self._settings.get("padding_side", "right") == "left"
-        pad_id = self._inner.token_to_id(self._settings.get("pad_token") or "") or 0
+        pad_id = self.id_of("pad_token") or 0
         segments = "token_type_ids" in self._input_names
 
         def padded(rows: list[list[int]], fill: int) -> np.ndarray:
@@ -80,6 +85,22 @@ class Tokenizer:
         mask_bs = padded([row.attention_mask for row in found], 0).astype(bool)
         segment_bs = padded([row.type_ids if segments else [0] * len(row.ids) for row in found], 0)
         return Batch(padded([row.ids for row in found], pad_id), mask_bs, segment_bs)
+
+    def read(self, texts: Sequence[str | tuple[str, str]], config: TransformerConfig, positions: int = 0) -> Inputs:
+        """As `batch`, for an encoder of that config: cut to its positions, or fewer; without segments where it has none.
+
+        Raises ValueError on a pair for which it has no second segment.
+        """
+        limits = [limit for limit in (config.max_positions, positions) if limit]
+        token_bs, mask_bs, segment_bs = self.batch(texts, min(limits, default=0))
+        if config.segments and (most := int(segment_bs.max(initial=0))) >= config.segments:
+            raise ValueError(f"a pair needs {most + 1} segments (type_vocab_size); the model has {config.segments}")
+        return token_bs, mask_bs, segment_bs if config.segments else None
+
+    def id_of(self, name: str) -> int | None:
+        """The id of a special token, such as mask_token; None where there is none."""
+        token = self._settings.get(name)
+        return None if token is None else self._inner.token_to_id(token)
 
     def _encoded(self, texts: Sequence[str | tuple[str, str]]) -> list[Any]:
         try:

@@ -14,7 +14,8 @@ def truncate(scores_v: np.ndarray, options: GenerationOptions) -> np.ndarray:
     probability of at most 1 - top_p, but never for the likeliest.
 
     Scores that equal the top_k-th stay, so that more than top_k may; `reference_numpy.sampling.truncate` keeps top_k, the lower ids first.
-    Of equal scores at the edge of top_p the lower ids stay; the library leaves it to the order in which it sorts them. Sums of probabilities are of float64, rounded, as PyTorch's on a CPU.
+    Of equal scores at the edge of top_p the lower ids stay; the library leaves it to its sort. Sums of probabilities are of
+    float64, rounded, as PyTorch's on a CPU.
     Source: TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper of transformers/generation/logits_process.py, 5.23.
     """
     x_v = arithmetic.divide(scores_v, scores_v.dtype.type(options.temperature))
