@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from model_folders import byte_pairs, word_pieces
 
@@ -160,3 +161,21 @@ def test_without_a_model_type_the_files_tell_the_class(tmp_path: Path, bases: di
     for base in bases.values():
         wanted = ours(base).prompt(TEXTS[0])
         assert Tokenizer(base, None, {}).prompt(TEXTS[0]) == wanted or base.name == "bert_json"  # which is cased
+
+
+def merged(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
+    """The files of several variants together."""
+    found: dict[str, Any] = {}
+    for name in rng.choice(names, rng.integers(2, 6), replace=False):
+        for file, entries in VARIANTS[name].items():
+            found[file] = {**found.get(file, {}), **(entries or {})}
+    return found
+
+
+@pytest.mark.parametrize("trials", [pytest.param(6, marks=pytest.mark.sample), pytest.param(100, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("base", ["bert_txt", "bert_json", "gpt2_txt", "gpt2_json"])
+def test_files_that_say_many_things_at_once(tmp_path: Path, bases: dict[str, Path], base: str, trials: int) -> None:
+    for trial in range(trials):
+        names = [name for name in VARIANTS if name not in OTHERS.get(base, ())]
+        folder = varied(bases[base], tmp_path / f"{trial}", merged(np.random.default_rng(trial), names))
+        assert_alike(folder)

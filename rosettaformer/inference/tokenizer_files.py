@@ -6,22 +6,22 @@ tokenizer.json as it stands.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, processors
 
 from ..checkpoints.hugging_face import FAMILIES
 from ..reading import parse_json, read_json, read_text
+from .tokenizer_classes import ALIASES, BACKEND, KINDS, Kind, Vocabulary
 
 __all__ = ["Files", "read"]
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_TEXT = ("input_ids", "attention_mask")
-Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pairs that are merged
+_EXTRA = "extra_special_tokens"
 
 
 class Files(NamedTuple):
@@ -35,19 +35,6 @@ class Files(NamedTuple):
     size: int
 
 
-class _Kind(NamedTuple):
-    """A class of tokenizers. files: those of its vocabulary, where there is no tokenizer.json. special: its special tokens where nothing is
-    said of them. ends: those that stand before a text and after each. make: None where tokenizer.json is all of it.
-    """
-
-    input_names: tuple[str, ...] = _TEXT
-    files: tuple[str, ...] = ()
-    load: Callable[..., Vocabulary] = lambda *files: ({}, [])
-    special: Mapping[str, str] = {}
-    ends: tuple[str, ...] = ()
-    make: Callable[[Vocabulary, Mapping[str, Any]], tokenizers.Tokenizer] | None = None
-
-
 def read(folder: Path, entries: Mapping[str, Any]) -> Files:
     """The tokenizer of a folder. entries: what the model's config.json says.
 
@@ -55,7 +42,7 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
     """
     said = _object(folder / "tokenizer_config.json")
     name = _class(folder, said, entries)
-    kind = _KINDS[name]
+    kind = KINDS[name]
     files = [WHOLE] if (folder / WHOLE).is_file() else [*kind.files]
     if not files or not all((folder / file).is_file() for file in files):
         wanted = ", or ".join(filter(None, (WHOLE, " and ".join(kind.files))))
@@ -72,19 +59,19 @@ def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) ->
     named = said.get("tokenizer_class") or entries.get("tokenizer_class")
     if named is not None:
         name = named.removesuffix("Fast") if isinstance(named, str) else ""
-        name = _ALIASES.get(name, name)
-        if name not in _KINDS:
-            known = f"{', '.join(_KINDS)}, or PreTrainedTokenizerFast, which is {WHOLE} as it stands"
+        name = ALIASES.get(name, name)
+        if name not in KINDS:
+            known = f"{', '.join(KINDS)}, or PreTrainedTokenizerFast, which is {WHOLE} as it stands"
             raise ValueError(f"tokenizer_class of {folder} must be one of {known}; got {named!r:.100}")
         return name
     family = entries.get("model_type")
     if isinstance(family, str) and family in FAMILIES:
         return FAMILIES[family].tokenizer
-    fitting = (name for name, kind in _KINDS.items() if kind.files and (folder / kind.files[0]).is_file())
-    return next(fitting, _BACKEND) if not (folder / WHOLE).is_file() else _BACKEND
+    fitting = (name for name, kind in KINDS.items() if kind.files and (folder / kind.files[0]).is_file())
+    return next(fitting, BACKEND) if not (folder / WHOLE).is_file() else BACKEND
 
 
-def _made(folder: Path, kind: _Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
+def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
     """The tokenizer of these files."""
     text = read_text(folder / WHOLE, LARGEST) if files == [WHOLE] else ""
     whole: dict[str, Any] = parse_json(text) if text else {}
@@ -132,7 +119,7 @@ def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
     return model["vocab"], [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
 
 
-def _settings(folder: Path, kind: _Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:
+def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:
     """What is said of a tokenizer, and the tokens that are added to its vocabulary, by number.
 
     special_tokens_map.json, added_tokens.json and the added tokens of tokenizer.json count where tokenizer_config.json has no
@@ -141,19 +128,21 @@ def _settings(folder: Path, kind: _Kind, said: Mapping[str, Any], whole: Mapping
     settings = {key: value for key, value in said.items() if value is not None or key in _SPECIAL}
     if whole:  # which has what stands around a text
         settings = {key: value for key, value in settings.items() if key not in ("add_bos_token", "add_eos_token")}
+    _rename(settings, not settings.get(_EXTRA))
+    own = settings.pop(_EXTRA) if isinstance(settings.get(_EXTRA), Mapping) else {}
     added: dict[int, AddedToken] = {}
     if "added_tokens_decoder" in settings:
         added = {int(number): _token(token) for number, token in settings.pop("added_tokens_decoder").items()}
     else:
-        settings |= {key: _special(value) for key, value in _object(folder / "special_tokens_map.json").items()}
+        settings |= _object(folder / "special_tokens_map.json")
         special = {str(_special(settings[key])) for key in _SPECIAL if settings.get(key)}
-        special |= {str(_special(token)) for token in said.get("additional_special_tokens") or ()}
+        special |= {str(_special(token)) for token in settings.get(_EXTRA) or ()}
         for content, number in _object(folder / "added_tokens.json").items():
             added[number] = AddedToken(content, normalized=content not in special, special=content in special)
         for token in whole.get("added_tokens", ()):
             added[token["id"]] = _token({key: value for key, value in token.items() if key != "id"})
-    if "additional_special_tokens" in settings and not settings.get("extra_special_tokens"):
-        settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
+    _rename(settings, _EXTRA not in settings)
+    settings["model_specific_special_tokens"] = own
     by_text = {token.content: token for token in added.values()}
     settings = {**kind.special, **{key: _special(value) for key, value in settings.items()}}
     for key in _SPECIAL:
@@ -162,6 +151,12 @@ def _settings(folder: Path, kind: _Kind, said: Mapping[str, Any], whole: Mapping
         if settings.get(key) is not None:
             settings[key] = by_text.get(str(settings[key]), settings[key])
     return settings, added
+
+
+def _rename(settings: dict[str, Any], absent: bool) -> None:
+    """Additional special tokens are the extra ones, where these are absent."""
+    if absent and "additional_special_tokens" in settings:
+        settings[_EXTRA] = settings.pop("additional_special_tokens")
 
 
 def _token(value: Any) -> AddedToken:
@@ -182,11 +177,10 @@ def _add(inner: tokenizers.Tokenizer, settings: Mapping[str, Any], added: Mappin
     named = [settings[key] for key in _SPECIAL if settings.get(key) is not None]
     others = [value for key, value in settings.items() if key.endswith("_token") and key not in _SPECIAL]
     named += [value for kind in (AddedToken, str) for value in others if isinstance(value, kind)]
-    extra = settings.get("extra_special_tokens") or []
-    named, extra = ([*named, *extra.values()], []) if isinstance(extra, Mapping) else (named, extra)
+    named += settings["model_specific_special_tokens"].values()
     tokens: list[Any] = [token for _, token in sorted(added.items())]
     known = {token.content for token in [*inner.get_added_tokens_decoder().values(), *tokens]}
-    for token in [*named, *extra]:
+    for token in [*named, *(settings.get(_EXTRA) or ())]:
         if str(token) not in known and token not in tokens:
             tokens.append(token)
     texts = {str(token) for token in named}
@@ -196,7 +190,7 @@ def _add(inner: tokenizers.Tokenizer, settings: Mapping[str, Any], added: Mappin
     inner.add_tokens(tokens)
 
 
-def _ends(inner: tokenizers.Tokenizer, kind: _Kind, settings: Mapping[str, Any]) -> Any:
+def _ends(inner: tokenizers.Tokenizer, kind: Kind, settings: Mapping[str, Any]) -> Any:
     """What puts the class's tokens, or those that settings ask for, around texts; None where that of tokenizer.json does."""
     if kind.ends:
         first, last = (str(settings[key]) for key in kind.ends)
@@ -218,54 +212,3 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(entries, dict):
         raise ValueError(f"{path} must hold a JSON object; got {type(entries).__name__}")
     return entries
-
-
-def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of GPT-2: bytes, merged by rank."""
-    inner = tokenizers.Tokenizer(models.BPE(*vocabulary, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
-    inner.decoder = decoders.ByteLevel()
-    return inner
-
-
-def _word_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of BERT: words, and the longest pieces of each."""
-    tokens, unknown = vocabulary[0], str(settings["unk_token"])
-    if lacking := [str(settings[key]) for key in ("unk_token", "cls_token", "sep_token") if str(settings[key]) not in tokens]:
-        raise ValueError(f"it must have the tokens {', '.join(lacking)}")
-    inner = tokenizers.Tokenizer(models.WordPiece(tokens, unk_token=unknown))
-    inner.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
-    )
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix="##")
-    return inner
-
-
-_BACKEND = "TokenizersBackend"
-_BERT = _Kind(
-    input_names=("input_ids", "token_type_ids", "attention_mask"),
-    files=("vocab.txt",),
-    load=lambda file: (models.WordPiece.read_file(str(file)), []),
-    special={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
-    ends=("cls_token", "sep_token"),
-    make=_word_pieces,
-)
-_KINDS: Mapping[str, _Kind] = {
-    "BertTokenizer": _BERT,
-    "DistilBertTokenizer": _BERT._replace(input_names=_TEXT),
-    "GPT2Tokenizer": _Kind(
-        files=("vocab.json", "merges.txt"),
-        load=lambda vocabulary, merges: models.BPE.read_file(str(vocabulary), str(merges)),
-        special=dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
-        make=_byte_pairs,
-    ),
-    _BACKEND: _Kind(),
-}
-# other names of the library for these
-_ALIASES = {
-    **dict.fromkeys(("ElectraTokenizer", "LayoutLMTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"), "BertTokenizer"),
-    **dict.fromkeys(("PreTrainedTokenizer", "PythonBackend"), _BACKEND),
-}
