@@ -79,6 +79,18 @@ def test_similarity_is_the_cosine_of_every_two_lines(folder: Path) -> None:
     assert np.allclose([[float(cell) for cell in line.split()] for line in outcome.out.splitlines()], wanted @ wanted.T, atol=6e-4)
 
 
+def test_a_bad_line_costs_its_own_row(folder: Path) -> None:
+    wanted = vectors(folder)
+    text = f"{LINES[0]}\n".encode() + b"\xff\n" + f"{LINES[2]}\n".encode()
+    found = invoke("embed", folder, "--backend", "numpy", "--dtype", "float64", stdin=text)
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    np.testing.assert_allclose([rows[0]["vector"], rows[2]["vector"]], wanted[[0, 2]], rtol=1e-10)
+    assert "must be UTF-8" in rows[1]["error"] and found.code == 2
+    assert found.err.startswith("Error: 1 of 3 lines has no answer: line 2: must be UTF-8")
+    table = invoke("embed", folder, "--backend", "numpy", "--similarity", stdin=text)
+    assert [line.split()[1] for line in table.out.splitlines()] == ["nan"] * 3 and table.code == 2
+
+
 @pytest.mark.parametrize(
     ("mode", "modules", "message"),
     [

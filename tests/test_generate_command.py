@@ -135,6 +135,50 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[obje
     assert message in errors or message.replace("1e-09 to 1e9", "1e-9 to 1e9") in errors
 
 
+def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
+    """The others are continued as they are without it, and an empty one from the token that begins texts."""
+    import torch
+
+    long = "a " * 70
+    found = invoke("generate", model[0], *NUMPY, "--json", stdin=f"the quick\n\n{long}\nthe dog\n")
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [row["line"] for row in rows] == [1, 2, 3, 4]
+    for row, prompt in ((rows[0], "the quick"), (rows[3], "the dog")):
+        assert prompt + row["text"] == continued(model, prompt)
+    start = torch.tensor([[model[1].config.bos_token_id]])
+    for ids in (model[1].generate(pad_token_id=0), model[1].generate(start, attention_mask=torch.ones_like(start), pad_token_id=0)):
+        assert rows[1]["tokens"] == ids[0, 1:].tolist()
+    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and "a prompt must have at most 64 tokens" in rows[2]["error"]
+    assert found.code == 2 and found.err.startswith("Error: 1 of 4 prompts has no answer: prompt 3: a prompt must have at most 64 tokens")
+    words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
+    shown = invoke("generate", model[0], *NUMPY, *words).out
+    assert shown.startswith("[1] the quick") and "\n[2] error: a prompt must have at most 64 tokens" in shown and "\n[3] the dog" in shown
+
+
+def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
+    """No first token, an end that is no token, what is set aside, and what two entries contradict."""
+    folder = tmp_path / "model"
+    shutil.copytree(model[0], folder)
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text())
+    for entries, words, message in (
+        (
+            {"bos_token_id": None},
+            ("--prompt", ""),
+            "prompt 1: a prompt must have at least one token; it is empty, and the model has no bos",
+        ),
+        ({"max_time": 5.0}, ("--prompt", "a"), "not supported, and is read without what --ignore names: max_time=5.0"),
+        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample searches)"),
+    ):
+        file.write_text(json.dumps(said | entries))
+        assert message in refused("generate", folder, *NUMPY, *words)
+    assert generate(folder, "--prompt", "a", "--no-do-sample") == continued(model, "a", num_beams=3) + "\n"
+    file.write_text(json.dumps(said | {"max_time": 5.0, "trust_remote_code": False, "eos_token_id": [99999, said["eos_token_id"]]}))
+    found = invoke("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
+    assert found.code == 0 and found.out == continued(model, "the quick") + "\n"
+    assert found.err == f"note: eos_token_id must lie in 0 .. 299; got 99999 of {folder}, which ends nothing\n"
+
+
 def test_prompts_are_given_once(model: tuple[Path, Any], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\n")
     assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")

@@ -66,7 +66,8 @@ def broken(path: Path) -> dict[str, Callable[[], Any]]:
     """What may stand in its place."""
     return {
         "does not exist": lambda: None, "must be JSON: Expecting value": lambda: path.write_text(""),
-        "must be JSON: Expecting property": lambda: path.write_text("{'a': 1}"), "must be a JSON object; got list": lambda: path.write_text("[]"),
+        "must be JSON: Expecting property": lambda: path.write_text("{'a': 1}"),
+        "must be a JSON object; got list": lambda: path.write_text("[]"),
         "must be UTF-8": lambda: path.write_bytes(json.dumps({"model_type": "bert"}).encode("utf-16")), "is not a file": path.mkdir,
         "config.json is not a file": lambda: os.mkfifo(path),
         "must have a model_type of bert, gpt2; got 3": lambda: path.write_text('{"model_type": 3}'),

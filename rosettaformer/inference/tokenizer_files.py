@@ -73,7 +73,8 @@ def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) ->
 
 def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
     """The tokenizer of these files."""
-    text = read_text(folder / WHOLE, LARGEST) if files == [WHOLE] else ""
+    first, *_ = [read_text(folder / file, LARGEST) for file in files]
+    text = first if files == [WHOLE] else ""
     whole: dict[str, Any] = parse_json(text) if text else {}
     settings, added = _settings(folder, kind, said, whole)
     frame = _frame(whole) if whole else None
