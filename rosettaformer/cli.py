@@ -32,6 +32,7 @@ COMMANDS = {
     "translate": "Translate lines with a run's model, in any backend.",
     "generate": "Continue texts with a GPT-2 folder, in any backend.",
     "classify": "Classify lines with a BERT folder, in any backend.",
+    "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",
     "embed": "One vector for every line, by a BERT folder, in any backend.",
     "attention": "Show what every head of a BERT or GPT-2 folder attends to, as a page.",
     "report": "Write one page about one model in four implementations.",

@@ -130,15 +130,12 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
                 raise ValueError(f"{file.name} must be lines of text; got one of more than {ENDLESS} bytes")
 
 
-def read_texts(file: BinaryIO, size: int) -> Iterator[list[str]]:
-    """The lines' texts, `size` at a time; at a terminal one. Raises ValueError naming the first line that is no UTF-8, or too long."""
+def read_texts(file: BinaryIO, size: int) -> Iterator[list[tuple[str, str]]]:
+    """The lines' texts and what is wrong with each, as of `decode`: `size` at a time; at a terminal one. Raises as `read_lines`."""
     size = 1 if file.isatty() else size
-    texts: list[str] = []
-    for number, raw in enumerate(read_lines(file), start=1):
-        text, problem = decode(raw)
-        if problem:
-            raise ValueError(f"{getattr(file, 'name', 'input')}, line {number}: {problem}")
-        texts.append(text)
+    texts: list[tuple[str, str]] = []
+    for raw in read_lines(file):
+        texts.append(decode(raw))
         if len(texts) == size:
             yield texts
             texts = []

@@ -22,8 +22,8 @@ def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> 
     return _saved(torch, model, folder, seed)
 
 
-def bert(folder: Path, seed: int = 0, **config: Any) -> Any:
-    """Saves a BERT with a head of three classes; returns the model."""
+def bert(folder: Path, seed: int = 0, kind: str = "BertForSequenceClassification", **config: Any) -> Any:
+    """Saves a BERT, by default with a head of three classes; returns the model."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     sizes = {
@@ -34,7 +34,7 @@ def bert(folder: Path, seed: int = 0, **config: Any) -> Any:
         "intermediate_size": 20,
     }
     named = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}, "max_position_embeddings": 24}
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes | named | config)).double().eval()
+    model = getattr(transformers, kind)(transformers.BertConfig(**sizes | named | config)).double().eval()
     return _saved(torch, model, folder, seed)
 
 

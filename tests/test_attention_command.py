@@ -100,12 +100,19 @@ def test_a_text_of_an_encoder_is_cut_to_its_positions(tmp_path: Path) -> None:
     assert "4, all that the model has positions for" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_model_without_a_pooler_is_read(tmp_path: Path) -> None:
+    bert(tmp_path)
+    wanted = shown(tmp_path, "--backend", "numpy", "--text", TEXT)
+    transformers.BertModel.from_pretrained(tmp_path, add_pooling_layer=False).save_pretrained(tmp_path)
+    np.testing.assert_array_equal(shown(tmp_path, "--backend", "numpy", "--text", TEXT)["weights"], wanted["weights"])
+
+
 def test_what_cannot_be_read_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     gpt2(tmp_path)
     out = tmp_path / "page.html"
     for words, text in (
         (("--text", ""), "a text must have a token; got ''"),
-        (("--text", "the " * 20), "the table of positions serves 16 tokens; got 40"),
+        (("--text", "the " * 20), "a text of a decoder must have at most 16 tokens, the positions of the model; got 40"),
         (("--text", TEXT, "--pair", PAIR), "a decoder alone reads one text; got a pair"),
     ):
         assert text in refused("attention", tmp_path, "--backend", "numpy", "--out", out, *words)

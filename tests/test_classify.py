@@ -10,6 +10,10 @@ import pytest
 from invoke import invoke, refused
 from model_folders import FOUR_NEEDS, bert, gpt2
 
+from rosettaformer.inference.attention import inputs_of
+from rosettaformer.inference.folder import open_folder
+from rosettaformer.model_report.subject import open_subject
+
 LINES = ["the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40]
 NUMPY = ("--backend", "numpy", "--dtype", "float64")
 
@@ -50,6 +54,51 @@ def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backen
             np.testing.assert_allclose([*row["probabilities"].values()], probabilities, rtol=1e-4)
             assert row["label"] == ("bad", "so-so", "good")[int(logits.argmax())]
             assert [row["text"], *([row["pair"]] if "pair" in row else [])] == line.split("\t")
+
+
+@pytest.mark.parametrize(
+    ("entries", "segments"),
+    [
+        ({"tokenizer_class": "TokenizersBackend"}, False), ({"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ({"tokenizer_class": "BertTokenizerFast"}, True), ({"tokenizer_class": "DistilBertTokenizer"}, False), ({}, True),
+        ({"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids", "attention_mask"]}, False),
+        ({"tokenizer_class": "TokenizersBackend", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, True),
+    ],
+)  # fmt: skip
+def test_a_pair_has_segments_where_the_tokenizer_gives_them(
+    model: tuple[Path, Any], tmp_path: Path, entries: dict[str, Any], segments: bool
+) -> None:
+    """To `classify`, `attention` and `report`; the probabilities are those of transformers."""
+    import transformers
+
+    shutil.copytree(model[0], folder := tmp_path / "model")
+    transformers.AutoTokenizer.from_pretrained(model[0]).backend_tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(entries | {"pad_token": "[PAD]", "model_max_length": 24}))
+    for row, line in zip(classified(folder, LINES), LINES, strict=True):
+        logits = wanted((folder, model[1]), line)
+        np.testing.assert_allclose([*row["probabilities"].values()], np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
+    assert open_subject(folder, "the lazy", "fox").inputs["segment_bs"].any() == segments
+    found = open_folder(folder, "attend")
+    assert inputs_of(found.checkpoint.config, found.tokenizer, "the lazy", "fox")[0]["segment_bs"].any() == segments
+
+
+def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
+    """One that is no text, or three; the others are classified, whatever the batch, and the exit code says so."""
+    lines = [b"the quick", b"a\tb\tc", b"\xff\xfe", b"", b"the\tdog", b"x" * 200_000]
+    good = [classified(model[0], [lines[place].decode()])[0]["probabilities"] for place in (0, 3, 4)]
+    for size in (1, 4):
+        found = invoke("classify", model[0], *NUMPY, "--json", "--batch-size", size, stdin=b"\n".join(lines))
+        rows = [json.loads(line) for line in found.out.splitlines()]
+        assert [row["line"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        for place, wanted_row in zip((0, 3, 4), good, strict=True):
+            np.testing.assert_allclose([*rows[place]["probabilities"].values()], [*wanted_row.values()], rtol=1e-10)
+        errors = [rows[place]["error"] for place in (1, 2, 5)]
+        assert errors[0] == "a line must be one text, or two that a tab separates; got 3"
+        assert "must be UTF-8; got the byte 0xff" in errors[1] and "must be at most 100000 bytes long" in errors[2]
+        assert found.code == 2 and found.err.startswith("Error: 3 of 6 lines have no answer:\n  line 2: a line must be one text, or")
+    shown = invoke("classify", model[0], *NUMPY, stdin=b"\n".join(lines)).out.splitlines()
+    assert len(shown) == 6 and shown[1] == f"error\t{errors[0]}"
 
 
 def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
@@ -103,11 +152,14 @@ def test_a_model_of_one_segment_reads_texts_alone(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = wanted(model, "the lazy dog")
     np.testing.assert_allclose([*rows[0]["probabilities"].values()], np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
-    assert "segment" in refused("classify", tmp_path, *NUMPY, stdin="the\tdog\n")
+    errors = refused("classify", tmp_path, *NUMPY, stdin="the\tdog\nthe dog\n")
+    assert "1 of 2 lines has no answer: line 1: a pair needs 2 segments (type_vocab_size); the model has 1" in errors
 
 
 def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
-    assert "got 3 in line 2" in refused("classify", model[0], *NUMPY, stdin="a\nb\tc\td\n")
+    assert "line 2: a line must be one text, or two that a tab separates; got 3" in refused(
+        "classify", model[0], *NUMPY, stdin="a\nb\tc\td\n"
+    )
     assert "must be UTF-8" in refused("classify", model[0], *NUMPY, stdin=b"a\n\xff\n")
     assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
     gpt2(tmp_path)

@@ -79,6 +79,18 @@ def test_similarity_is_the_cosine_of_every_two_lines(folder: Path) -> None:
     assert np.allclose([[float(cell) for cell in line.split()] for line in outcome.out.splitlines()], wanted @ wanted.T, atol=6e-4)
 
 
+def test_a_bad_line_costs_its_own_row(folder: Path) -> None:
+    wanted = vectors(folder)
+    text = f"{LINES[0]}\n".encode() + b"\xff\n" + f"{LINES[2]}\n".encode()
+    found = invoke("embed", folder, "--backend", "numpy", "--dtype", "float64", stdin=text)
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    np.testing.assert_allclose([rows[0]["vector"], rows[2]["vector"]], wanted[[0, 2]], rtol=1e-10)
+    assert "must be UTF-8" in rows[1]["error"] and found.code == 2
+    assert found.err.startswith("Error: 1 of 3 lines has no answer: line 2: must be UTF-8")
+    table = invoke("embed", folder, "--backend", "numpy", "--similarity", stdin=text)
+    assert [line.split()[1] for line in table.out.splitlines()] == ["nan"] * 3 and table.code == 2
+
+
 @pytest.mark.parametrize(
     ("mode", "modules", "message"),
     [
@@ -91,12 +103,12 @@ def test_what_is_not_supported_is_refused(folder: Path, mode: str, modules: tupl
     assert message in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
 
 
-def test_a_model_without_the_pooler_of_its_class_is_read_where_it_is_told_to_do_without(folder: Path) -> None:
+def test_a_model_without_the_pooler_of_its_class_is_read(folder: Path) -> None:
     wanted = vectors(folder)
     model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
     model.save_pretrained(folder)
-    assert "--leave-out pooler" in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
-    np.testing.assert_array_equal(vectors(folder, "--leave-out", "pooler"), wanted)
+    np.testing.assert_array_equal(vectors(folder), wanted)
+    assert "--leave-out pooler" in refused("convert", folder, folder.parent / "canonical.safetensors")
     file = folder.parent / "canonical.safetensors"
     assert invoke("convert", folder, file, "--leave-out", "pooler").code == 0
     assert "takes no leave_out" in refused("check", "--checkpoint", file, "--leave-out", "pooler", "torch")

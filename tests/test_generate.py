@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from model_folders import FOUR_NEEDS, gpt2
 
-from reference_numpy import sampling, softmax
+from reference_numpy import softmax
 from rosettaformer.checkpoints import view
 from rosettaformer.inference.generation import Answer, Token, generate, next_scores
 from rosettaformer.inference.models import Model, open_model
 from rosettaformer.inference.options import GenerationOptions, defaults
+from rosettaformer.inference.truncation import truncate
 
 VOCABULARY, PAD = 30, 29
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -134,9 +135,11 @@ def test_an_answer_does_not_depend_on_the_other_prompts(pair: Pair, search: str)
         assert tokens[0] == tokens[1]
 
 
-@pytest.mark.parametrize("trial", range(8))
+@pytest.mark.parametrize("trial", range(40))
 def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, trial: int) -> None:
-    """After penalties, temperature, top-k and top-p, in this order, the processors of transformers give the same probabilities."""
+    """After penalties, temperature, top-k and top-p, in this order, the processors of transformers give the same probabilities: of equal
+    logits too, which half precision makes.
+    """
     import torch
 
     rng = np.random.default_rng(trial)
@@ -146,13 +149,17 @@ def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, tria
     }  # fmt: skip
     text = rng.integers(0, VOCABULARY, (1, 9))
     logits = rng.normal(scale=3, size=(1, VOCABULARY)).astype(np.float32)
+    if trial % 2:
+        logits = logits.round()
     theirs, _ = pair.theirs._prepare_generation_config(None, do_sample=True, min_new_tokens=12, eos_token_id=[3, 4], **settings)
     pair.theirs._prepare_special_tokens(theirs)
     processors = pair.theirs._get_logits_processor(theirs, input_ids_seq_length=5, device="cpu")
     wanted = torch.softmax(processors(torch.tensor(text), torch.tensor(logits)), dim=-1).numpy()
     options = GenerationOptions(do_sample=True, eos_token_id=(3, 4), **settings)
     scores = next_scores(logits, text, np.ones_like(text, bool), options, ends=False)
-    found = softmax.softmax(sampling.truncate(scores, options.temperature, options.top_k, options.top_p))
+    found = softmax.softmax(truncate(scores[0], options))[None]
+    if trial % 2 and settings["top_p"] < 1:  # which of equal tokens stay at its edge is left to the library's sort
+        found, wanted = np.sort(found), np.sort(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9)
     assert 0 < (found > 0).sum() < VOCABULARY
 

@@ -72,14 +72,14 @@ def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
     rows = [json.loads(line) for line in generate(model[0], *arguments).splitlines()]
     assert [(row["line"], row["answer"], row["prompt"]) for row in rows] == [(1, 1, "the"), (1, 2, "the"), (1, 3, "the")]
     assert rows[0]["score"] >= rows[1]["score"] >= rows[2]["score"]
-    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
     for row in rows:
         whole = tokenizer.text([*tokenizer.prompt("the"), *row["tokens"]])
         assert "the" + row["text"] == whole
 
 
 def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, Any]) -> None:
-    tokenizer = Tokenizer(model[0], model[1].config.vocab_size)
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
     for prompt, text in (("", "née 😀 京! the\ufffdend"), ("née", " 😀 京! the\ufffd")):
         pieces = Pieces(tokenizer, tokenizer.prompt(prompt))
         found = [pieces.add(id_) for id_ in tokenizer.prompt(text)]
@@ -121,7 +121,6 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", ""), "prompt 1: a prompt must have at least one token; it is empty"),
         (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3: a prompt must have at most 64 tokens"),
         (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens must be at most 64 for a prompt of 1 tokens"),
         (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
@@ -136,6 +135,50 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[obje
     assert message in errors or message.replace("1e-09 to 1e9", "1e-9 to 1e9") in errors
 
 
+def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
+    """The others are continued as they are without it, and an empty one from the token that begins texts."""
+    import torch
+
+    long = "a " * 70
+    found = invoke("generate", model[0], *NUMPY, "--json", stdin=f"the quick\n\n{long}\nthe dog\n")
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [row["line"] for row in rows] == [1, 2, 3, 4]
+    for row, prompt in ((rows[0], "the quick"), (rows[3], "the dog")):
+        assert prompt + row["text"] == continued(model, prompt)
+    start = torch.tensor([[model[1].config.bos_token_id]])
+    for ids in (model[1].generate(pad_token_id=0), model[1].generate(start, attention_mask=torch.ones_like(start), pad_token_id=0)):
+        assert rows[1]["tokens"] == ids[0, 1:].tolist()
+    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and "a prompt must have at most 64 tokens" in rows[2]["error"]
+    assert found.code == 2 and found.err.startswith("Error: 1 of 4 prompts has no answer: prompt 3: a prompt must have at most 64 tokens")
+    words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
+    shown = invoke("generate", model[0], *NUMPY, *words).out
+    assert shown.startswith("[1] the quick") and "\n[2] error: a prompt must have at most 64 tokens" in shown and "\n[3] the dog" in shown
+
+
+def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
+    """No first token, an end that is no token, what is set aside, and what two entries contradict."""
+    folder = tmp_path / "model"
+    shutil.copytree(model[0], folder)
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text())
+    for entries, words, message in (
+        (
+            {"bos_token_id": None},
+            ("--prompt", ""),
+            "prompt 1: a prompt must have at least one token; it is empty, and the model has no bos",
+        ),
+        ({"max_time": 5.0}, ("--prompt", "a"), "not supported, and is read without what --ignore names: max_time=5.0"),
+        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample searches)"),
+    ):
+        file.write_text(json.dumps(said | entries))
+        assert message in refused("generate", folder, *NUMPY, *words)
+    assert generate(folder, "--prompt", "a", "--no-do-sample") == continued(model, "a", num_beams=3) + "\n"
+    file.write_text(json.dumps(said | {"max_time": 5.0, "trust_remote_code": False, "eos_token_id": [99999, said["eos_token_id"]]}))
+    found = invoke("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
+    assert found.code == 0 and found.out == continued(model, "the quick") + "\n"
+    assert found.err == f"note: eos_token_id must lie in 0 .. 299; got 99999 of {folder}, which ends nothing\n"
+
+
 def test_prompts_are_given_once(model: tuple[Path, Any], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\n")
     assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
@@ -148,10 +191,10 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     settings = json.loads((folder / "generation_config.json").read_text()) | {"min_p": 0.2}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
-    assert "a folder with a tokenizer has tokenizer.json, or vocab.json and merges.txt, or vocab.txt" in errors
-    assert "generation_config.json has what is not supported: min_p=0.2" in errors
+    assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
+    assert "generation_config.json has what is not supported, and is read without what --ignore names: min_p=0.2" in errors
     (folder / "tokenizer.json").write_text("{}")
-    assert f"tokenizer.json of {folder} are no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     (folder / "merges.txt").write_text("#version: 0.2\n")

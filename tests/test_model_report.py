@@ -228,7 +228,7 @@ def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     assert [loss for loss in recorded["validation"] if loss] == pytest.approx([entry["loss"] for entry in log(run, "validation")])
     assert (tmp_path / "figures" / "recorded.png").is_file()
     refusal = refused("report", "--checkpoint", run, "--leave-out", "pooler", "--out", tmp_path / "report.html")
-    assert "a run has no heads to leave out" in refusal
+    assert "a run has nothing to leave out or to ignore" in refusal
 
 
 def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,10 @@ def load(path: str | Path, format: str | None = None, **options: Any) -> Checkpo
 def view(path: str | Path, format: str | None = None, **options: Any) -> Checkpoint:
     """As `load`, with parameters that are read where they are looked at: views of the file, which must not be changed meanwhile."""
     module = _module(format or recognised(path))
-    if others := options.keys() - {*module.LOAD_OPTIONS}:
+    given = {name: value for name, value in options.items() if value not in (None, (), [])}
+    if others := given.keys() - {*module.LOAD_OPTIONS}:
         raise ValueError(f"{path} is of a format that takes no {', '.join(sorted(others))}")
-    return module.view(path, **options)
+    return module.view(path, **given)
 
 
 def save(

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 from ..reading import read_json
 from . import recognise
 
-__all__ = ["Container", "Written", "parse", "read", "release", "write", "write_shards"]
+__all__ = ["Container", "Written", "parse", "read", "read_index", "release", "write", "write_shards"]
 
 INDEX = "model.safetensors.index.json"
 NONE = "is empty, damaged or not a safetensors file"
@@ -51,7 +51,7 @@ def read(path: Path) -> Container:
         return read(_only_checkpoint(path))
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    source = _read_index(path) if path.name.endswith(".index.json") else _read_file(path)
+    source = read_index(path) if path.name.endswith(".index.json") else _read_file(path)
     if source.problems:
         recognise.refuse(path)
     return source
@@ -148,6 +148,9 @@ def _split(sizes: Mapping[str, int], max_shard_bytes: int) -> list[list[str]]:
 
 def _only_checkpoint(folder: Path) -> Path:
     found = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.safetensors"))
+    whole = folder / found[0].name.removesuffix(".index.json") if found else folder
+    if len(found) == 1 and whole != found[0] and whole.exists():
+        raise ValueError(f"{folder} must hold {whole.name}, which transformers reads, or {found[0].name}; it holds both: remove one")
     if not found:
         recognise.refuse_folder(folder)
     if len(found) != 1:
@@ -180,7 +183,8 @@ def _views(content: np.ndarray) -> Container:
     return Container(tensors, metadata)
 
 
-def _read_index(path: Path) -> Container:
+def read_index(path: Path, read_shard: Callable[[Path], Container] | None = None) -> Container:
+    """The container of the shards that an index names. read_shard: of a safetensors file by default."""
     try:
         index = read_json(path)
     except ValueError as error:
@@ -199,11 +203,13 @@ def _read_index(path: Path) -> Container:
     texts = {name: text for name, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}
     merged = Container(metadata=texts)
     for file, names in sorted(mapped.items()):
-        merged.problems += _merge(merged, path.parent, file, names)
+        merged.problems += _merge(merged, path.parent, file, names, read_shard or _read_file)
     return merged
 
 
-def _merge(merged: Container, folder: Path, file: str, mapped: set[str]) -> Iterator[str]:
+def _merge(
+    merged: Container, folder: Path, file: str, mapped: set[str], read_shard: Callable[[Path], Container]
+) -> Iterator[str]:  # fmt: skip
     """Adds the tensors that weight_map puts into a shard, and its metadata; yields what is wrong."""
     if PureWindowsPath(file).name != file:  # with the separators and drives of any system
         yield f"weight_map names {file!r:.100}, which leaves the checkpoint's folder"
@@ -211,7 +217,7 @@ def _merge(merged: Container, folder: Path, file: str, mapped: set[str]) -> Iter
     if "\0" in file or len(file) > LONGEST_NAME or not (folder / file).is_file():
         yield f"weight_map names {file!r:.100}, which does not exist (for {len(mapped)} tensors)"
         return
-    shard = _read_file(folder / file)
+    shard = read_shard(folder / file)
     if shard.problems:
         recognise.refuse(folder / file)
         yield f"{file} {shard.problems[0]}"

@@ -4,7 +4,7 @@ import itertools
 import re
 from pathlib import Path
 
-from . import canonical, container, hugging_face, pickled, recognise
+from . import canonical, hugging_face, pickled, recognise
 
 __all__ = ["recognised"]
 
@@ -14,12 +14,15 @@ def recognised(path: Path) -> str:
 
     Raises ValueError where there is nothing to read, and ForeignError on another program's.
     """
-    if path.is_file() and (recognise.kind_of(path) is recognise.TORCH or path.suffix in pickled.SUFFIXES):
+    pickle = pickled.weights(path)
+    if pickle and recognise.model_type(path) in hugging_face.FAMILIES:
+        return "hugging-face"
+    if path.is_file() and not pickle and (recognise.kind_of(path) is recognise.TORCH or path.suffix in pickled.SUFFIXES):
         return "torch-transformer"
-    source = container.read(path)
+    source = pickled.read(path)
     if canonical.is_canonical(source):
         return "canonical"
-    if recognise.model_type(path) in hugging_face.FAMILIES:
+    if hugging_face.family_of(path, source.tensors):
         return "hugging-face"
     names = itertools.islice(source.tensors, recognise.MOST)
     return "torch-transformer" if any(re.fullmatch(recognise.NATIVE, name) for name in names) else "canonical"

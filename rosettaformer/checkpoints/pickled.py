@@ -2,6 +2,7 @@
 
 import itertools
 import pickletools
+import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,10 +17,11 @@ from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 
-__all__ = ["SUFFIXES", "read", "write"]
+__all__ = ["SUFFIXES", "is_pickled", "read", "weights", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
+WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # of a folder of Hugging Face without safetensors
 LIGHTNING = "pytorch-lightning_version"
 
 
@@ -33,18 +35,45 @@ class _StandIn:
 
 
 def read(path: Path, key: str | None = None) -> Container:
-    """The tensors of a safetensors file, shards with an index or a file of torch.save: as its content says, else its suffix.
+    """The tensors of a safetensors file, shards with an index, a file of torch.save or Hugging Face's folder of one: as its content says,
+    else its suffix.
 
     Raises ValueError as `container.read`, and on a key where there are no entries; ForeignError on a whole pickled module and on a training
     checkpoint without the key.
     """
-    if path.is_file() and not path.name.endswith(".index.json"):
-        kind = recognise.kind_of(path)
-        if kind is TORCH or (kind is None and path.suffix in SUFFIXES):
-            return Container(_state_dict(path, key))
+    path = weights(path) or path
+    if path.is_file() and path.name.endswith(".bin.index.json"):
+        return container.read_index(path, lambda shard: Container(_state_dict(shard, None)))
+    if is_pickled(path):
+        return Container(_state_dict(path, key))
     if key is not None:
         raise ValueError(f"--key names an entry of a file of torch.save; {path} is none")
     return container.read(path)
+
+
+def is_pickled(path: Path) -> bool:
+    """Whether it is a file of torch.save, as its content says, else its suffix."""
+    if not path.is_file() or path.name.endswith(".index.json"):
+        return False
+    kind = recognise.kind_of(path)
+    return kind is TORCH or (kind is None and path.suffix in SUFFIXES)
+
+
+def weights(path: Path) -> Path | None:
+    """The file of torch.save, or the index of several, with the weights of Hugging Face's folder, where the path is one or holds one.
+
+    A folder's safetensors go before it. None where its config.json is not that of a model that is read.
+    """
+    try:
+        kind = recognise.hugging_face_config(path).get("model_type")
+    except (OSError, ValueError):
+        return None
+    if kind is not None and kind not in recognise.CONVERTED:
+        return None
+    if path.is_file():
+        return path if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", path.name) else None
+    found = [path / name for name in WEIGHTS if (path / name).is_file()]
+    return found[0] if found and not any(path.glob("*.safetensors*")) else None
 
 
 def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:

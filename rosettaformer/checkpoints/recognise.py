@@ -6,26 +6,28 @@ import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..reading import read_json
 from . import CheckpointError
 
 __all__ = [
-    "CONVERTED", "NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "kind_of", "model_type", "refuse", "refuse_folder",
-    "refuse_tensors",
+    "CONFIG", "CONVERTED", "NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "flaw", "hugging_face_config", "kind_of",
+    "model_type", "refuse", "refuse_folder", "refuse_tensors",
 ]  # fmt: skip
 
+CONFIG = "config.json"  # of Hugging Face's folders
 HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
 MOST = 10_000  # names of tensors that are looked at
 LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a table of LevelDB ends
 
 
 class Kind(NamedTuple):
-    """What something is, and what its owner can do."""
+    """What something is, and what its owner can do. lacks_config: whether it is of a family that is read, and no config.json says so."""
 
     what: str
     advice: str
+    lacks_config: bool = False
 
 
 class ForeignError(CheckpointError):
@@ -183,7 +185,8 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
         examples = [_fitting(pattern, names) for pattern in patterns]
         if all(examples):
             read = model_type(Path(path)) in CONVERTED if typed else re.search(r" (BERT|GPT-2)\b", what)
-            return Kind(f"{typed or what} ({examples[-1]}, ...)", _FOLDER if read else _PORT)
+            why = flaw(Path(path)) if read else ""
+            return Kind(f"{typed or what} ({examples[-1]}, ...)", (f"{_FOLDER}; {why}" if why else _FOLDER) if read else _PORT, bool(why))
     return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
 
 
@@ -202,11 +205,29 @@ def _typed(place: Path) -> str | None:
 def model_type(place: Path) -> str | None:
     """The model_type in Hugging Face's config.json, in a folder or beside a file; None where there is none."""
     try:
-        config = read_json((place if place.is_dir() else place.parent) / "config.json")
+        found = hugging_face_config(place).get("model_type")
     except (OSError, ValueError):
         return None
-    found = config.get("model_type") if isinstance(config, dict) else None
     return found if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,40}", found) else None
+
+
+def hugging_face_config(place: Path) -> dict[str, Any]:
+    """The config.json in a folder or beside a file. Raises ValueError where it is no JSON object."""
+    path = (place if place.is_dir() else place.parent) / CONFIG
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a JSON object; got {type(value).__name__}")
+    return value
+
+
+def flaw(place: Path) -> str:
+    """Why the config.json in a folder or beside a file is none of a model that is read, or nothing."""
+    try:
+        found = hugging_face_config(place).get("model_type")
+    except (OSError, ValueError) as error:
+        return str(error)
+    path = (place if place.is_dir() else place.parent) / CONFIG
+    return "" if found in CONVERTED else f"{path} must have a model_type of {', '.join(CONVERTED)}; got {found!r:.100}"
 
 
 def _archive(path: Path) -> Kind:

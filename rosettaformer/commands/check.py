@@ -24,7 +24,7 @@ from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..extras import install
-from .options import Missing, leave_out_option, listed
+from .options import Missing, ignore_option, leave_out_option, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
@@ -53,6 +53,7 @@ IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, di
     help="Check the whole model on these weights: a canonical file, or a Hugging Face folder.",
 )
 @leave_out_option
+@ignore_option
 @click.option(
     "--limit",
     type=click.FloatRange(min=0.1),
@@ -115,7 +116,9 @@ def check(
         selection["dtypes"] = ("float32",)
     chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
-    cases = _cases(core, **{name: selection[name] for name in ("components", "expression", "full", "checkpoint", "leave_out", "grad")})
+    cases = _cases(
+        core, **{name: selection[name] for name in ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad")}
+    )
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
@@ -157,12 +160,13 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
 
 
 def _cases(
-    core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, grad: bool
+    core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool
 ) -> list[Case]:
     """The cases that are run: those that are chosen, those of the checkpoint, or every one; of them the core where that is enough."""
-    if leave_out and not checkpoint:
-        raise ValueError(f"--leave-out {leave_out[0]} is a head of a --checkpoint; got none")
-    own = checkpoint_cases(checkpoint, leave_out) if checkpoint else []
+    for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
+        if names and not checkpoint:
+            raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
+    own = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
     cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)

@@ -16,7 +16,7 @@ from ..checkpoints.pickled import SUFFIXES
 from ..checkpoints.strict import DTYPES, numpy_dtype
 from ..reading import parse_settings
 from .load_report import print_report
-from .options import Choice, leave_out_option
+from .options import Choice, ignore_option, leave_out_option
 from .progress import Writing
 
 __all__ = ["convert"]
@@ -39,7 +39,7 @@ FORMATS = Choice(list(checkpoints.FORMATS))
 @click.option("--source-embedding", metavar="NAME", help="The state dict's source embedding.")
 @click.option("--target-embedding", metavar="NAME", help="The state dict's target embedding.")
 @click.option("--logits", metavar="NAME", help="The state dict's output layer.")
-@click.option("--ignore", multiple=True, metavar="NAME", help="A tensor that is no parameter, or an entry of config.json; repeatable.")
+@ignore_option
 @leave_out_option
 @click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy a tokenizer's files from here, not from SOURCE.")
 @click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks.")
@@ -48,7 +48,7 @@ FORMATS = Choice(list(checkpoints.FORMATS))
 def convert(source: Path, destination: Path, from_format: str | None, to_format: str | None, **given: Any) -> None:
     """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
 
-    A hugging-face folder holds config.json and safetensors of a BERT or a GPT-2; a destination that is no .safetensors is one.
+    A hugging-face folder holds config.json and the tensors of a BERT or a GPT-2; a destination that is no .safetensors is one.
     A torch-transformer is a state dict of torch.nn.Transformer with embeddings and an output layer around it, in safetensors or a file of
     torch.save: .pt, .pth, or a training checkpoint (--key).
     Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from ..reading import read_texts
+from .lines import Lines
 from .models import folder_argument, model_options, open_both
 from .options import Choice, Grouped, section
 
@@ -29,20 +30,23 @@ def embed(folder: Path, file: BinaryIO, similarity: bool, pooling: str | None, b
     """One vector for every line, from FILE or standard input, by the model in DIR: a BERT, as Hugging Face folders hold.
 
     Prints an object of JSON a line: line, text, vector. The files of sentence-transformers in the folder say how tokens become a vector;
-    without them it is their mean, of length 1. Texts that are longer than the model's positions are cut.
+    without them it is their mean, of length 1. Texts that are longer than the model's positions are cut. A line that cannot be read has
+    an error in place of a vector, and the exit code is 2.
     """
     found, model = open_both(folder, "encode", **options)
     from ..inference import sentences
 
     how = sentences.recipe(folder)
     how = dataclasses.replace(how, pooling=pooling) if pooling else how
-    number, vectors = 0, []
-    for texts in read_texts(file, batch_size):
-        for text, vector in zip(texts, sentences.embed(model, found.tokenizer, how, texts), strict=True):
-            number += 1
+    rows, vectors = Lines(), []
+    for lines in read_texts(file, batch_size):
+        for row in rows.answered(lines, lambda texts: sentences.embed(model, found.tokenizer, how, texts)):
             if similarity:
+                vector = np.full(model.config.model_width, np.nan) if row.problem else row.answer
                 vectors.append(vector / max(float(np.linalg.norm(vector)), 1e-12))
             else:
-                click.echo(json.dumps({"line": number, "text": text, "vector": vector.tolist()}, ensure_ascii=False))
-    for row in vectors:
-        click.echo("  ".join(f"{row @ other:6.3f}" for other in vectors))
+                said = {"error": row.problem} if row.problem else {"vector": row.answer.tolist()}
+                click.echo(json.dumps({"line": row.number, "text": row.item} | said, ensure_ascii=False))
+    for vector in vectors:
+        click.echo("  ".join(f"{vector @ other:6.3f}" for other in vectors))
+    rows.end()

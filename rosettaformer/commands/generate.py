@@ -1,5 +1,6 @@
 """`rosettaformer generate`."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from ..reading import read_texts
+from .lines import Lines
 from .models import MODEL_OPTIONS, folder_argument, model_options, open_both
 from .options import Choice, Grouped, section
 
@@ -59,6 +61,8 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
 
     Prompts are --prompt, or the lines of FILE or standard input. Options are those of `generate` of transformers; their defaults are those
     of DIR/generation_config.json, and then those below. Tokens are printed as they come; of beams the answers when they are found.
+    An empty prompt begins with the model's bos_token_id. A prompt that cannot be continued has an error in place of an answer, and the
+    exit code is 2.
     """
     if prompts and file:
         raise ValueError(f"prompts must be --prompt, or the lines of a file; got both (FILE={file.name})")
@@ -69,17 +73,20 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
 
     settings = GenerationOptions(**{**found.defaults, **given})
     _refuse_without_effect(given, settings)
-    if outside := [id_ for id_ in given.get("eos_token_id", ()) if id_ >= model.config.target_vocabulary]:
-        raise ValueError(f"eos_token_id must lie in 0 .. {model.config.target_vocabulary - 1}; got {', '.join(map(str, outside))}")
-    number = 0
+    if outside := [id_ for id_ in settings.eos_token_id if id_ >= model.config.target_vocabulary]:
+        said = f"eos_token_id must lie in 0 .. {model.config.target_vocabulary - 1}; got {', '.join(map(str, outside))}"
+        if "eos_token_id" in given:
+            raise ValueError(said)
+        click.echo(f"note: {said} of {folder}, which ends nothing", err=True)
+    rows = Lines("prompt")
     lines_of: Any = file or click.open_file("-", "rb")
-    texts = iter([list(prompts)]) if prompts else read_texts(lines_of, batch_size)
+    texts = iter([[(prompt, "") for prompt in prompts]]) if prompts else read_texts(lines_of, batch_size)
     for lines in texts:
         for start in range(0, len(lines), batch_size):
             batch = lines[start : start + batch_size]
-            for line in _answers(found, model, batch, settings, number, as_json, len(lines) > 1 or not prompts):
+            for line in _answers(found, model, batch, settings, rows, as_json, len(lines) > 1 or not prompts):
                 click.echo(line, nl=False)
-            number += len(batch)
+    rows.end()
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -100,14 +107,21 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
         raise ValueError(f"--{name.replace('_', '-')} has no effect without {needs}")
 
 
-def _answers(found: Any, model: Any, texts: list[str], settings: Any, number: int, as_json: bool, several: bool) -> Iterator[str]:
-    """What is printed of the answers to these texts, in their order, as soon as it is known. number: of the prompts before them."""
+def _answers(
+    found: Any, model: Any, lines: list[tuple[str, str]], settings: Any, rows: Lines, as_json: bool, several: bool
+) -> Iterator[str]:
+    """What is printed of the answers to these texts, in their order, as soon as it is known."""
     from ..inference.generation import Answer
     from ..inference.generation import generate as run
 
-    prompts = _prompts(found, model, texts, settings, number)
-    page = _Page(found.tokenizer, texts, prompts, settings.num_return_sequences, number, as_json, several)
-    for event in run(model, prompts, settings):
+    prompts = [_prompt(found, model, *line, settings) for line in lines]
+    page = _Page(found.tokenizer, [text for text, _ in lines], prompts, settings.num_return_sequences, rows.count, as_json, several)
+    for prompt in prompts:
+        rows.add(prompt if isinstance(prompt, str) else "")
+    yield page.ready()
+    good = [place for place, prompt in enumerate(prompts) if not isinstance(prompt, str)]
+    for event in run(model, [prompts[place] for place in good], settings) if good else ():
+        event = dataclasses.replace(event, prompt=good[event.prompt])
         if isinstance(event, Answer):
             page.end(event)
         else:
@@ -115,41 +129,50 @@ def _answers(found: Any, model: Any, texts: list[str], settings: Any, number: in
         yield page.ready()
 
 
-def _prompts(found: Any, model: Any, texts: list[str], settings: Any, number: int) -> list[list[int]]:
-    """The ids of the texts. Raises ValueError naming every text that cannot be continued."""
-    from ..inference.folder import refuse
-
-    prompts, problems = [found.tokenizer.prompt(text) for text in texts], []
-    for place, prompt in enumerate(prompts, start=number + 1):
-        try:
-            if not prompt:
-                raise ValueError("a prompt must have at least one token; it is empty")
-            settings.most(len(prompt), model.config.max_positions)
-        except ValueError as error:
-            problems.append(f"prompt {place}: {error}")
-    refuse(problems)
-    return prompts
+def _prompt(found: Any, model: Any, text: str, problem: str, settings: Any) -> list[int] | str:
+    """The ids of a text, or why it cannot be continued."""
+    try:
+        if problem:
+            raise ValueError(problem)
+        ids: list[int] = found.tokenizer.prompt(text)
+        first = settings.bos_token_id
+        if not ids and (first is None or first >= model.config.target_vocabulary):
+            raise ValueError("a prompt must have at least one token; it is empty, and the model has no bos_token_id")
+        settings.most(len(ids or [first]), model.config.max_positions)
+        return ids or [first]
+    except ValueError as error:
+        return str(error)
 
 
 class _Page:
-    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn."""
+    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn.
+
+    prompts: ids, or why there is no answer, which stands in its place.
+    """
 
     def __init__(
-        self, tokenizer: Any, texts: list[str], prompts: list[list[int]], answers: int, number: int, as_json: bool, several: bool
+        self, tokenizer: Any, texts: list[str], prompts: list[list[int] | str], answers: int, number: int, as_json: bool, several: bool
     ) -> None:
         from ..inference.tokenizer import Pieces
 
         self._texts, self._number, self._as_json = texts, number, as_json
         self._several = several or answers > 1
-        self._turns = [(prompt, answer) for prompt in range(len(prompts)) for answer in range(answers)]
-        self._pieces = {turn: Pieces(tokenizer, prompts[turn[0]]) for turn in self._turns}
+        problems = {(place, 0): prompt for place, prompt in enumerate(prompts) if isinstance(prompt, str)}
+        self._turns = [(place, answer) for place in range(len(prompts)) for answer in range(1 if (place, 0) in problems else answers)]
+        self._pieces = {turn: Pieces(tokenizer, prompts[turn[0]]) for turn in self._turns if turn not in problems}
         self._told = dict.fromkeys(self._turns, 0)
         self._waiting = {turn: "" if as_json else self._head(*turn, answers) for turn in self._turns}
-        self._text, self._ended = dict.fromkeys(self._turns, ""), set[tuple[int, int]]()
+        self._text, self._ended = dict.fromkeys(self._turns, ""), {*problems}
+        for turn, problem in problems.items():
+            said = {"line": number + turn[0] + 1, "prompt": texts[turn[0]], "error": problem}
+            self._waiting[turn] = f"{json.dumps(said, ensure_ascii=False)}\n" if as_json else f"{self._mark(*turn, 1)}error: {problem}\n"
 
     def _head(self, prompt: int, answer: int, answers: int) -> str:
+        return self._mark(prompt, answer, answers) + self._texts[prompt]
+
+    def _mark(self, prompt: int, answer: int, answers: int) -> str:
         which = f"{self._number + prompt + 1}" + (f".{answer + 1}" if answers > 1 else "")
-        return (f"[{which}] " if self._several else "") + self._texts[prompt]
+        return f"[{which}] " if self._several else ""
 
     def add(self, prompt: int, answer: int, id_: int) -> None:
         """One token more."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.table import Table
 from reference_numpy import parameters
 
 from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
-from .options import wide_console
+from .options import ignore_option, wide_console
 
 __all__ = ["inspect"]
 
@@ -27,16 +28,17 @@ LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
+@ignore_option
 @click.option("--tensors", is_flag=True, help="List every tensor too: its axes or dtype, its shape, and statistics of its values.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
-def inspect(context: click.Context, file: Path, key: str | None, tensors: bool, as_json: bool) -> None:
+def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[str, ...], tensors: bool, as_json: bool) -> None:
     """Show what the checkpoint FILE is: its family, sizes, heads, dtypes and ties (a file, an index of shards, or their folder).
 
     Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems.
     """
     try:
-        description = _describe(file, key, as_json or tensors)
+        description = _describe(file, key, ignore, as_json or tensors)
     except CheckpointError as error:
         if not as_json:
             raise
@@ -48,7 +50,7 @@ def inspect(context: click.Context, file: Path, key: str | None, tensors: bool, 
         _print(description, tensors)
 
 
-def _describe(file: Path, key: str | None, statistics: bool) -> dict[str, Any]:
+def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
     """Everything that is said of a file. statistics: those of its tensors, whose values are read for them, too."""
     source = pickled.read(file, key)
     if canonical.is_canonical(source):
@@ -56,9 +58,13 @@ def _describe(file: Path, key: str | None, statistics: bool) -> dict[str, Any]:
         return {"file": str(file), "format": "canonical"} | _canonical(checkpoint, statistics)
     if source.problems:
         raise CheckpointError(file, source.problems)
-    if recognise.model_type(file) in hugging_face.FAMILIES:
-        return _hugging_face(file, statistics)
+    if hugging_face.family_of(file, source.tensors):
+        return _hugging_face(file, ignore, statistics)
+    if ignore:
+        raise ValueError(f"--ignore {ignore[0]} is of a folder of Hugging Face; {file} is none that is read")
     kind = recognise.describe(source.tensors, file)
+    if kind and kind.lacks_config and (file.is_dir() or os.path.lexists(file.parent / recognise.CONFIG)):
+        raise recognise.ForeignError(file, kind)
     return {
         "file": str(file),
         "format": None,
@@ -79,9 +85,9 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
     }
 
 
-def _hugging_face(file: Path, statistics: bool) -> dict[str, Any]:
+def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
     """A folder of Hugging Face, without the heads that are not supported, which are said."""
-    found = hugging_face.examine(file, leave_out=hugging_face.examine(file).alien)
+    found = hugging_face.examine(file, ignore=ignore, leave_out=hugging_face.examine(file, ignore=ignore).alien)
     family, checkpoint = found.family, found.checkpoint()
     left = [name for name, state in found.states.items() if state == "left out"]
     return {

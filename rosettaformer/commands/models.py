@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from ..backends import BACKENDS, MissingBackend, require
-from .options import Choice, Missing, leave_out_option, section
+from .options import Choice, Missing, ignore_option, leave_out_option, section
 
 __all__ = ["MODEL_OPTIONS", "folder_argument", "model_options", "open_both"]
 
-MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out")  # what `open_both` takes of those that a command has
+MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore")  # what `open_both` takes of those that a command has
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
@@ -19,24 +19,25 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path), meta
 
 
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--backend, --dtype, --device and --leave-out."""
+    """--backend, --dtype, --device, --leave-out and --ignore."""
     return section(
         "Model",
         click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
         click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
         click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
         leave_out_option,
+        ignore_option,
     )(function)
 
 
-def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, leave_out: tuple[str, ...]) -> tuple[Any, Any]:
+def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, **options: tuple[str, ...]) -> tuple[Any, Any]:
     """The folder (`inference.folder.open_folder`) and its model. Raises Missing where a package or the backend is not installed."""
     try:
         require(f"the tokenizer of {folder}", "inference", "tokenizers")
         from ..inference.folder import open_folder
         from ..inference.models import open_model
 
-        found = open_folder(folder, use, leave_out)
+        found = open_folder(folder, use, **options)
         return found, open_model(found.checkpoint, backend, dtype, device)
     except MissingBackend as error:
         raise Missing(str(error)) from None

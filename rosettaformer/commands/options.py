@@ -13,7 +13,10 @@ from reference_numpy.suggestions import known
 from ..extras import install
 from ..pictures import SUFFIXES
 
-__all__ = ["Choice", "Group", "Grouped", "Missing", "exit_code", "leave_out_option", "listed", "require_picture", "section", "wide_console"]
+__all__ = [
+    "Choice", "Group", "Grouped", "Missing", "exit_code", "ignore_option", "leave_out_option", "listed", "require_picture", "section",
+    "wide_console",
+]  # fmt: skip
 
 Names = tuple[str, ...]
 
@@ -85,6 +88,9 @@ def listed(name: str, help_text: str) -> Callable[[Any], Any]:
 
 leave_out_option = click.option(
     "--leave-out", "leave_out", multiple=True, metavar="HEAD", help="A head of a Hugging Face model to do without; repeatable."
+)
+ignore_option = click.option(
+    "--ignore", multiple=True, metavar="NAME", help="A tensor, or an entry of config.json, to take for absent; repeatable."
 )
 
 

@@ -23,7 +23,7 @@ from ..model_report.page import render, verdict
 from ..model_report.report import SECTIONS, Options, Report, make
 from ..model_report.subject import open_subject
 from ..model_report.workers import IMPLEMENTATIONS
-from .options import Choice, Grouped, Missing, leave_out_option, listed, section
+from .options import Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
 from .ports import importable
 
 __all__ = ["report"]
@@ -37,6 +37,7 @@ OUT = click.Path(path_type=Path, dir_okay=False)
     click.option("--checkpoint", type=click.Path(path_type=Path), required=True, metavar="DIR",
                  help="A Hugging Face folder, a run of `train`, or a canonical file."),
     leave_out_option,
+    ignore_option,
     click.option("--text", metavar="TEXT", help="What the model reads. [default: random tokens]"),
     click.option("--pair", metavar="TEXT", help="A second text: a second segment, or beside an encoder what is decoded."),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random tokens and fresh parameters."),
@@ -59,8 +60,8 @@ OUT = click.Path(path_type=Path, dir_okay=False)
     click.option("--json", "json_file", type=OUT, metavar="FILE", help="Every number."),
 )
 def report(
-    checkpoint: Path, text: str | None, pair: str | None, seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...],
-    out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
+    checkpoint: Path, text: str | None, pair: str | None, seed: int, leave_out: tuple[str, ...], ignore: tuple[str, ...],
+    onlys: tuple[str, ...], out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
 ) -> None:  # fmt: skip
     """Write one page about one model in four implementations: the NumPy reference, PyTorch, TensorFlow and JAX.
 
@@ -69,10 +70,10 @@ def report(
 
     Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
     """
-    options = _options(seed, leave_out, onlys, **choices)
+    options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
     _require(out, figures, json_file)
     try:
-        subject = open_subject(checkpoint, text, pair, seed, leave_out)
+        subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
     except MissingBackend as error:
         raise Missing(str(error)) from None
     saying = _Saying()
@@ -85,7 +86,7 @@ def report(
     sys.exit(1 if found.present and not good else Missing.exit_code if found.missing and named else 0)
 
 
-def _options(seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
+def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
              steps: int, quick: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
     """The fields of `Options`. Raises ValueError on words that are none, and on what contradicts --quick."""
     known("section", onlys, SECTIONS)
@@ -99,7 +100,7 @@ def _options(seed: int, leave_out: tuple[str, ...], onlys: tuple[str, ...], back
     chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
     given = {"steps": min(steps, 3) if quick else steps, "rounds": min(rounds, 3) if quick else rounds, "dtypes": chosen}
     implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
-    return given | others | {"seed": seed, "leave_out": leave_out, "sections": sections, "names": implementations}
+    return given | others | {"sections": sections, "names": implementations}
 
 
 def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:

@@ -12,6 +12,7 @@ from ..backends import BACKENDS, MissingBackend, require
 from ..pictures import SUFFIXES
 from ..reading import read_texts
 from ..training.backends import trainer
+from .lines import Lines
 from .options import Choice, Missing
 
 __all__ = ["translate"]
@@ -40,7 +41,8 @@ CHUNK = 256  # lines that are translated at a time; at a terminal one
 def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool, scores: bool, **options: Any) -> None:
     """Translate lines, from FILE or standard input, with the model of the run in DIR.
 
-    One line out for every line in; an empty line stays one. A line that is longer than any in training is translated in pieces.
+    One line out for every line in; an empty line stays one, and one that cannot be read is one. A line that is longer than any in
+    training is translated in pieces.
     A picture of attention is that of one line.
     """
     try:
@@ -110,10 +112,14 @@ def _score(session: _Session, folder: Path) -> None:
 def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_json: bool) -> None:
     from ..training.translator import translate as run
 
-    number = 0
-    for texts in read_texts(file, CHUNK):
-        for text, found in zip(texts, run(session.trainer, session.tokens, texts, session.decoding, session.longest), strict=True):
-            number += 1
+    rows = Lines()
+    for lines in read_texts(file, CHUNK):
+        for number, text, found, problem in rows.answered(
+            lines, lambda texts: run(session.trainer, session.tokens, texts, session.decoding, session.longest)
+        ):
+            if problem:
+                click.echo(json.dumps({"line": number, "source": text, "error": problem}, ensure_ascii=False) if as_json else "")
+                continue
             if len(found.sources) > 1:
                 parts = f"{len(found.sources)} pieces, since training saw no source of more than {session.longest} tokens"
                 click.echo(f"line {number} is translated in {parts}", err=True)
@@ -122,6 +128,7 @@ def _translate(session: _Session, file: BinaryIO, show: Path | str | None, as_js
                 raise ValueError(f"a picture shows one line; got more ({show} shows the first)")
             if show:
                 _show(session, found, show)
+    rows.end()
 
 
 def _json(number: int, text: str, found: Any, session: _Session) -> str:

@@ -19,6 +19,10 @@ def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = Non
     """The attention weights of every layer and head of the model, and the texts of its tokens. Texts and errors as `inputs_of`."""
     config = model.config
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
+    if 0 < config.max_positions < len(target):
+        raise ValueError(
+            f"a text of a decoder must have at most {config.max_positions} tokens, the positions of the model; got {len(target)}"
+        )
     one_row = pair is not None and config.encoder_layers and not config.decoder_layers
     second = tokenizer.second((text, str(pair)), config.max_positions) if one_row else 0
     return [*maps(model.states(**inputs), source, target, second)]
@@ -42,9 +46,8 @@ def inputs_of(
     target: Sequence[str] = ()
     if config.encoder_layers:
         together = text if pair is None or config.decoder_layers else (text, pair)
-        token_bs, inputs["source_mask_bs"], segment_bs = tokenizer.batch([together], config.max_positions)
+        token_bs, inputs["source_mask_bs"], inputs["segment_bs"] = tokenizer.read([together], config)
         source, inputs["source"] = _shown(tokenizer, token_bs[0], text), token_bs
-        inputs["segment_bs"] = segment_bs if config.segments else None
     if config.decoder_layers:
         read = text if pair is None else pair
         token_bt = np.array([tokenizer.prompt(read)], int)

@@ -18,9 +18,7 @@ def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence
 
     Of a regression its numbers. A pair is two texts that are read together, as two segments.
     """
-    config = model.config
-    token_bs, mask_bs, segment_bs = tokenizer.batch(texts, config.max_positions)
-    logits_bc = model.classify(token_bs, mask_bs, segment_bs if config.segments else None)
+    logits_bc = model.classify(*tokenizer.read(texts, model.config))
     return probabilities(arithmetic.upcast_half(logits_bc), labels)
 
 

@@ -2,7 +2,6 @@
 once.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +35,9 @@ class Folder:
     labels: Labels
 
 
-def open_folder(path: Path, use: str, leave_out: Sequence[str] = ()) -> Folder:
-    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "encode" an encoder alone,
-    "attend" takes any model. leave_out: heads without which the model is read.
+def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> Folder:
+    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "fill" a masked language head, "encode"
+    an encoder alone, "attend" takes any model. leave_out, ignore: as of `hugging_face.view`; a pooler that has no use may be absent.
 
     Raises ValueError listing every problem.
     """
@@ -52,17 +51,22 @@ def open_folder(path: Path, use: str, leave_out: Sequence[str] = ()) -> Folder:
 
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder with a model and its tokenizer")
-    options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
-    checkpoint = tried(functools.partial(checkpoints.view, **options), path)
+    checkpoint = tried(_checkpoint, path, use, leave_out, ignore)
     config = checkpoint and checkpoint.config
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
         problems.append(problem)
-    tokenizer = tried(Tokenizer, path, vocabulary)
+    tokenizer = tried(Tokenizer, path, vocabulary, checkpoint.foreign.get(CONFIG, {}) if checkpoint else {})
     given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
     labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
     refuse(problems)
     return Folder(path, checkpoint, tokenizer, given, labels)
+
+
+def _checkpoint(path: Path, use: str, leave_out: Sequence[str], ignore: Sequence[str]) -> Checkpoint:
+    format = checkpoints.recognised(path)
+    spare = ("pooler",) if format == "hugging-face" and use != "classify" else ()
+    return checkpoints.view(path, format, leave_out=leave_out, ignore=ignore, spare=spare)
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -80,6 +84,8 @@ def _unfit(config: Any, use: str) -> str:
         return f"texts are read by an encoder alone, as BERT is; {has}"
     if use == "classify" and not config.classes:
         return "classes need a classification head; the model has none (classes=0)"
+    if use == "fill" and not config.masked_language_head:
+        return "masks are filled by a masked language head; the model has none (masked_language_head=False)"
     return ""
 
 

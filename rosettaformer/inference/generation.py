@@ -12,6 +12,7 @@ from reference_numpy import checks, sampling
 from .beams import Beams
 from .models import Model
 from .options import GenerationOptions
+from .truncation import truncate
 
 __all__ = ["Answer", "Token", "generate", "next_scores"]
 
@@ -137,8 +138,7 @@ def _one_by_one(reading: _Reading, options: GenerationOptions, most: int) -> Ite
 def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: GenerationOptions) -> int:
     if not options.do_sample:
         return int(scores_v.argmax())
-    kept_bv = sampling.truncate(scores_v[None], options.temperature, options.top_k, options.top_p)
-    return int(sampling.draw(kept_bv, uniform.random(1))[0])
+    return int(sampling.draw(truncate(scores_v, options)[None], uniform.random(1))[0])
 
 
 def _beams(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Answer]:

@@ -34,8 +34,9 @@ class JaxModel:
             self._model.eval()
             weights.load(self._model, parameters, config)
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
-        methods: tuple[Any, ...] = (self._model.encode, self._model.classify, self._model.states)
-        self._encode, self._classify, self._states = map(compiled, methods)
+        model: Any = self._model
+        self._encode, self._classify, self._states = map(compiled, (model.encode, model.classify, model.states))
+        self._masked_language_logits = compiled(model.masked_language_logits)
 
     def start(self, rows: int, length: int) -> Any:
         with self._settings():
@@ -55,6 +56,9 @@ class JaxModel:
 
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._masked_language_logits, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
 
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
         return self._run(self._states, **inputs)

@@ -37,6 +37,9 @@ class Model(Protocol):
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         """The logits `b c` of each row's classes."""
 
+    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        """The logits `b s v` of what stands at every position."""
+
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
         """The vectors and attention weights of every layer: arguments and result as of `reference_numpy.states.states`."""
 

@@ -40,5 +40,8 @@ class NumpyModel:
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         return encoder_only.classify(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
 
+    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return encoder_only.masked_language_logits(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
+
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
         return states.states(self._parameters, self.config, **inputs)

@@ -55,12 +55,13 @@ class GenerationOptions(Fields):
     length_penalty: _Exponent = 1.0  # a hypothesis of n new tokens has the score log p / n^length_penalty
     early_stopping: _Early = False  # when a beam search ends: `beams.Beams`
     eos_token_id: _Ids = ()  # each ends a continuation
+    bos_token_id: _Id = None  # begins a continuation of nothing
     pad_token_id: _Id = None  # stands before shorter prompts of a batch; it is never looked at
     seed: _Natural = 0  # of the numbers that tokens are drawn by
 
     def _conflicts(self) -> Iterator[str]:
         if self.do_sample and self.num_beams > 1:
-            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams}"
+            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams} (--no-do-sample searches)"
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             yield (
                 "num_return_sequences must be at most num_beams, or do_sample be set; "
@@ -95,7 +96,7 @@ class GenerationOptions(Fields):
 
 # What a file may say beside the fields, which changes no token: what is recorded, kept or returned
 _WITHOUT_EFFECT = {
-    "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "bos_token_id",
+    "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "trust_remote_code",
     "decoder_start_token_id", "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
     "compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size", "low_memory", "is_assistant",
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
@@ -120,7 +121,7 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: value for name, value in entries.items() if name in fields and value is not None}
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
     if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:
-        raise ValueError(f"{GENERATION} has what is not supported: {', '.join(refused)}")
+        raise ValueError(f"{GENERATION} has what is not supported, and is read without what --ignore names: {', '.join(refused)}")
     if "eos_token_id" in result:
         ends = result["eos_token_id"]
         result["eos_token_id"] = tuple(ends) if isinstance(ends, list) else (ends,)

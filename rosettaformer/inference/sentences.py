@@ -56,10 +56,8 @@ def embed(model: Model, tokenizer: Tokenizer, how: Recipe, texts: Sequence[str])
 
     `mean_s x` over the real tokens, or `x_0`; then, where it is normalised, divided by its length.
     """
-    config = model.config
-    limits = [limit for limit in (config.max_positions, how.positions) if limit]
-    token_bs, mask_bs, segment_bs = tokenizer.batch(texts, min(limits, default=0))
-    x_bsd = arithmetic.upcast_half(model.encode(token_bs, mask_bs, segment_bs if config.segments else None))
+    token_bs, mask_bs, segment_bs = tokenizer.read(texts, model.config, how.positions)
+    x_bsd = arithmetic.upcast_half(model.encode(token_bs, mask_bs, segment_bs))
     if how.pooling == "first":
         y_bd = x_bsd[:, 0]
     else:

@@ -37,8 +37,10 @@ class TfModel:
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)
-        methods = partial(self._model.encode, training=False), partial(self._model.classify, training=False), self._model.states
-        self._encode, self._classify, self._states = (compiled(method, jit_compile=False) for method in methods)
+        methods = (self._model.encode, self._model.classify, self._model.masked_language_logits)
+        self._encode, self._classify, self._masked_language_logits, self._states = (
+            compiled(method, jit_compile=False) for method in (*(partial(method, training=False) for method in methods), self._model.states)
+        )
 
     def start(self, rows: int, length: int) -> Any:
         with tf.device(self._device):
@@ -58,6 +60,9 @@ class TfModel:
 
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+
+    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        return self._run(self._masked_language_logits, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
 
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
         return self._run(self._states, **inputs)

@@ -57,6 +57,11 @@ class TorchModel:
         return weights.to_numpy(self._model.classify(*tensors, segment_bs=self._tensor(segment_bs)))
 
     @torch.inference_mode()
+    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
+        tensors = self._tensor(source), self._tensor(source_mask_bs)
+        return weights.to_numpy(self._model.masked_language_logits(*tensors, segment_bs=self._tensor(segment_bs)))
+
+    @torch.inference_mode()
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
         found = self._model.states(**{name: self._tensor(array) for name, array in inputs.items()})
         return {stack: {name: weights.to_numpy(tensor) for name, tensor in held.items()} for stack, held in found.items()}

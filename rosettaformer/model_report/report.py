@@ -45,6 +45,7 @@ class Options:
     rounds: int = 5
     seed: int = 0
     leave_out: Sequence[str] = ()
+    ignore: Sequence[str] = ()
     limit: float = 600.0
 
 
@@ -108,7 +109,7 @@ def _evaluate(report: Report, progress: Progress) -> None:
 
 
 def _matrix(report: Report, result: Callable[[Result], None]) -> Summary:
-    cases = checkpoint_cases(report.subject.file, report.options.leave_out)
+    cases = checkpoint_cases(report.subject.file, report.options.leave_out, report.options.ignore)
     names = {IMPLEMENTATIONS[name]: name for name in report.present}
     quick = report.subject.count < LARGE  # what is small takes longer to compile than to run
     rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result, quick_compile=quick)

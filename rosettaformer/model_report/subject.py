@@ -13,6 +13,7 @@ from reference_numpy.strategy import Strategy
 
 from .. import checkpoints
 from ..backends import require
+from ..checkpoints.hugging_face.reading import CONFIG
 from ..training.manifest import Manifest, read_tokens
 from ..training.report import read_log
 from ..training.store import Store, digest
@@ -59,7 +60,9 @@ class Subject:
         return str(next(iter(self.parameters.values())).dtype)
 
 
-def open_subject(path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = ()) -> Subject:
+def open_subject(
+    path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Subject:
     """The model of a canonical file, a folder of Hugging Face or a run of `rosettaformer train`, and the tokens of the texts: the first of
     them where they are many, random ones of that seed where there is no text.
 
@@ -70,19 +73,20 @@ def open_subject(path: Path, text: str | None = None, pair: str | None = None, s
     if not path.exists():
         raise ValueError(f"{path} does not exist")
     opened = _run if path.is_dir() and Manifest.exists(path) else _checkpoint
-    if opened is _run and leave_out:
-        raise ValueError(f"a run has no heads to leave out; got --leave-out {leave_out[0]}")
-    subject = opened(path, text, pair, tuple(leave_out))
+    for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
+        if opened is _run and names:
+            raise ValueError(f"a run has nothing to leave out or to ignore; got {option} {names[0]}")
+    subject = opened(path, text, pair, leave_out=leave_out, ignore=ignore)
     if text is None:
         subject = _with_random(subject, seed)
     subject = _limited(subject)
     return dataclasses.replace(subject, digests={file.name: digest(file) for file in _files(subject.file)})
 
 
-def _checkpoint(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, ...]) -> Subject:
+def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
     kind = found if (found := checkpoints.recognised(path)) == "hugging-face" else "canonical"
-    options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
-    subject = Subject(path, path, kind, *_model(checkpoints.load(path, kind, **options)), {}, {})
+    checkpoint = checkpoints.load(path, kind, **options)
+    subject = Subject(path, path, kind, *_model(checkpoint), {}, {})
     if text is None:
         return subject
     if kind != "hugging-face":
@@ -92,13 +96,13 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, leave_out: tuple
     from ..inference.tokenizer import Tokenizer
 
     config = subject.config
-    tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary)
+    tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary, checkpoint.foreign[CONFIG])
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     given = {name: value for name, value in inputs.items() if value is not None}
     return dataclasses.replace(subject, inputs=given, tokens={"source": source, "target": target}, texts=_texts(text, pair))
 
 
-def _run(path: Path, text: str | None, pair: str | None, leave_out: tuple[str, ...]) -> Subject:
+def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
     manifest = Manifest.read(path)
     model = load_model(path, manifest, "last")
     log = read_log(path / "log.jsonl") if (path / "log.jsonl").is_file() else []

@@ -2,20 +2,22 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+
+from reference_numpy import TransformerConfig
 
 from ..tables import Native
 from .family import Family
 
-__all__ = ["contradictions"]
+__all__ = ["contradictions", "layered"]
 
 _FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", "a": "segments"}
 
 
 def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """A line for every entry of which all tensors of its axis, or the last layer, show another value. natives: by their stored names."""
+    """A line for every entry of which all tensors of its axis show another value. natives: by their stored names."""
     entries = {field: entry.name for entry in reversed(family.entries) for field in entry.fields}
     letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
     sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -25,17 +27,26 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
             for letter, wanted, got in zip(axes, native.shape, tensors[key].shape, strict=True):
                 sizes[letters.get(letter, "")].add((wanted, got))
     sizes.pop("", None)
-    for entry, pairs in [*sizes.items(), *_layers(family, natives, tensors, entries)]:
+    for entry, pairs in sizes.items():
         (wanted, got), *others = pairs
         if not others and wanted != got:
             yield f"config.json says {entry} {wanted}, but the tensors have {got}"
 
 
-def _layers(
-    family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray], entries: Mapping[str, str]
-) -> Iterator[tuple[str, set[tuple[int, int]]]]:
-    """The number of layers that is said, and that the tensors have."""
-    row = next(row for row in family.table if "*" in row.name)
-    pattern = re.compile(rf"({re.escape(family.prefix)})?{re.escape(row.name.partition('*')[0])}(\d{{1,4}})\..*")
-    counts = [max((int(found[2]) + 1 for key in keys if (found := pattern.fullmatch(key))), default=0) for keys in (natives, tensors)]
-    yield entries[f"{row.parts[0].name.partition('.')[0]}_layers"], {(counts[0], counts[1])}
+def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
+    """The config with the layers that the tensors have, by their native names, and a line where it says another number of them.
+
+    Nothing is built of a layer before it is known that there is one: a file may claim any number.
+    """
+    names, problems = list(names), []
+    entries = {field: entry.name for entry in reversed(family.entries) for field in entry.fields}
+    for row in {row.name.partition("*")[0]: row for row in family.table if "*" in row.name}.values():
+        field = f"{row.parts[0].name.partition('.')[0]}_layers"
+        present = {int(found[1]) for name in names if (found := re.match(rf"{re.escape(row.name.partition('*')[0])}(\d{{1,9}})\.", name))}
+        count, said = max(present, default=-1) + 1, getattr(config, field)
+        if count > len(names):
+            count = next(index for index in range(len(present) + 1) if index not in present)
+        if count != said:
+            problems.append(f"config.json says {entries[field]} {said}, but the tensors have {count}")
+            config = config.replace(**{field: max(count, 1)})
+    return config, problems

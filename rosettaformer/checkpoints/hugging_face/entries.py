@@ -10,7 +10,7 @@ from reference_numpy.suggestions import nearest
 
 from .family import Entry, Family
 
-__all__ = ["config_of", "entries_of", "labels"]
+__all__ = ["config_of", "entries_of"]
 
 _LABELS = 2  # that the library takes where nothing is said of them
 
@@ -36,7 +36,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
             fields[name], source[name] = value, source.get(name, entry.name)
     fields |= {"pooler": "pooler" in heads, "masked_language_head": "masked_language_head" in heads, "classes": 0}
     if "classifier" in heads:
-        fields["classes"] = len(labels(entries))
+        fields["classes"] = _classes(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
         fields["tie_logits"] = True  # of a model without an output layer
     if not problems:
@@ -64,6 +64,8 @@ def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
 def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
     known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless
     for name, value in entries.items():
+        if name not in known and value is None:
+            continue
         if name not in known:
             more = nearest(name, sorted(known))
             yield f"{name} is no known entry of a {family.name}{more}; where it changes nothing, leave it out by ignoring {name}"
@@ -91,13 +93,13 @@ def _in_entries(text: str, source: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
-def labels(entries: Mapping[str, Any]) -> dict[int, str]:
-    """The labels of the classes, as the library counts them: `id2label`, or `num_labels` of them without names, or two."""
+def _classes(entries: Mapping[str, Any]) -> int:
+    """The number of classes, as the library counts them: those of `id2label`, or `num_labels`, or two."""
     said = entries.get("id2label")
     if isinstance(said, dict) and said and all(str(number).isdigit() for number in said):
-        return {int(number): str(label) for number, label in said.items()}
+        return len({int(number) for number in said})
     count = entries.get("num_labels")
-    return {number: f"LABEL_{number}" for number in range(count if type(count) is int and count > 0 else _LABELS)}
+    return count if type(count) is int and count > 0 else _LABELS
 
 
 def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -129,7 +131,7 @@ def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any])
     for entry in family.entries:
         value = values[entry.fields[0]]
         result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
-    if config.classes and (config.classes != len(labels(said)) or "num_labels" in said):
+    if config.classes and (config.classes != _classes(said) or "num_labels" in said):
         names = [f"LABEL_{number}" for number in range(config.classes)]
         result["id2label"] = {str(number): name for number, name in enumerate(names)}
         result["label2id"] = {name: number for number, name in enumerate(names)}

@@ -1,7 +1,7 @@
 """What is said of a family of Hugging Face's models: the entries of its config.json, its classes and heads, and its tensors."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class Family:
     harmless: entries without effect on what is computed. aliases: other names of entries. prefix: before the tensors of the base class in
     a class with a head, but not before `outside`. classes: the heads of each class, those that are written first; base: the class
     without any. older: ends of names that earlier versions of the library gave. buffers: stored, but no parameters.
-    twins: tensors that equal another, beside those that the config ties.
+    twins: tensors that equal another, beside those that the config ties. tokenizer: the library's class of its tokenizers.
     """
 
     name: str
@@ -66,11 +66,20 @@ class Family:
     older: Mapping[str, str]
     buffers: str
     twins: Mapping[str, str]
+    tokenizer: str
 
     def native(self, key: str) -> str:
         """The name of a stored tensor as it is in the base class, by this version of the library."""
         name = key.removeprefix(self.prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
+
+    def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
+        """Whether a model is of this family, whose config.json has no model_type: by its class, or by tensors under the family's prefix."""
+        if "architectures" in said:
+            return isinstance(said["architectures"], list) and {*said["architectures"]} & self.classes.keys() != set()
+        natives = {self.native(name) for name in names if name.startswith(self.prefix)}
+        heads = "|".join([self.outside, *(head.tensors for head in self.heads)])
+        return all(row.name.replace("*", "0") in natives for row in self.table if not re.fullmatch(heads, row.name))
 
     def stored(self, native: str, prefixed: bool) -> str:
         """The name under which a tensor is stored, the inverse of `native`."""

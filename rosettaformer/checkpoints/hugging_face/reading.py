@@ -1,7 +1,7 @@
 """A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import nearest
 
 from ...reading import read_json
-from .. import Checkpoint, CheckpointError, container, strict, tables
+from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
 from . import entries
-from .contradictions import contradictions
+from .contradictions import contradictions, layered
 from .family import Family
 from .heads import Heads, advice, belonging, select
 
-__all__ = ["CONFIG", "GENERATION", "Examination", "examine"]
+__all__ = ["CONFIG", "GENERATION", "Examination", "examine", "family_of"]
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
+CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
 ROWS = 1024  # of a table that are compared at once
 
 
@@ -52,35 +52,59 @@ class Examination:
         return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
 
 
-def examine(path: Path, families: Mapping[str, Family], ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Examination:
-    """What a folder holds, or that of a file within it. families: those that are supported, by model_type.
+def examine(
+    path: Path,
+    families: Mapping[str, Family],
+    ignore: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> Examination:
+    """What a folder holds, or that of a file within it. families: those that are supported, by model_type. Options as of `view`.
 
-    ignore: tensors, and entries of config.json, that are taken for absent. leave_out: heads without which the model is read.
-    Raises ValueError where there is no config.json of one of the families, or no safetensors; every other problem is in what is returned.
+    Raises ValueError where there is no config.json of one of the families, or no tensors; every other problem is in what is returned.
+    Where files are damaged or missing, that is all that is said.
     """
     folder = path if path.is_dir() else path.parent
-    said = _object(folder / CONFIG)
-    kind = said.get("model_type")
-    if not isinstance(kind, str) or kind not in families:
+    files = {CONFIG: recognise.hugging_face_config(path)}
+    if (folder / GENERATION).is_file():
+        files[GENERATION] = _object(folder / GENERATION)
+    source = pickled.read(path)
+    foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
+    family = family_of(families, foreign[CONFIG], source.tensors)
+    if family is None:
+        kind = foreign[CONFIG].get("model_type")
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
-    foreign = {CONFIG: said} | ({GENERATION: _object(folder / GENERATION)} if (folder / GENERATION).is_file() else {})
-    source = container.read(path)
-    found = Examination(path, families[kind], foreign, dict(source.tensors), problems=list(source.problems))
-    given = [*source.tensors, *said]
+    said = foreign[CONFIG] = {**foreign[CONFIG], "model_type": family.model_type}
+    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems))
+    if source.problems:
+        return found
+    given = [*source.tensors, *(name for entries in files.values() for name in entries)]
     found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
-    said = {name: value for name, value in said.items() if name not in ignore}
     keys = _keys(found, ignore)
-    heads = select(found.family, said, keys, leave_out)
+    absent = [head.name for head in family.heads if head.name in spare and not belonging([head], keys)]
+    heads = select(family, said, keys, [*leave_out, *absent])
     found.alien = [head.name for head in heads.alien]
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
     found.config, problems = entries.config_of(found.family, said, heads.chosen)
     found.problems += [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
     if found.config:
+        found.config, problems = layered(family, found.config, keys)
+        found.problems += problems
         _match(found, found.config, keys, heads)
     known = {key: native.shape for key, native in found.natives.items()}
     found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
     return found
+
+
+def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
+    """As of `hugging_face.family_of`, by what config.json says."""
+    kind = said.get("model_type")
+    if kind is not None:
+        return families.get(kind) if isinstance(kind, str) else None
+    names = list(names)
+    fitting = [family for family in families.values() if family.owns(said, names)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _object(path: Path) -> dict[str, Any]:

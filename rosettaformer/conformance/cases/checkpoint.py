@@ -23,17 +23,16 @@ SINGLE = ("float64", "float32")  # in which the longer ones are asked, as among 
 Inputs = dict[str, Any]
 
 
-def checkpoint_cases(path: Path, leave_out: Sequence[str] = ()) -> list[Case]:
+def checkpoint_cases(path: Path, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Case]:
     """The whole model on the weights of a checkpoint: a canonical file, or a folder of Hugging Face.
 
     Of an encoder alone what each of its heads gives, of the others the logits; of one stack alone the states, too, and of a decoder alone
     decoding in steps and a search. Rows are full; padded on the right and on the left, where the model is given masks; of two segments,
     where it has them; and as long as texts are. The inputs are the same for every checkpoint of the same vocabularies and lengths.
-    leave_out: heads of a folder without which the model is read. Raises ValueError listing everything that is wrong with the file.
+    leave_out, ignore: as of `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
     """
-    options: dict[str, Any] = {"leave_out": leave_out} if leave_out else {}
     # The canonical reader says what else a file is: of some formats a file alone does not tell the config.
-    checkpoint = load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", **options)
+    checkpoint = load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", leave_out=leave_out, ignore=ignore)
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     return [dataclasses.replace(case, parameters=checkpoint.parameters) for case in of(config)]

@@ -1,0 +1,66 @@
+"""Lines that are read and answered in batches: one that is bad costs its own row."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Lines", "Row"]
+
+
+SHOWN = 5  # problems that a message lists
+
+
+class Row(NamedTuple):
+    """number: from 1. item: what was read. answer: None where there is a problem, which says why."""
+
+    number: int
+    item: Any
+    answer: Any
+    problem: str
+
+
+class Lines:
+    """How many lines, or prompts, have been read, and what is wrong with those that have no answer."""
+
+    def __init__(self, what: str = "line") -> None:
+        self._what, self.count, self._problems = what, 0, list[str]()
+
+    def answered(
+        self, lines: Sequence[tuple[str, str]], run: Callable[[list[Any]], Iterable[Any]], parse: Callable[[str], Any] = str
+    ) -> Iterator[Row]:
+        """A row for every line, with what `run` gives for it: for all of them together; where it raises ValueError, for each alone.
+
+        lines: texts, and what is wrong with each. parse: what `run` is given for a text; raises ValueError where there is nothing.
+        """
+        parsed = [_tried(parse, text) if not problem else (text, problem) for text, problem in lines]
+        answers = iter(_answers(run, [item for item, problem in parsed if not problem]))
+        for (text, _), (item, problem) in zip(lines, parsed, strict=True):
+            answer, problem = (None, problem) if problem else next(answers)
+            self.add(problem)
+            yield Row(self.count, text if item is None else item, answer, problem)
+
+    def add(self, problem: str = "") -> None:
+        """One line more."""
+        self.count += 1
+        if problem:
+            self._problems.append(f"{self._what} {self.count}: {problem}")
+
+    def end(self) -> None:
+        """Raises ValueError where a line had a problem, naming the first ones."""
+        if bad := len(self._problems):
+            said = [*self._problems[:SHOWN], *([f"and {bad - SHOWN} more"] if bad > SHOWN else [])]
+            between, have = (" ", "has") if bad == 1 else ("\n  ", "have")
+            raise ValueError(between.join([f"{bad} of {self.count} {self._what}s {have} no answer:", *said]))
+
+
+def _tried(action: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
+    try:
+        return action(item), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _answers(run: Callable[[list[Any]], Iterable[Any]], items: list[Any]) -> list[tuple[Any, str]]:
+    together, problem = _tried(lambda given: [*run(given)] if given else [], items)
+    if not problem:
+        return [(answer, "") for answer in together]
+    return [(None, problem)] if len(items) == 1 else [pair for item in items for pair in _answers(run, [item])]

@@ -1,0 +1,101 @@
+"""`rosettaformer fill-mask`: the tokens that may stand at a mask, as the pipeline of transformers gives them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+from model_folders import FOUR_NEEDS, bert
+
+NUMPY = ("--backend", "numpy", "--dtype", "float64")
+TEXTS = [
+    "the quick [MASK] fox",
+    "[MASK] Zoë, [MASK] went to 北京!",
+    "[MASK]",
+    "don't [PAD] stop [MASK] : 1,234.5 words [SEP] the [MASK] dog",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and the pipeline of transformers on it, in float64."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("fill")
+    bert(folder, 4, kind="BertForMaskedLM")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"clean_up_tokenization_spaces": True}))
+    return folder, transformers.pipeline("fill-mask", str(folder), dtype="float64")
+
+
+def filled(folder: Path, texts: list[str], *arguments: object) -> list[list[list[dict[str, Any]]]]:
+    words = [word for text in texts for word in ("--text", text)]
+    found = invoke("fill-mask", folder, "--json", *words, *(arguments or NUMPY))
+    assert found.code == 0, found
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [(row["line"], row["text"]) for row in rows] == [*enumerate(texts, start=1)]
+    return [row["masks"] for row in rows]
+
+
+def assert_alike(found: list[list[list[dict[str, Any]]]], wanted: list[Any], bound: float) -> None:
+    """The same tokens and texts in the same order, with the same probabilities."""
+    for masks, theirs in zip(found, wanted, strict=True):
+        for mask, expected in zip(masks, theirs if isinstance(theirs[0], list) else [theirs], strict=True):
+            for name in ("token", "token_str", "sequence"):
+                assert [one[name] for one in mask] == [one[name] for one in expected]
+            np.testing.assert_allclose([one["score"] for one in mask], [one["score"] for one in expected], rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("top_k", [5, 1, 30])
+def test_tokens_are_those_of_the_pipeline(model: tuple[Path, Any], top_k: int) -> None:
+    """Of texts of different lengths in one batch: one mask, several, beside special tokens, and of padding that a text names."""
+    wanted = model[1](TEXTS, top_k=top_k)
+    assert_alike(filled(model[0], TEXTS, *NUMPY, "--top-k", top_k), wanted, 1e-10)
+    assert_alike(filled(model[0], TEXTS, *NUMPY, "--top-k", top_k, "--batch-size", 1), wanted, 1e-10)
+
+
+@pytest.mark.parametrize("backend", FOUR_NEEDS)
+def test_every_backend_gives_the_same(model: tuple[Path, Any], backend: str) -> None:
+    pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
+    assert_alike(filled(model[0], TEXTS, "--backend", backend), model[1](TEXTS), 1e-5)
+
+
+def test_texts_are_lines_too_and_are_shown_with_their_tokens(model: tuple[Path, Any], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS[:2]), encoding="utf-8")
+    found = invoke("fill-mask", model[0], tmp_path / "lines.txt", *NUMPY, "--top-k", 2)
+    assert (
+        found.code == 0 and found.out == invoke("fill-mask", model[0], *NUMPY, "--top-k", 2, stdin=(tmp_path / "lines.txt").read_text()).out
+    )
+    lines = found.out.splitlines()
+    best = model[1](TEXTS[0])[0]
+    assert lines[0] == f"[1] {TEXTS[0]}" and lines[3] == f"[2] {TEXTS[1]}" and len(lines) == 9
+    assert lines[1] == f"{best['score']:.4f}  {best['token']:6}  {best['token_str']}\t{best['sequence']}"
+
+
+def test_a_text_without_a_mask_is_one_row(model: tuple[Path, Any]) -> None:
+    found = invoke("fill-mask", model[0], *NUMPY, "--json", stdin=f"{TEXTS[0]}\nthe dog\n{'the ' * 40}[MASK]\n{TEXTS[2]}\n")
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [("masks" in row, row.get("error", "")[:41]) for row in rows] == [
+        (True, ""), (False, "a text must have a mask, [MASK], within 2"), (False, "a text must have a mask, [MASK], within 2"), (True, ""),
+    ]  # fmt: skip
+    assert found.code == 2 and found.err.startswith(
+        "Error: 2 of 4 texts have no answer:\n  text 2: a text must have a mask, [MASK], within 24"
+    )
+
+
+def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
+    assert "top_k must be at most 111, the tokens of the model; got 112" in refused(
+        "fill-mask", model[0], *NUMPY, "--text", TEXTS[0], "--top-k", 112
+    )
+    assert "got both" in refused("fill-mask", model[0], model[0] / "vocab.txt", "--text", "a")
+    bert(tmp_path)
+    errors = refused("fill-mask", tmp_path, *NUMPY, "--text", TEXTS[0])
+    assert "masks are filled by a masked language head; the model has none" in errors
+
+
+def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+    bert(tmp_path, kind="BertForMaskedLM")
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"mask_token": None}))
+    assert "the tokenizer must have a mask_token; it has none" in refused("fill-mask", tmp_path, *NUMPY, "--text", "[MASK]")

@@ -1,0 +1,195 @@
+"""Which files of a Hugging Face folder are read, and what is said where they are not what they claim."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_models import assert_same_bits, random_parameters
+from forked import Forks, forks
+from hugging_face_folders import Drawn, assert_close, edit, ours, saved, theirs, tokens
+from invoke import invoke, refused
+from test_hugging_face_folders import CONFIGS, folder_of, problems_of
+
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import container
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def command() -> Iterator[Forks]:
+    with forks() as found:
+        yield found
+
+
+# --- claims
+
+
+@pytest.mark.parametrize("count", [100_000, 10**9])
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "classifier"])
+def test_what_is_claimed_and_not_there_takes_no_time_and_no_memory(command: Forks, tmp_path: Path, kind: str, count: int) -> None:
+    """Layers, positions, segments, heads, classes, tokens: one error for each."""
+    names = {
+        "gpt2": ("n_layer", "n_positions", "vocab_size"),
+        "bert": ("num_hidden_layers", "type_vocab_size"),
+        "classifier": ("num_labels",),
+    }
+    folder = folder_of(tmp_path / "a", CONFIGS[kind])
+    edit(folder, **dict.fromkeys(names[kind], count) | ({"id2label": ...} if kind == "classifier" else {}))
+    said = command.run("inspect", folder).assert_refused()
+    for name in names[kind]:
+        assert f"config.json says {'id2label' if name == 'num_labels' else name} {count}, but the tensors have " in said
+    assert said.count("missing ") == 0 and said.count("\n") == 1 + len(names[kind]) + said.count("must have shape")
+    heads = "n_head" if kind == "gpt2" else "num_attention_heads"
+    said = command.run("inspect", edit(folder, **{heads: count})).assert_refused()
+    assert f"config.json: {heads} must divide " in said
+
+
+def test_a_tensor_of_a_layer_that_is_far_away_makes_no_others(command: Forks, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", CONFIGS["gpt2"])
+    tensors = {name: np.array(array) for name, array in container.read(folder).tensors.items()}
+    tensors["transformer.h.999999999.ln_1.weight"] = np.ones(12, np.float32)
+    (folder / "model.safetensors").unlink()
+    container.write(folder / "model.safetensors", tensors, {"format": "pt"})
+    said = command.run("inspect", edit(folder, n_layer=10**9)).assert_refused()
+    assert "config.json says n_layer 1000000000, but the tensors have 2" in said and "unexpected transformer.h.999999999" in said
+
+
+# --- config.json
+
+
+def broken(path: Path) -> dict[str, Callable[[], Any]]:
+    """What may stand in its place."""
+    return {
+        "does not exist": lambda: None, "must be JSON: Expecting value": lambda: path.write_text(""),
+        "must be JSON: Expecting property": lambda: path.write_text("{'a': 1}"),
+        "must be a JSON object; got list": lambda: path.write_text("[]"),
+        "must be UTF-8": lambda: path.write_bytes(json.dumps({"model_type": "bert"}).encode("utf-16")), "is not a file": path.mkdir,
+        "config.json is not a file": lambda: os.mkfifo(path),
+        "must have a model_type of bert, gpt2; got 3": lambda: path.write_text('{"model_type": 3}'),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_broken_config_json_is_named_as_the_cause(tmp_path: Path, pickled: bool) -> None:
+    for number, message in enumerate(broken(tmp_path)):
+        folder = folder_of(tmp_path / f"a{number}", CONFIGS["bert"])
+        if pickled:
+            in_torch(folder)
+        (folder / "config.json").unlink()
+        broken(folder / "config.json")[message]()
+        place = folder / "pytorch_model.bin" if pickled else folder
+        for words in (("inspect", place), ("convert", place, tmp_path / "b.safetensors")):
+            if words[:2] != ("inspect", folder / "pytorch_model.bin") or message != "does not exist":  # a file alone is described
+                assert f"{folder / 'config.json'} {message.removeprefix('config.json ')}" in refused(*words)
+
+
+# --- files of torch.save
+
+
+def in_torch(folder: Path, shards: int = 1) -> None:
+    """Puts files of torch.save in place of the safetensors."""
+    from impl_torch import weights
+
+    file = folder / "model.safetensors"
+    state = {name: weights.from_numpy(np.array(array)) for name, array in container.read(file).tensors.items()}
+    file.unlink()
+    if shards == 1:
+        torch.save(state, folder / "pytorch_model.bin")
+        return
+    mapped = {name: f"pytorch_model-{index % shards:05}-of-{shards:05}.bin" for index, name in enumerate(state)}
+    for shard in {*mapped.values()}:
+        torch.save({name: tensor for name, tensor in state.items() if mapped[name] == shard}, folder / shard)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": mapped}))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_files_of_torch_save_are_read_where_there_are_no_safetensors(tmp_path: Path, shards: int) -> None:
+    """And go before nothing: safetensors beside them are read."""
+    for kind, config in CONFIGS.items():
+        folder = folder_of(tmp_path / kind, config, dtype="bfloat16" if kind == "gpt2" else None)
+        wanted = checkpoints.load(folder)
+        content = (folder / "model.safetensors").read_bytes()
+        in_torch(folder, shards)
+        file = next(folder.glob("pytorch_model.bin*"))
+        for path in (folder, file):
+            assert_same_bits(checkpoints.load(path).parameters, wanted.parameters)
+        assert invoke("convert", file, tmp_path / f"{kind}.safetensors").code == 0
+        assert "format hugging-face" in " ".join(invoke("inspect", folder).out.split())
+        file.write_bytes(b"damaged")
+        with pytest.raises(ValueError, match=r"cannot be read as tensors alone|is not an index of shards"):
+            checkpoints.load(folder)
+        (folder / "model.safetensors").write_bytes(content)
+        assert_same_bits(checkpoints.load(folder).parameters, wanted.parameters)
+
+
+def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
+    """config.json without model_type and architectures, pytorch_model.bin with gamma and beta and the heads of its training: the numbers of
+    transformers, which is told the class.
+    """
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10}
+    folder = saved(Drawn("BertForPreTraining", sizes | {"max_position_embeddings": 9}, "float32", {}), tmp_path / "a")
+    library = transformers.BertForMaskedLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    library.config.return_dict = True
+    in_torch(folder)
+    state = torch.load(folder / "pytorch_model.bin")
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, old in older.items():
+        state = {name.replace(new, old): tensor for name, tensor in state.items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    said = json.loads((folder / "config.json").read_text())
+    kept = {name: said[name] for name in (*sizes, "max_position_embeddings", "hidden_act", "type_vocab_size", "hidden_dropout_prob")}
+    (folder / "config.json").write_text(json.dumps(kept))
+    for words in (("convert", folder, tmp_path / "b"), ("convert", folder / "pytorch_model.bin", tmp_path / "b")):
+        assert "leave it out with --leave-out next_sentence_head" in refused(*words)
+    assert "heads masked_language_head, pooler" in " ".join(invoke("inspect", folder).out.split())
+    checkpoint = checkpoints.load(folder, leave_out=["next_sentence_head", "pooler"])
+    given = tokens(31, "right", 2)
+    assert_close(ours(checkpoint, "BertForMaskedLM", given), theirs(library, given), given["mask"])
+    assert invoke("convert", folder, tmp_path / "b", "--leave-out", "next_sentence_head").code == 0
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["model_type"] == "bert"
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_model_type_may_be_absent_where_class_or_tensors_tell_it(tmp_path: Path, kind: str) -> None:
+    folder = edit(folder_of(tmp_path / "a", CONFIGS[kind]), model_type=...)
+    for entries in ({}, {"architectures": ...}):
+        assert checkpoints.load(edit(folder, **entries)).config == CONFIGS[kind]
+    folder = edit(folder_of(tmp_path / "b", CONFIGS[kind]), model_type=..., architectures=["RobertaModel"])
+    assert "must have a model_type of bert, gpt2; got None" in refused("inspect", folder)
+
+
+# --- which of two
+
+
+def test_a_file_beside_an_index_is_refused(tmp_path: Path) -> None:
+    """transformers reads the file, whose numbers may be others."""
+    folder = folder_of(tmp_path / "a", CONFIGS["gpt2"], max_shard_bytes=3000)
+    (folder / "model.safetensors").write_bytes((folder_of(tmp_path / "b", CONFIGS["gpt2"]) / "model.safetensors").read_bytes())
+    for words in (("inspect", folder), ("convert", folder, tmp_path / "c"), ("check", "--checkpoint", folder), ("generate", folder)):
+        assert "must hold model.safetensors, which transformers reads, or model.safetensors.index.json; it holds both" in refused(*words)
+
+
+# --- entries
+
+
+def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
+    """The model goes there and back without them; what has no value changes nothing."""
+    folder = edit(folder_of(tmp_path / "a", CONFIGS["bert"]), rope_scaling=None, my_note="x", _mine=[1])
+    (folder / "generation_config.json").write_text('{"max_time": 5.0, "my_note": 3}')
+    assert [problem.partition(" is no known")[0] for problem in problems_of(folder)] == ["config.json: my_note", "config.json: _mine"]
+    ignored = ("--ignore", "my_note", "--ignore", "_mine")
+    assert "there is no tensor and no entry _min to ignore (nearest: _mine)" in refused("inspect", folder, *ignored, "--ignore", "_min")
+    for destination in ("b", "c.safetensors"):
+        assert invoke("convert", folder, tmp_path / destination, *ignored).code == 0
+    assert invoke("convert", tmp_path / "c.safetensors", tmp_path / "d").code == 0
+    for name in ("b", "d"):
+        assert json.loads((tmp_path / name / "generation_config.json").read_text()) == {"max_time": 5.0}
+        assert checkpoints.load(tmp_path / name).config == CONFIGS["bert"]
+    assert invoke("inspect", folder, *ignored).code == 0
+    assert_same_bits(checkpoints.load(tmp_path / "d").parameters, random_parameters(CONFIGS["bert"]))

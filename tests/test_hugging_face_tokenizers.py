@@ -1,0 +1,181 @@
+"""The files of a tokenizer give the ids, segments and texts that `transformers` gives with the same folder; or they are refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_folders import byte_pairs, word_pieces
+
+tokenizers = pytest.importorskip("tokenizers")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from rosettaformer.inference.tokenizer import Tokenizer  # noqa: E402
+
+USER = {"content": "<|user|>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+END = {**USER, "content": "</s>", "__type": "AddedToken"}
+PLAIN = USER | {"content": "brown fox", "special": False, "normalized": True}
+TEXTS = [
+    "The quick brown fox", "<|user|>the  <|user|> dog", "née Zoë went to 北京 😀😀!",
+    "don't stop [SEP] the<|endoftext|> end", "Hello <s>World</s>",
+    "[MASK] the [mask]", "brown fox\n brown FOX", "",
+]  # fmt: skip
+PAIRS = [("the quick", "lazy dog"), ("née", "<|user|> fox")]
+# file -> content; what is None is removed
+VARIANTS: dict[str, dict[str, Any]] = {
+    "nothing": {"tokenizer_config.json": None},
+    "backend": {"tokenizer_config.json": {"tokenizer_class": "TokenizersBackend"}},
+    "fast": {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]", "pad_token": "[PAD]"}},
+    "bert_fast": {"tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast"}},
+    "gpt2_fast": {"tokenizer_config.json": {"tokenizer_class": "GPT2TokenizerFast"}},
+    "distil": {"tokenizer_config.json": {"tokenizer_class": "DistilBertTokenizer"}},
+    "electra": {"tokenizer_config.json": {"tokenizer_class": "ElectraTokenizerFast"}},
+    "no_segments": {"tokenizer_config.json": {"model_input_names": ["input_ids", "attention_mask"]}},
+    "segments": {"tokenizer_config.json": {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}},
+    "cased": {"tokenizer_config.json": {"do_lower_case": False}},
+    "accents": {"tokenizer_config.json": {"strip_accents": False, "tokenize_chinese_chars": False}},
+    "stripped": {"tokenizer_config.json": {"do_lower_case": False, "strip_accents": True}},
+    "bos": {"tokenizer_config.json": {"add_bos_token": True}},
+    "ends": {"tokenizer_config.json": {"add_bos_token": True, "add_eos_token": True}},
+    "no_bos": {"tokenizer_config.json": {"add_bos_token": False}},
+    "prefix_space": {"tokenizer_config.json": {"add_prefix_space": True}},
+    "split": {"tokenizer_config.json": {"split_special_tokens": True}},
+    "cleaned": {"tokenizer_config.json": {"clean_up_tokenization_spaces": True}},
+    "added": {"added_tokens.json": {"<|user|>": 900, "brown fox": 901}},
+    "added_and_map": {"added_tokens.json": {"<|user|>": 900}, "special_tokens_map.json": {"additional_special_tokens": ["<|user|>"]}},
+    "map": {"special_tokens_map.json": {"mask_token": USER, "bos_token": "<s>", "eos_token": {**USER, "content": "</s>"}}},
+    "map_wins": {"special_tokens_map.json": {"mask_token": "<s>"}, "tokenizer_config.json": {"mask_token": "</s>"}},
+    "decoder": {"tokenizer_config.json": {"added_tokens_decoder": {"900": USER, "901": PLAIN}}},
+    "decoder_wins": {
+        "tokenizer_config.json": {"added_tokens_decoder": {"900": PLAIN}}, "added_tokens.json": {"<|user|>": 901},
+        "special_tokens_map.json": {"bos_token": "<s>"},
+    },
+    "strips": {"tokenizer_config.json": {"added_tokens_decoder": {"9": USER | {"lstrip": True, "rstrip": True}}, "mask_token": "<|user|>"}},
+    "additional": {"tokenizer_config.json": {"additional_special_tokens": ["<|user|>", END]}},
+    "extra": {"tokenizer_config.json": {"extra_special_tokens": ["<|user|>"]}},
+    "extra_named": {"tokenizer_config.json": {"extra_special_tokens": {"user_token": "<|user|>"}}},
+    "own": {"tokenizer_config.json": {"user_token": "<|user|>", "end_token": END}},
+    "nulls": {"tokenizer_config.json": {"mask_token": None, "bos_token": None, "strip_accents": None, "model_max_length": None}},
+    "left": {"tokenizer_config.json": {"padding_side": "left", "pad_token": "the", "truncation_side": "left"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of a BERT and a GPT-2, of both kinds of files."""
+    root = tmp_path_factory.mktemp("tokenizers")
+    found = {name: root / name for name in ("bert_txt", "bert_json", "gpt2_txt", "gpt2_json")}
+    for name, folder in found.items():
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": name[:4]}))
+    word_pieces(found["bert_txt"])
+    (found["bert_txt"] / "tokenizer_config.json").unlink()
+    own = transformers.BertTokenizer(str(found["bert_txt"] / "vocab.txt"), do_lower_case=False)
+    own.backend_tokenizer.save(str(found["bert_json"] / "tokenizer.json"))
+    byte_pairs(found["gpt2_json"])
+    model = json.loads((found["gpt2_json"] / "tokenizer.json").read_text())["model"]
+    (found["gpt2_txt"] / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (found["gpt2_txt"] / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"]), ""]))
+    return found
+
+
+def varied(base: Path, folder: Path, variant: dict[str, Any]) -> Path:
+    shutil.copytree(base, folder)
+    for name, entries in variant.items():
+        if entries is not None:
+            (folder / name).write_text(json.dumps(entries))
+    return folder
+
+
+def ours(folder: Path) -> Tokenizer:
+    return Tokenizer(folder, None, json.loads((folder / "config.json").read_text()))
+
+
+def assert_alike(folder: Path) -> None:
+    library, own = transformers.AutoTokenizer.from_pretrained(folder), ours(folder)
+    for text in TEXTS:
+        ids = library(text)["input_ids"]
+        assert own.prompt(text) == ids, text
+        for special in (True, False):
+            assert own.text(ids, special) == library.decode(ids, skip_special_tokens=not special), text
+    for batch in (TEXTS, PAIRS):
+        found = own.batch(batch, 0)
+        wanted = library(batch if batch is TEXTS else [a for a, _ in batch], None if batch is TEXTS else [b for _, b in batch])
+        for row, ids in enumerate(wanted["input_ids"]):
+            real = found.mask_bs[row]
+            assert found.token_bs[row][real].tolist() == ids
+            assert found.segment_bs[row][real].tolist() == wanted.get("token_type_ids", {row: [0] * len(ids)})[row]
+            assert real[:: -1 if library.padding_side == "right" else 1][-1:].all() or not real.any()
+            if library.pad_token is not None:
+                assert (found.token_bs[row][~real] == library.pad_token_id).all()
+
+
+# of another class's files the library makes an empty vocabulary, one without an unknown token, or nothing
+BERTS = {"bert_fast", "distil", "electra"}
+OTHERS = {"bert_txt": {"backend", "fast", "gpt2_fast"}, "gpt2_txt": {"backend", "fast", *BERTS}, "gpt2_json": BERTS}
+
+
+@pytest.mark.parametrize("base", ["bert_txt", "bert_json", "gpt2_txt", "gpt2_json"])
+def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, bases: dict[str, Path], base: str) -> None:
+    """Every class, added tokens of every kind, and settings that contradict tokenizer.json."""
+    for name, variant in VARIANTS.items():
+        folder = varied(bases[base], tmp_path / name, variant)
+        if name in OTHERS.get(base, ()):
+            with pytest.raises(ValueError, match=r"of the class .* has none of them|it must have the tokens \[UNK\], "):
+                ours(folder)
+        else:
+            assert_alike(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "RobertaTokenizer"},
+            "must be one of BertTokenizer, .*; got 'RobertaTok",
+        ),
+        ("tokenizer_config.json", {"tokenizer_class": 3}, r"tokenizer_class of .* must be one of BertTokenizer, .*; got 3"),
+        ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names must be a list of names; got \[1\]"),
+        ("tokenizer_config.json", {"mask_token": 3}, "mask_token must be a text; got 3"),
+        ("tokenizer_config.json", {"do_lower_case": 3}, "vocab.txt of .* is no tokenizer: "),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": "a"}}, "an added token must be an object with its content; got 'a'"),
+        ("tokenizer_config.json", [1], r"tokenizer_config.json must hold a JSON object; got list"),
+        ("added_tokens.json", [1], r"added_tokens.json must hold a JSON object; got list"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, bases: dict[str, Path], file: str, content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ours(varied(bases["bert_txt"], tmp_path / "a", {file: content}))
+
+
+def test_lines_of_a_vocabulary_may_end_as_in_windows(tmp_path: Path, bases: dict[str, Path]) -> None:
+    folder = varied(bases["bert_txt"], tmp_path / "a", {})
+    (folder / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
+    assert_alike(folder)
+
+
+def test_without_a_model_type_the_files_tell_the_class(tmp_path: Path, bases: dict[str, Path]) -> None:
+    for base in bases.values():
+        wanted = ours(base).prompt(TEXTS[0])
+        assert Tokenizer(base, None, {}).prompt(TEXTS[0]) == wanted or base.name == "bert_json"  # which is cased
+
+
+def merged(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
+    """The files of several variants together."""
+    found: dict[str, Any] = {}
+    for name in rng.choice(names, rng.integers(2, 6), replace=False):
+        for file, entries in VARIANTS[name].items():
+            found[file] = {**found.get(file, {}), **(entries or {})}
+    return found
+
+
+@pytest.mark.parametrize("trials", [pytest.param(6, marks=pytest.mark.sample), pytest.param(100, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("base", ["bert_txt", "bert_json", "gpt2_txt", "gpt2_json"])
+def test_files_that_say_many_things_at_once(tmp_path: Path, bases: dict[str, Path], base: str, trials: int) -> None:
+    for trial in range(trials):
+        names = [name for name in VARIANTS if name not in OTHERS.get(base, ())]
+        folder = varied(bases[base], tmp_path / f"{trial}", merged(np.random.default_rng(trial), names))
+        assert_alike(folder)
