@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..atomic import replacing
 from ..conformance import runner
+from ..conformance.case import DTYPES
 from ..conformance.cases import all_cases
 from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
@@ -121,11 +122,14 @@ def _write(kind: str, path: Path) -> None:
 
 
 def _check(port: str, component: str = "") -> int:
-    """Prints what the core cases of the components that the port covers come to, or every case of one component; the exit code."""
+    """Prints what the port comes to; the exit code.
+
+    Of a template the core cases in float32; of a port of one component what `rosettaformer check` runs: every case in every dtype.
+    """
     console = Console(stderr=True)
     with console.status("checking"):
         cases = [case for case in all_cases() if (case.component == component if component else case.core)]
-        results = runner.run(cases, [port], ["float32"])
+        results = runner.run(cases, [port], DTYPES if component else ["float32"])
     if any(result.status == "missing" for result in results):
         click.echo(f"not checked: the framework is missing: {results[0].message}")
         return Missing.exit_code

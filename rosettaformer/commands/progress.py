@@ -14,7 +14,7 @@ from ..conformance.result import Result
 __all__ = ["Checking", "Writing"]
 
 EVERY = 15.0  # seconds between two lines
-EARLY = 3.0  # before so many seconds nothing is estimated
+ENOUGH = 5  # cases, before which nothing is estimated
 
 
 class Checking:
@@ -27,7 +27,7 @@ class Checking:
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._ports, self._expected, self._total, self._done = ports, cases, len(ports) * cases, 0
         self._task = self._bar.add_task("checking", total=self._total)
-        self._started = self._said = time.monotonic()
+        self._started = self._said = self._first = time.monotonic()
 
     def __enter__(self) -> "Checking":
         self.say(f"starting {', '.join(self._ports)}: {self._total} comparisons at most ...")
@@ -53,6 +53,7 @@ class Checking:
             self._expect(0)
         elif result.seconds:
             self._done += 1
+            self._first = self._first if self._done > 1 else time.monotonic()  # after what happens once, such as an import
             self._bar.update(self._task, completed=self._done)
             if not self._console.is_terminal and time.monotonic() - self._said > EVERY:
                 self._said = time.monotonic()
@@ -65,9 +66,10 @@ class Checking:
 
     def _so_far(self) -> str:
         seconds = time.monotonic() - self._started
-        rest = seconds / self._done * (self._total - self._done)
+        each = (time.monotonic() - self._first) / max(1, self._done - 1)
+        rest = each * (self._total - self._done)
         text = f"{self._done} of {self._total} cases after {duration(seconds)}"
-        return text + (f", about {duration(rest)} left" if seconds > EARLY and rest > 0 else "")
+        return text + (f", about {duration(rest)} left" if self._done >= ENOUGH and rest > 0 else "")
 
 
 class Writing:

@@ -7,6 +7,6 @@ in the process that asks. A `Program` is a process of which nothing is left when
 from .child import Answer, Child
 from .program import Program, cores, limited_threads
 from .server import serve, serve_methods
-from .text import message, printable, words
+from .text import innermost, message, printable, words
 
-__all__ = ["Answer", "Child", "Program", "cores", "limited_threads", "message", "printable", "serve", "serve_methods", "words"]
+__all__ = ["Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods", "words"]

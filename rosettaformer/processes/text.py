@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["message", "plain", "printable", "words"]
+__all__ = ["innermost", "message", "plain", "printable", "words"]
 
 MOST = 4000  # characters of a text that are shown
 MESSAGE = 3500  # characters of an error's message, which leave room for what is said around it
@@ -31,6 +31,12 @@ def message(error: BaseException) -> str:
     except BaseException:
         return "its message cannot be shown, since its str() raises"
     return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} ... ({len(text) - MESSAGE} more characters)"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error that a framework has put into another one of its class, with more around its message, as Keras does."""
+    inner = error.__context__
+    return innermost(inner) if type(inner) is type(error) and message(inner) in message(error) else error
 
 
 def plain(text: Any) -> str:

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from reference_numpy import TransformerConfig, preset
+from reference_numpy.config import POSITIONS
 from reference_numpy.suggestions import known
 
-from .draft import Choice, Draft, missing
+from .draft import Choice, Draft
 from .drafting import drafted
 from .inputs import INPUTS
+from .quiet import quiet
+from .running import FAILURES, failure
 from .source import loaded
-from .trying import decide, said, start
+from .trying import decide, said
 from .writing import written
 
 __all__ = ["Proposal", "propose"]
@@ -34,34 +37,39 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     """
     if component:
         known("component", [component], INPUTS)
-    with loaded(source) as found:
-        draft = drafted(found, component, framework, given or {})
-        problems = _open(draft)
-        if not problems and not draft.match.rest and not draft.call.unknown:
-            problems = _tried(draft)
-        text = written(draft, draft.settings, file, problems)
+    with quiet(), loaded(source) as found:
+        try:
+            draft = drafted(found, component, framework, given or {})
+            if not draft.failure and not draft.missing and not draft.match.rest and not draft.call.unknown:
+                decide(draft)
+            problems = _open(draft)
+            text = written(draft, draft.settings, file, problems)
+        except ValueError:
+            raise
+        except FAILURES as error:  # whatever the user's code raises, and what nobody has thought of
+            raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
     return Proposal(draft.component, text, tuple(left))
 
 
 def _open(draft: Draft) -> dict[str, str]:
-    """What is missing, by name."""
-    config = _config(draft)
-    return {f"missing {name}": f"the module has no {name}" for name in missing(draft, config)}
+    """What is missing or undecided, by name: in words, with the candidates."""
+    found = {"failure": f"the module does not run: {draft.failure}"} if draft.failure else {}
+    found |= {f"missing {name}": f"the module has no {name}" for name in draft.missing}
+    doubted = [one for one in draft.choices if one.name in draft.undecided and not (one.read and draft.settings.get(one.name, 0) == 0)]
+    found |= {choice.name: _candidates(draft, choice) for choice in doubted}
+    if not draft.verified:
+        found |= {name: f"{name}: {' or '.join(map(str, _either(draft.fixed[name])))}" for name in draft.shown if name in draft.fixed}
+    return found
 
 
-def _config(draft: Draft) -> TransformerConfig:
-    return preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
-
-
-def _tried(draft: Draft) -> dict[str, str]:
-    """Decides what can be decided by trying; what is left, by name, with the candidates."""
-    start(draft)
-    decide(draft)
-    return {choice.name: _candidates(draft, choice) for choice in draft.choices if choice.name in draft.undecided}
+def _either(value: Any) -> tuple[Any, ...]:
+    """A field's value, and the other that it may have."""
+    return (value, not value) if isinstance(value, bool) else (value, *(other for other in POSITIONS if other != value))
 
 
 def _candidates(draft: Draft, choice: Choice) -> str:
     found = list(dict.fromkeys(said(draft, choice, value) for value in choice.values))
-    return f"{choice.name}: " * (not choice.name.startswith("argument")) + " or ".join(found[:3]) + " or ..." * (len(found) > 3)
+    text = f"{choice.name}: " * (not choice.name.startswith("argument")) + " or ".join(found[:3]) + " or ..." * (len(found) > 3)
+    return text + draft.undecided[choice.name]

@@ -10,10 +10,12 @@ _FIELDS = {
     "model_width": """
         dmodel modeldim modelsize modelwidth dim nembd nemb embed embeddim embeddingdim embsize embdim embedsize embeddingsize
         hiddensize width d size features nfeatures numfeatures normalizedshape channels units qkvfeatures dembed dimmodel idim indim
-        inputdim infeatures outfeatures outdim querydim emsize ninp
+        inputdim infeatures outfeatures outdim querydim emsize ninp numhiddens modeldimension dword dwordvec din dembedding hidsize
+        wordvecsize featuredim querysize encoderembeddim
     """,
     "heads": """
-        heads nhead nheads numheads h numattentionheads numhead nhd attentionheads head encoderattentionheads
+        heads nhead nheads numheads h numattentionheads numhead nhd attentionheads head encoderattentionheads numberofheads attnheads
+        nattnheads numattnheads nattentionheads headnum headcount nbheads attheads mhaheads numselfattentionheads
     """,
     "key_value_heads": """
         nkvheads numkvheads kvheads nkvhead keyvalueheads numkeyvalueheads ngroups querygroups numquerygroups
@@ -24,38 +26,54 @@ _FIELDS = {
         dff ff ffdim dimff dimfeedforward feedforwarddim ffndim ffnsize dffn dinner innerdim dimfeedfoward intermediatesize
         intermediatedim mlpdim dmlp pfdim hiddendim dhidden ffnhidden feedforwardwidth ffwidth ninner filtersize ffhidden ffnwidth
         nhid hiddim feedforwardsize ffsize hidden hiddenfeatures mlphidden dimhidden hiddenwidth hiddenunits encoderffndim
+        ffnnumhiddens feedforwardhidden densedim latentdim dhid feedforwarddimension ffnhiddensize ffhiddensize ffhiddendim ffnhiddendim
+        innersize dimfeed ffnembeddim encoderffnembeddim dfeedforward dfeedfwd mlpwidth mlphiddendim ffwdim dinnerhid denseunits
+        intermediate pointwisedim feedforwardhiddendim ffunits
     """,
     "source_vocabulary": """
         srcvocabsize sourcevocabsize srcvocab sourcevocab sourcevocabulary inputvocabsize encvocsize nsrcvocab srcvocabulary
         encvocabsize srcsize vocabsize vocab ntoken ntokens numembeddings nvocab vocabulary numtokens inputvocab srctokens
-        vocabularysize encodervocabsize
+        vocabularysize encodervocabsize nwords numwords vocsize dictsize srcvocsize srcntoken ninpvocab inputvocabularysize maxfeatures
+        numembedding
     """,
     "target_vocabulary": """
         tgtvocabsize trgvocabsize targetvocabsize tgtvocab trgvocab targetvocab targetvocabulary outputvocabsize decvocsize ntgtvocab
-        ntrgvocab decvocabsize tgtsize outputdim outputvocab tgttokens tgtvocabulary decodervocabsize
+        ntrgvocab decvocabsize tgtsize outputdim outputvocab tgttokens tgtvocabulary decodervocabsize trgvocsize tgtvocsize noutputvocab
+        outputvocabularysize targetvocsize trgsize
     """,
     "encoder_layers": """
         numencoderlayers nenclayers encoderlayers numenc nenc enclayers nlayers numlayers n nlayer depth numhiddenlayers numblocks
-        layers nblocks nx
+        layers nblocks nx numberoflayers numblks nblks numlayer nstack numstacks nblock numblock blocks nencoderlayers numenclayers
     """,
-    "decoder_layers": "numdecoderlayers ndeclayers decoderlayers numdec ndec declayers",
+    "decoder_layers": "numdecoderlayers ndeclayers decoderlayers numdec ndec declayers ndecoderlayers numdeclayers",
     "max_positions": """
         maxlen maxseqlen maxlength maxseqlength blocksize seqlen maximumpositionencoding maxpositionembeddings srcseqlen tgtseqlen
         contextlength npositions nctx seqlength maxpositions contextsize sequencelength maxsequencelength positions maxsrclen
-        maxtgtlen
+        maxtgtlen nposition numpositions maxposition maxtokens maxpos maxsequence maxnumtokens maxsourcelength maxtargetlength
     """,
     "segments": """
         typevocabsize segmentvocabsize numsegments nsegments segments segmentsize numtypes ntypes tokentypes numtokentypes
         tokentypevocabsize segmentvocab nseg typevocab
     """,
     "classes": "numclasses nclasses classes numlabels nlabels nclass ncls noutputs numoutputs",
-    "epsilon": "eps epsilon layernormeps layernormepsilon normeps",
+    "epsilon": "eps epsilon layernormeps layernormepsilon normeps lneps lnepsilon rmsnormeps",
     "padding_id": """
         padidx paddingidx srcpadidx padid padtokenid pad trgpadidx tgtpadidx padtoken paddingid srcpad tgtpad trgpad
     """,
     "rate": """
         dropout dropprob dropoutrate rate pdrop dropoutprob droprate attndropout attentiondropout residdropout residpdrop attnpdrop
-        embdpdrop hiddendropoutprob attentionprobsdropoutprob resdropout attdropout p dropoutp
+        embdpdrop hiddendropoutprob attentionprobsdropoutprob resdropout attdropout p dropoutp dropoutprobability dropoutratio drrate
+        drop attndrop projdrop embdropout embeddropout embeddingdropout residualdropout ffdropout ffndropout activationdropout reludropout
+        hiddendropout pedropout layerdropout attentiondropoutrate residdrop embdrop
+    """,
+    "expansion": """
+        forwardexpansion ffmult ffnmult mlpratio expansion expansionfactor ffexpansion widthmult ffhiddenmult ffnexpansion mlpmult
+        feedforwardexpansion
+    """,
+    "device": "device",
+    "special_id": """
+        trgsosidx sosidx bosidx eosidx trgeosidx srcsosidx tgtsosidx sosid bosid eosid startid endid unkidx unkid sostoken eostoken clsid
+        sepid maskid trgbosidx tgtbosidx starttokenid endtokenid bostokenid eostokenid
     """,
     "norm_first": "normfirst prenorm preln prelayernorm isprenorm normbefore normalizebefore",
     "bias": "bias usebias qkvbias attentionbias attnbias outbias",
@@ -63,7 +81,8 @@ _FIELDS = {
     "random": "rngs",
     "dtype": "paramdtype",
 }
-_EITHER = ("hiddendim", "hiddim")  # the model width, unless another argument is it
+_EITHER = ("hiddendim", "hiddim", "hidden", "dhid", "nhid")  # the model width, unless another argument is it
+_WIDTHS = ("keysize", "valuesize")  # beside `query_size` they are widths of inputs
 _ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # where the first is taken
 _MEANINGS = {name: meaning for meaning, names in _FIELDS.items() for name in names.split()}
 # what is passed where it is no field of the config
@@ -74,6 +93,9 @@ _TEXTS = {
     "batch_first": "True",
     "random": "nnx.Rngs(0)",
     "dtype": "dtype",
+    "expansion": "4",
+    "device": '"cpu"',
+    "special_id": "1",
 }
 CONFIGURATIONS = ("config", "cfg", "args", "hparams", "conf", "configuration")  # names of an argument that has all the others
 _WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype")  # passed though they have a default
@@ -96,7 +118,7 @@ def meaning_of(name: str, among: Iterable[str]) -> str:
     if plain in of_tokens:
         return "source_vocabulary"
     taken = {_MEANINGS.get(one) for one in others - {plain} - of_tokens}
-    if plain in _EITHER and "model_width" not in taken:
+    if (plain in _EITHER and "model_width" not in taken) or (plain in _WIDTHS and "querysize" in others):
         return "model_width"
     first = _MEANINGS.get(plain, "")
     return _ALSO.get(plain, first) if first in taken else first

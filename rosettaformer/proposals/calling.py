@@ -23,20 +23,28 @@ class Call:
 
     given: dict[str, str] = field(default_factory=dict)
     masks: dict[str, list[str]] = field(default_factory=dict)
+    filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask where a case has none
     sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the keys that are given) or "target" (of its own)
     unknown: list[str] = field(default_factory=list)
 
-    def text(self, choice: Mapping[str, int]) -> dict[str, str]:
+    @property
+    def component_masks(self) -> list[str]:
+        """The arguments that are given a mask, or None."""
+        return [name for name in self.sides if "mask" in name.lower()]
+
+    def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
         """The arguments with one of the candidates for each mask."""
-        return self.given | {name: found[choice.get(name, 0)] for name, found in self.masks.items() if found[choice.get(name, 0)]}
+        masks = self.masks | (self.filled if filled else {})
+        return self.given | {name: found[choice.get(name, 0)] for name, found in masks.items() if found[choice.get(name, 0)]}
 
 
-def called(component: str, arguments: Mapping[str, inspect.Parameter], framework: str, alone: bool = False) -> Call:
+def called(component: str, arguments: Mapping[str, inspect.Parameter], framework: str, alone: bool = False, crossed: bool = False) -> Call:
     """What each argument of a module that stands for the component is given.
 
-    alone: the model or the layer is a decoder without an encoder.
+    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output.
     """
     data, masks = INPUTS[component]
+    masks = masks[::-1] if crossed else masks
     if alone:
         data, masks = (data[-1:], masks[-1:]) if component == "transformer" else (data[:1], masks[:1])
     call, open_ = Call(), []
@@ -55,13 +63,21 @@ def called(component: str, arguments: Mapping[str, inspect.Parameter], framework
             open_.append((name, needed))
     _give(call, component, data, open_)
     own_causality = any(text == '"causal"' for text in call.given.values())
-    for name in list(call.masks):
-        call.masks[name] = candidates(component, name, masks, [*call.masks], framework, own_causality)
-        call.sides[name] = "target" if side(component, name, masks, [*arguments]) in ("self_mask_bhts", "target_mask_bt") else "source"
+    names = [*call.masks]
+    for name in names:
+        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality)
+        call.masks[name] = candidates(*asked) if masks else []
+        if masks and not is_model(component):
+            call.filled[name] = candidates(*asked, filled=True)
+        call.sides[name] = "target" if masks and side(component, name, masks, names) in ("self_mask_bhts", "target_mask_bt") else "source"
         if not any(call.masks[name]):
             del call.masks[name]
+            call.filled.pop(name, None)
             if arguments[name].default is inspect.Parameter.empty:
                 call.given[name] = "lambda inputs: None"
+    if component == "positional_encoding":  # which adds to vectors, or looks at how many tokens there are
+        for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
+            call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"'], "source"
     return call
 
 

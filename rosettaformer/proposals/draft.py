@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_numpy import TransformerConfig, parameters
+from reference_numpy import TransformerConfig, parameters, preset
 
+from ..conformance.defects import Defect
+from ..conformance.reference.components import model_of
 from .calling import Call
 from .construction import Construction
 from .matching import Match
 from .parts import Part, Row
 from .source import Source
 
-__all__ = ["Choice", "Draft", "chosen", "missing"]
+__all__ = ["Choice", "Draft", "canonical", "choices_of", "chosen", "named_rows"]
 
 Settings = Mapping[str, int]
 
@@ -27,6 +29,16 @@ class Choice:
     name: str
     values: tuple[Any, ...]
     shows_in: str  # one of `trying.GROUPS`
+    read: bool = False  # whether the first value stands in the module, so that no other is likely where no case tells them apart
+
+    @property
+    def of_config(self) -> bool:
+        """Whether it is a field of the config."""
+        return self.name in _FIELDS
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.values) > 1
 
 
 @dataclass
@@ -34,8 +46,12 @@ class Draft:
     """What is known of a module.
 
     sizes: those at which it was built. kind: its class. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
-    has none. fixed: the config fields that it fixes. output: what follows its call to get the output, such as `[0]`. choices: what is open;
-    `settings` which value of each is taken, `tried` those that were decided by trying, `undecided` those that could not be decided.
+    has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters
+    for which no tensor was found, with their axes. output: what follows its call to get the output, such as `[0]`. choices: what is open;
+    `settings` which value of each is taken, `tried` those that were decided by trying, in words, `undecided` the others, each with what is
+    to be said of it. deviation: of the module's norms from the reference's, where they have a known one. verified: whether what its tensors show of the norms and tables
+    around the layers gives the reference's numbers. filled: whether the module needs a
+    mask where a case has none. dtypes: those in which the module runs, and why not in the others. failure: why it does not run at all.
     """
 
     source: Source
@@ -50,22 +66,25 @@ class Draft:
     alone: bool = False
     rows: int = 0
     fixed: dict[str, Any] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+    missing: list[str] = field(default_factory=list)
     output: str = ""
     choices: list[Choice] = field(default_factory=list)
     settings: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)
+    nearest: list[str] = field(default_factory=list)
+    undecided: dict[str, str] = field(default_factory=dict)
+    deviation: Defect | None = None
+    filled: bool = False
+    verified: bool = False
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    refused: str = ""
+    failure: str = ""
 
     @property
     def adapter(self) -> str:
         """The framework as a port names it."""
         return "jax" if self.framework == "linen" else self.framework
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """A Linen module makes its parameters in the dtype that it is given, or in float32."""
-        alone = self.framework == "linen" and "dtype" not in self.construction.fields
-        return ("float32",) if alone else ("float64", "float32")
 
     def value(self, choice: Choice, settings: Settings | None = None) -> Any:
         return choice.values[(self.settings if settings is None else settings).get(choice.name, 0)]
@@ -185,11 +204,10 @@ def named_rows(part: Part, prefix: str = "") -> Iterator[str]:
         yield from named_rows(child, f"{prefix}{child.path}.")
 
 
-def missing(draft: Draft, config: TransformerConfig) -> list[str]:
-    """The canonical parameters for which no tensor was found, with their axes."""
-    found = set(named_rows(draft.match.root))
+def canonical(draft: Draft) -> dict[str, str]:
+    """The axes of the component's parameters, by canonical name; nothing where it has none."""
+    config = preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
     try:
-        wanted = parameters.axes(config, draft.component)
-    except ValueError:  # a component without parameters
-        return []
-    return [f"{name} ({axes})" for name, axes in wanted.items() if name not in found]
+        return dict(parameters.axes(config, model_of(draft.component)))
+    except ValueError:
+        return {}

@@ -8,10 +8,12 @@ from reference_numpy.config import ACTIVATIONS
 from .draft import Choice, Draft
 from .inputs import is_model
 
-__all__ = ["choices", "fixed"]
+__all__ = ["GUESSED", "choices", "fixed"]
 
 _ATTENDING = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder")
 _OFFSETS = (0, 2, 1)  # of learned positions
+GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by what tensors there are, and by their names
+_EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
 
 
 def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,10 +71,8 @@ def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     """The choices of the config that no tensor shows. epsilon: what the module's norms say."""
     taken, component, found = draft.construction.fields, draft.component, []
     if (_is_layered(component) or component == "layer_norm") and "epsilon" not in taken:
-        if epsilon is None:
-            found.append(Choice("epsilon", (1e-5, 1e-6, 1e-12, 1e-3), "norms"))
-        else:
-            draft.fixed["epsilon"] = epsilon
+        values = dict.fromkeys(((epsilon,) if epsilon is not None else ()) + _EPSILONS)
+        found.append(Choice("epsilon", tuple(values), "norms", read=epsilon is not None))
     if _is_layered(component) and "norm_first" not in taken:
         found.append(Choice("norm_placement", ("post", "pre"), "norms"))
     if _is_layered(component) or component == "feed_forward":

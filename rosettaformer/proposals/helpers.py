@@ -7,6 +7,11 @@ _EARLIER = {
     "tf": "tf.range(sources)[None] <= tf.range(targets)[:, None] + sources - targets",
     "jax": "jnp.tril(jnp.ones((targets, sources), bool), sources - targets)",
 }
+_ONES = {
+    "torch": "torch.ones(keys.shape[0], 1, 1, keys.shape[1], dtype=torch.bool)",
+    "tf": "tf.ones((keys.shape[0], 1, 1, keys.shape[1]), tf.bool)",
+    "jax": "jnp.ones((keys.shape[0], 1, 1, keys.shape[1]), bool)",
+}
 
 
 def helpers(text: str, component: str, framework: str, padding: object) -> str:
@@ -60,6 +65,9 @@ def _functions(component: str, framework: str, padding: object) -> dict[str, str
     return mask[:, 0, 0]'''
     found["given"] = """def given(mask, change):
     return None if mask is None else change(mask)"""
+    found["filled"] = f'''def filled(mask, keys):
+    """The mask; that of all keys where a case has none, since the module needs one."""
+    return {_ONES[framework]} if mask is None else mask'''
     found["segments"] = '''def segments(inputs):
     """The segment of every token: 0 where a case has none."""
     return inputs["source"] * 0 if inputs["segment_bs"] is None else inputs["segment_bs"]'''

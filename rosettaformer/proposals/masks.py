@@ -7,15 +7,17 @@ from .vocabulary import TARGET, tokens
 
 __all__ = ["candidates", "side"]
 
-_ALL = {"torch": "torch.ones(1, 1, 1, 1, dtype=torch.bool)", "tf": "tf.ones((1, 1, 1, 1), tf.bool)", "jax": "jnp.ones((1, 1, 1, 1), bool)"}
 _CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
 _FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of a model's masks, whose inputs are ids
 _INTEGERS = {"torch": "torch.long", "tf": "tf.int32", "jax": "jnp.int32"}
 
 
-def candidates(component: str, name: str, masks: Sequence[str], names: Sequence[str], framework: str, own_causality: bool) -> list[str]:
-    """What a mask may be given; nothing where another argument serves the same purpose."""
+def candidates(
+    component: str, name: str, masks: Sequence[str], names: Sequence[str], framework: str, own_causality: bool, filled: bool = False
+) -> list[str]:
+    """What a mask may be given; nothing where another argument serves the same purpose. filled: with ones where a case has no mask."""
     mask = side(component, name, masks, names)
+    plain = f'inputs["{mask}"]'
     beside = [other for other in names if other != name and side(component, other, masks, names) == mask]
     padding = [other for other in (name, *beside) if "padding" in other]
     if beside and not padding and names.index(beside[0]) < names.index(name):
@@ -26,7 +28,10 @@ def candidates(component: str, name: str, masks: Sequence[str], names: Sequence[
         if not causal:
             return []
         return [f"lambda inputs: {sign}earlier(inputs)" for sign in ("~", "")]
-    of_keys, keys = f'inputs["{mask}"]', "rows(mask)"
+    if filled:
+        of = INPUTS[component][0][0 if mask == "self_mask_bhts" else -1]
+        full, plain = (f'filled({text}, inputs["{of}"])' for text in (full, plain))
+    of_keys, keys = plain, "rows(mask)"
     if is_model(component):
         of_keys, keys = f"keys_{mask.split('_')[0]}(inputs)", "mask"
     rows = [f"lambda inputs: given({of_keys}, lambda mask: {sign}{keys})" for sign in ("~", "")]
@@ -40,10 +45,9 @@ def candidates(component: str, name: str, masks: Sequence[str], names: Sequence[
         f"lambda inputs: given({full}, lambda mask: -1e9 * {_CAST[framework].format('~mask', dtype)})",
     ]
     if causal and not is_model(component):  # the module is causal by itself
-        whole += [text.replace(full, f'inputs["{mask}"]') for text in whole[1:]] + [f'"{mask}"']
+        whole += [text.replace(full, plain) for text in whole[1:]] + [f"lambda inputs: {plain}" if filled else f'"{mask}"']
     rows = [] if causal and component == "decoder_layer" and not padding else rows
-    always = f"lambda inputs: {full} if {full} is not None else {_ALL[framework]}"
-    return [*rows, *whole, always] if padding else [*whole, *rows, always]
+    return [*rows, *whole] if padding else [*whole, *rows]
 
 
 def _is_causal(component: str, mask: str, own_causality: bool) -> bool:

@@ -44,6 +44,7 @@ class ModelMatching(HeadMatching):
             self._encoder_heads(part, [leaf for leaf in square if leaf not in of_head], of_head)
 
     def _side(self, part: Part, side: str, natives: list[str]) -> None:
+        """A stack, where it has layers."""
         if natives:
             child = Part(side, side, "")
             self._stack(child, sorted(natives, key=natural), f"{side}_layer", norms=False)

@@ -65,6 +65,8 @@ class PartMatching:
             return 0
         if any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
             return 1
+        if role_of(leaf.path.rpartition(".")[2]) in ("query", "key", "value") or role_of(leaf.parent) in ("query", "key", "value"):
+            return 0  # what is named after one projection holds no others
         return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
 
     def _feeds(self, leaf: Leaf) -> bool:

@@ -49,6 +49,7 @@ def loaded(text: str) -> Iterator[Source]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
     try:
         module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
         if not name:
@@ -56,7 +57,8 @@ def loaded(text: str) -> Iterator[Source]:
         if not callable(getattr(module, name, None)):
             known("class", [name], _candidates(module) or ["Model"])
             raise ValueError(f"{name} of {where} must be a class or a function")
-        yield Source(module, name, str(Path(where).resolve().parent) if where.endswith(".py") else "")
+        own = module.__name__ == Path(where).stem  # not a part of a package, which is found from here
+        yield Source(module, name, str(Path(where).resolve().parent) if where.endswith(".py") and own else "")
     finally:
         sys.path[:] = path
         if where.endswith(".py"):
@@ -76,17 +78,26 @@ def _of_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         exec(compile(read_bytes(path), path.resolve(), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.modules.pop(path.stem, None)
+        if isinstance(error, ImportError) and (package := _package(path)):  # it imports what stands beside it, as a part of its package
+            return _of_name(package)
         raise ValueError(f"{path} cannot be run: {words(error)}") from error
     return module
 
 
+def _package(path: Path) -> str:
+    """The name by which a file in a folder of this one is imported; empty where it has none."""
+    with contextlib.suppress(ValueError):
+        parts = path.resolve().with_suffix("").relative_to(Path.cwd()).parts
+        return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""
+    return ""
+
+
 def _of_name(name: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = name or "the part before the colon"
         raise ValueError(f"{where} must be a file ending in .py or an importable module: {words(error)}") from error
 

@@ -1,11 +1,13 @@
 """Small cases on which what is open is tried: one for each part of a model in which a choice shows, with the other parts silent."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import TransformerConfig
+from reference_numpy.positional_encoding import positional_encoding
 
 from ..conformance.case import Case
 from ..conformance.cases.build import B, Builder, S, T, ragged
@@ -14,6 +16,8 @@ from .draft import Draft, Settings
 from .inputs import is_model
 
 __all__ = ["example", "trial_cases"]
+
+QUIET, FIRST = 0.01, 3  # the size of what is left of a row, and the first id that is neither padding nor special
 
 
 def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +41,38 @@ def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
         for name, value in case.parameters.items():
             if _silent(name, group, draft.component):
                 value[...] = 0
+        if group in ("norms", "feed_forward"):
+            _vary(case)
+            if is_model(case.component):
+                _quieten(case)
     return cases
+
+
+def _vary(case: Case) -> None:
+    """Gives rows so small a variance that what is added to it shows, down to 1e-12."""
+    for name in {"x_btd", "x_bsd"} & case.inputs.keys():
+        case.inputs[name][...] *= np.array([1, 1e-2, 1e-4])[:, None, None]
+
+
+def _quieten(case: Case) -> None:
+    """Gives the first layer rows of small variance: each token is nearly the opposite of its position, or all tables are small.
+
+    Not smaller than what positions in float32 allow.
+    """
+    config = case.config
+    for name, table in case.parameters.items():
+        if name.endswith("embedding.table"):
+            table[...] *= QUIET
+    for side in ("source", "target"):
+        if case.inputs.get(side) is None:
+            continue
+        place = np.arange(case.inputs[side].shape[1])
+        case.inputs[side][...] = FIRST + place
+        shared = config.share_embeddings and side == "target"
+        table = case.parameters.get(f"{side}_embedding.table")
+        if config.positions == "sinusoidal" and table is not None and not shared:
+            rows = positional_encoding(np.arange(S)[None], config.model_width, np.dtype("float64"))[0]
+            table[FIRST : FIRST + S] -= rows / (math.sqrt(config.model_width) if config.scale_embedding else 1)
 
 
 def _silent(name: str, group: str, component: str) -> bool:
@@ -65,6 +100,7 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
         "decoder_layer": x | memory,
         "decoder": x | memory,
         "embedding": {"token": np.arange(B * T).reshape(B, T) % config.target_vocabulary},
+        "positional_encoding": {"position_bt": np.tile(np.arange(T), (B, 1))},
     }
     masks: dict[str, dict[str, Any]] = {
         "multi_head_attention": {"mask_bhts": of_keys},

@@ -1,11 +1,11 @@
 """The parameters of a module by their native names, in the order in which the module declares them, for each framework."""
 
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Leaf", "epsilon", "framework_of", "leaves", "signature", "started", "tensor"]
+__all__ = ["Leaf", "Started", "epsilon", "framework_of", "leaves", "signature", "started", "tensor"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,14 @@ class Leaf:
         return self.path.rpartition(".")[0]
 
 
+@dataclass
+class Started:
+    """What the first call of a module shows: the parameters of a Linen module, and what it is made of."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    modules: list[Any] = field(default_factory=list)
+
+
 def framework_of(module: Any) -> str:
     """torch, tf, jax or linen by the classes of the module; empty where it is of none."""
     names = {f"{cls.__module__}.{cls.__name__}" for cls in type(module).__mro__}
@@ -37,24 +45,33 @@ def framework_of(module: Any) -> str:
 
 
 def signature(module: Any) -> dict[str, inspect.Parameter]:
-    """The arguments of a call of the module, without those that take what is left over."""
-    function = getattr(module, {"torch": "forward", "tf": "call"}.get(framework_of(module), "__call__"))
+    """The arguments of a call of the module, without those that take what is left over. Raises ValueError where it cannot be called."""
+    name = {"torch": "forward", "tf": "call"}.get(framework_of(module), "__call__")
+    function = getattr(module, name, None)
+    if function is None or getattr(function, "__qualname__", "") in ("_forward_unimplemented", "Layer.call"):
+        raise ValueError(f"{type(module).__name__} has no {name}: name a class that has one, in which its parts are called")
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if parameter.kind not in kinds}
 
 
-def leaves(module: Any, variables: Mapping[str, Any] | None = None) -> list[Leaf]:
+def leaves(module: Any, variables: Mapping[str, Any]) -> list[Leaf]:
     """The trainable parameters, each once. variables: those of a Linen module, which has none itself."""
     framework = framework_of(module)
     if framework == "torch":
+        if lazy := [path for path, value in module.named_parameters() if type(value).__name__ == "UninitializedParameter"]:
+            raise ValueError(f"{lazy[0]} has no shape before the first call; name a function that builds the module and calls it once")
         return [Leaf(path, tuple(value.shape), _first(module, path)) for path, value in module.named_parameters() if value.requires_grad]
     if framework == "linen":
-        return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _nested(variables or {})]
+        return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _nested(variables)]
     return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _attributes(module, "", set())]
 
 
 def tensor(array: Any, framework: str) -> Any:
-    """The array as Keras or JAX has it."""
+    """The array as the framework has it."""
+    if framework == "torch":
+        import torch
+
+        return torch.as_tensor(array)
     if framework == "tf":
         import keras
 
@@ -64,23 +81,31 @@ def tensor(array: Any, framework: str) -> Any:
     return jnp.asarray(array)
 
 
-def started(module: Any, framework: str, values: Mapping[str, Any]) -> Any:
-    """Calls a Keras layer, which makes its variables; initialises a Linen module, and gives its parameters.
+def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
+    """Calls a Keras layer, which makes its variables; initialises a Linen module, which makes its parts and their parameters.
 
     Raises what the module raises.
     """
+    found = Started()
     if framework == "tf":
         module(**values)
-        return None
+        return found
     import jax
+    from flax import linen
 
-    return module.init(jax.random.key(0), **values)["params"]
+    def see(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        found.modules.append(context.module)
+        return call(*args, **kwargs)
+
+    with linen.intercept_methods(see):
+        found.variables = module.init(jax.random.key(0), **values).get("params", {})
+    return found
 
 
-def epsilon(module: Any) -> float | None:
-    """What the norms of the module add to the variance, where all say the same; None where none says it."""
+def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
+    """What the norms of the module add to the variance, where all say the same; None where none says it. others: what it has made."""
     found = set()
-    for node in _modules(module):
+    for node in (*_modules(module), *others):
         for name in ("eps", "epsilon", "variance_epsilon", "layer_norm_eps"):
             value = getattr(node, name, None)
             if isinstance(value, float) and 0 < value < 0.1:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..processes import printable
 from .draft import Draft, Settings
 from .helpers import helpers
 from .parts import Part
@@ -18,6 +19,18 @@ _IMPORTS = {
     "tf": ["import keras", "import tensorflow as tf"],
     "jax": ["import jax", "import jax.numpy as jnp", "from flax import nnx"],
 }
+_POLICY = '''@contextlib.contextmanager
+def policy(name):
+    """Keras's dtype policy, of the layers that are made in the block."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+'''
 _METHODS = {"torch": "forward", "tf": "call", "jax": "__call__"}
 
 
@@ -44,12 +57,12 @@ def _spaced(blocks: Sequence[str]) -> Iterator[str]:
 
 
 def _head(draft: Draft, file: str, functions: str, code: str) -> str:
-    decided = "\n    ".join(["\nDecided by trying, since these gave the reference's numbers:", *draft.tried])
+    decided = "\n".join(_decided(draft))
     doc = f'''"""A port of {draft.source.name}, as {draft.component}, proposed from its constructor, its parameters and its arguments.
 
     rosettaformer check {file}       runs every case of the component through it
     rosettaformer diagnose {file}    says what is wrong with it, and how to fix it
-{decided if draft.tried else ""}
+{decided}
 """'''
     imports = [draft.source.imported, *draft.construction.imports]
     if draft.output and draft.built_class != draft.source.name:
@@ -57,9 +70,21 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
     if "NotCovered" in functions:
         imports.append("from rosettaformer.conformance.ports.port import NotCovered")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
+    imports = ["import contextlib"] * (draft.framework == "tf") + imports
     libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]
     lines = [*libraries, *dict.fromkeys(line for line in imports if line and line not in libraries)]
     return doc.replace('\n\n"""', '\n"""').replace("\n\n\n", "\n\n") + "\n\n" + "\n".join(lines)
+
+
+def _decided(draft: Draft) -> Iterator[str]:
+    """What was decided by trying, in the words of the file's head."""
+    with_what = f" with {draft.deviation.title}, which its norms have" if draft.deviation else ""
+    for title, found in (
+        (f"Decided by trying, since these gave the reference's numbers{with_what}:", draft.tried),
+        ("Nothing gave the reference's numbers; these are by far the nearest:", draft.nearest),
+    ):
+        if found:
+            yield "\n    ".join([f"\n{title}", *found])
 
 
 def _build(draft: Draft, settings: Settings) -> str:
@@ -77,11 +102,13 @@ def _build(draft: Draft, settings: Settings) -> str:
         else:
             own = ["module.__class__ = Port"]
     head = f'framework = "{draft.adapter}"'
-    before = ["keras.config.set_dtype_policy(dtype.name)  # of the layers that are made here"] if draft.framework == "tf" else []
     if draft.framework == "jax":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
-    after = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
-    body = "\n".join(f"    {line}" for line in (*before, *after))
+    lines = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
+    if draft.framework == "tf":
+        lines = ["with policy(dtype.name):", *(f"    {line}" for line in lines)]
+        parent += _POLICY
+    body = "\n".join(f"    {line}" for line in lines)
     return f'{parent}def build(config, dtype):\n{body}\n\n\n{head}\ncomponents = {{"{draft.component}": build}}'
 
 
@@ -97,12 +124,12 @@ def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
     masks = {choice.name.removeprefix("argument "): settings.get(choice.name, 0) for choice in draft.choices}
     lines = [
         f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
-        for name, text in draft.call.text(masks).items()
+        for name, text in draft.call.text(masks, draft.filled).items()
     ]  # fmt: skip
     lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
     if not lines:
-        return ""
-    body = "\n".join(lines)
+        return f"# {TODO} {open_['failure']}" if "failure" in open_ else ""
+    body = "\n".join([*lines, *([f"        # {TODO} {open_['failure']}"] if "failure" in open_ else [])])
     return f'# argument of the module: input of the component\ncall = {{\n    "{draft.component}": {{\n{body}\n    }},\n}}'
 
 
@@ -132,7 +159,8 @@ def _weights(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
 
 def _foot(draft: Draft) -> str:
     modes = "modes = ('eager', 'compiled')\n" if draft.adapter == "jax" else ""
-    return f"{modes}dtypes = {draft.dtypes!r}".replace("'", '"')
+    why = f"  # in float64: {printable(draft.refused)[:100]}" * bool(draft.refused)
+    return f"{modes}dtypes = {draft.dtypes!r}".replace("'", '"') + why
 
 
 def _todo(open_: Mapping[str, str], name: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...processes import Answer, serve, wire
 from ...processes.server import Reply
-from ...processes.text import message, plain, words
+from ...processes.text import innermost, message, plain, words
 from ..case import Case
 from ..reference import statistics
 from ..reference.components import named_outputs
@@ -40,7 +40,7 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         arguments = asked(sent)
         return _answer(port, effects, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
     except NotCovered as error:
-        return "not covered", message(_within(error))
+        return "not covered", message(innermost(error))
     except Unsupported as error:
         return "unsupported", message(error)
     except _Wrong as error:
@@ -87,12 +87,6 @@ def _name(name: Any) -> str:
     if not issubclass(type(name), str):
         raise _Wrong(f"must name its outputs by text; got a name of the class {type(name).__name__}")
     return plain(name)
-
-
-def _within(error: BaseException) -> BaseException:
-    """The error that a framework has put into another one of its class, with more around its message, as Keras does."""
-    inner = error.__context__
-    return _within(inner) if type(inner) is type(error) and message(inner) in message(error) else error
 
 
 def _in_words(error: BaseException, file: str) -> str:

@@ -1,0 +1,42 @@
+"""A proposal's own output alone: nothing of what frameworks log and user's code prints while it is built and tried."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+
+__all__ = ["quiet"]
+
+_LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:|[IWE]\d{4} \d{5,}\.|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """While the block runs, Python's warnings and standard output are dropped, and so are the lines that a framework's libraries log."""
+    with _without_logs(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Holds back what is written to the descriptor of standard error past Python, and gives what is no log when the block has ended."""
+    python, descriptor = sys.stderr, 2
+    with tempfile.TemporaryFile() as held, open(os.dup(descriptor), "w", buffering=1, encoding="utf-8") as real:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            python.flush()
+            sys.stderr = real if python.fileno() == descriptor else python
+        os.dup2(held.fileno(), descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(real.fileno(), descriptor)
+            sys.stderr = python
+            held.seek(0)
+            for line in held:
+                if not _LOGGED.match(line):
+                    os.write(descriptor, line)

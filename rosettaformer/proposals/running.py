@@ -1,0 +1,155 @@
+"""A draft as the port that would be written: with which masks and in which dtypes it runs, what it gives, and how far that is from right."""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import itertools
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..conformance.case import Case
+from ..conformance.defects import Defect
+from ..conformance.diagnosis import altered
+from ..conformance.reference.components import answer
+from ..processes import innermost, words
+from .draft import Choice, Draft, Settings
+from .trials import trial_cases
+from .writing import written
+
+__all__ = ["FAILURES", "TRIED", "Trials", "combinations", "failure", "is_causal", "start", "with_values"]
+
+DTYPES = ("float64", "float32")
+_SHAPE = "its output has the shape"
+TRIED = 200  # combinations of values at most, whatever the machine's load
+FAILURES = (Exception, SystemExit)  # what the user's code may raise
+
+
+def failure(error: BaseException) -> str:
+    """What the user's code raised, without the marks by which a terminal shows bold and colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", words(innermost(error)))
+
+
+def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
+    """Every combination of indices, those with the fewest values that are not the likeliest first."""
+    found = itertools.product(*(range(len(choice.values)) for choice in choices))
+    yield from sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices)))
+
+
+def with_values(settings: Settings, choices: Sequence[Choice], indices: Sequence[int]) -> dict[str, int]:
+    return {**settings, **dict(zip((choice.name for choice in choices), indices, strict=True))}
+
+
+def start(draft: Draft) -> None:
+    """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
+    tried, and what follows its call to get that output, where it returns several things; or why there are none.
+
+    Raises ValueError where a model gives no logits.
+    """
+    masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
+    case = trial_cases(draft, draft.settings, "all")[0]
+    problems: dict[str, None] = {}
+    if draft.component == "positional_encoding":  # what it is given is known by its running
+        draft.undecided = {}
+    for draft.filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
+        for indices in itertools.islice(combinations(masks), TRIED):
+            settings = with_values(draft.settings, masks, indices)
+            found = {dtype: _attempt(draft, settings, case, dtype) for dtype in DTYPES}
+            works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
+            if works:
+                draft.settings, draft.dtypes, draft.refused = settings, tuple(works), found["float64"][1]
+                draft.output = next(f"[{json.dumps(place)}]" if place != "" else "" for place in works.values())
+                return
+            problems |= {problem: None for _, problem in found.values()}
+    draft.filled = False
+    draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
+    if draft.component == "transformer" and f"{_SHAPE} {(*case.inputs['target'].shape, case.config.model_width)}," in " ".join(problems):
+        raise ValueError(
+            f"{draft.source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
+        )
+
+
+def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[Any, str]:
+    """Where the output is in what the module returns, "" for the whole; or None, and why there is none."""
+    shape = answer(case)["output"].shape
+    try:
+        found = _run(_adapter(draft, settings), case, dtype)
+    except FAILURES as error:
+        return None, failure(error)
+    several = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
+    place = next((name for name, value in several.items() if getattr(value, "shape", None) == shape), None)
+    if place is None:
+        return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
+    own = str(several[place].dtype)
+    return (place, "") if own == dtype else (None, f"its output is {own}")
+
+
+class Trials:
+    """The errors of a draft with one value or another of what is open. What has been run is not run again."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._found: dict[Any, list[tuple[Case, Any]]] = {}
+        self._errors: dict[Any, float] = {}
+
+    def error(self, settings: Settings, group: str, deviation: Defect | None) -> float:
+        """The largest error on the cases of a group, where the norms deviate so; infinite where the module cannot be run."""
+        key = group, *sorted(settings.items())
+        if key not in self._found:
+            self._found[key] = self._outputs(settings, group)
+        named = (*key, deviation and deviation.title)
+        if named not in self._errors:
+            self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
+        return self._errors[named]
+
+    def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
+        try:
+            adapter = _adapter(self.draft, settings)
+            return [(case, _run(adapter, case, self.draft.dtypes[0])) for case in trial_cases(self.draft, settings, group)]
+        except FAILURES:
+            return []
+
+
+def _adapter(draft: Draft, settings: Settings) -> Any:
+    """The judge's adapter, of the port as it would be written."""
+    port = ModuleType("proposed_port")
+    exec(compile(written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
+    port.modes = ("eager",)  # type: ignore[attr-defined]
+    name = f"rosettaformer.conformance.ports.adapters.{draft.adapter}"
+    return importlib.import_module(name).Adapter(port)
+
+
+def _run(adapter: Any, case: Case, dtype: str) -> Any:
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return adapter.run(case.at(dtype, mode="eager"))
+
+
+def _error(case: Case, found: Any, deviation: Defect | None) -> float:
+    """The largest difference from the reference, as a part of its largest number; infinite where it is no such array."""
+    outputs = altered.answer((deviation,), case) if deviation else answer(case)
+    if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
+        return np.inf
+    wanted = outputs["output"]
+    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    return error if np.isfinite(error) else np.inf
+
+
+def is_causal(draft: Draft) -> bool:
+    """Whether the first position of a stack or layer keeps its output where the last one has another input: later tokens are hidden."""
+    with contextlib.suppress(*FAILURES):
+        adapter, case = _adapter(draft, draft.settings), trial_cases(draft, draft.settings, "all")[0]
+        (name, x), *_ = case.inputs.items()
+        other = x.copy()
+        other[:, -1] += 1
+        first, second = (
+            _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
+        )
+        return bool(np.array_equal(first[:, 0], second[:, 0])) and not np.array_equal(first, second)
+    return False

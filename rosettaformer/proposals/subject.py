@@ -1,0 +1,147 @@
+"""A user's module, built at small sizes that are all different, with its parameters."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import preset
+
+from . import walking
+from .calling import Call, called
+from .construction import Construction
+from .running import FAILURES, failure
+from .source import Source
+from .trials import example
+from .vocabulary import role_of
+
+__all__ = ["Subject", "letters"]
+
+WIDTH, HEADS, SIZE = 12, 3, 4
+SIZES: dict[str, Any] = {
+    "source_vocabulary": 11, "target_vocabulary": 17, "model_width": WIDTH, "heads": HEADS, "key_value_heads": HEADS, "key_size": SIZE,
+    "value_size": SIZE, "feed_forward_width": 20, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 0,
+    "positions": "learned", "max_positions": 256,  # more than any case has
+}  # fmt: skip
+
+
+class Subject:
+    """The module of a class or function, and what can be seen of it.
+
+    sizes: those at which it is built. leaves: its parameters. epsilon: what its norms say. masked: whether its first call needs masks.
+    Raises ValueError where it cannot be built or called, and where it is no module of a framework.
+    """
+
+    def __init__(self, source: Source, plan: Construction, component: str, wanted: str) -> None:
+        self.source, self.plan, self.sizes, self.masked = source, plan, _sizes(plan), False
+        self._build(component, wanted)
+        tables = {size for leaf in self.leaves for size in leaf.shape} & {SIZES["source_vocabulary"], SIZES["target_vocabulary"]}
+        if len({self.sizes["source_vocabulary"], self.sizes["target_vocabulary"]}) > len(tables) == 1:  # its tables are one tensor
+            self.sizes["source_vocabulary"] = self.sizes["target_vocabulary"]
+            self._build(component, wanted)
+        self.sizes |= _inferred(self.leaves, plan)
+
+    def _build(self, component: str, wanted: str) -> None:
+        self.module = self.plan.make(preset("semillero", **self.sizes))
+        self.framework = walking.framework_of(self.module)
+        if not self.framework or wanted not in ("", self.framework, "jax" if self.framework == "linen" else ""):
+            must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
+            raise ValueError(f"{must}; got {type(self.module).__name__}")
+        walking.signature(self.module)
+        started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
+        self.leaves = walking.leaves(self.module, started.variables)
+        self.epsilon = walking.epsilon(self.module, started.modules)
+
+    def _start(self, component: str) -> walking.Started:
+        """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.
+
+        Raises ValueError where no component's inputs fit the module.
+        """
+        vocabulary = {"source_vocabulary", "target_vocabulary"} & self.plan.fields
+        layers = ["encoder_layer", "decoder_layer", "multi_head_attention"]
+        likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
+        arguments, problems = walking.signature(self.module), []
+        for name, alone in itertools.product((component,) if component else likely, (False, True)):
+            call = called(name, arguments, "jax" if self.framework == "linen" else self.framework, alone)
+            for number, values in enumerate(self._values(call, name, alone)):
+                try:
+                    started = walking.started(self.module, self.framework, values)
+                    self.masked = number > 0
+                    return started
+                except FAILURES as error:
+                    problems.append((len(call.unknown), failure(error)))
+        raise ValueError(f"the module cannot be called: {min(problems, key=lambda problem: problem[0])[1]}")
+
+    def _values(self, call: Call, name: str, alone: bool) -> Iterator[dict[str, Any]]:
+        """The arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
+        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if alone else {})
+        arrays = example(name, sizes)
+        batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
+        arrays["zeros_btd"] = np.zeros((batch, length, WIDTH))
+        inputs = {one: walking.tensor(value, self.framework) for one, value in arrays.items() if value is not None}
+        known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
+        given = {one: eval(text, known) for one, text in call.given.items() if text != "itself"}
+        values = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
+        none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
+        yield {**none, **values}
+        keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
+        if call.component_masks:
+            for dtype, form in itertools.product((bool, np.float32, np.int32), ((batch, 0), (batch, 1, 1, 0), (batch, 1, 0), (length, 0))):
+                shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in call.component_masks}
+                yield {**none, **values, **{one: walking.tensor(mask, self.framework) for one, mask in shaped.items()}}
+
+
+def _length(arrays: Mapping[str, Any], length: int) -> int:
+    """How many keys there are."""
+    return next((arrays[name].shape[1] for name in ("memory_bsd", "source") if arrays.get(name) is not None), length)
+
+
+def _sizes(plan: Construction) -> dict[str, Any]:
+    """The sizes at which the module is built: all distinct, as far as its constructor can tell them apart."""
+    sizes = dict(SIZES)
+    if "key_size" in plan.fields:
+        sizes |= {"key_size": 5, "value_size": 7 if "value_size" in plan.fields else 5}
+    if "heads" not in plan.fields and "key_size" not in plan.fields:
+        sizes |= {"heads": 1, "key_value_heads": 1, "key_size": WIDTH, "value_size": WIDTH}
+    if not {"source_vocabulary", "target_vocabulary"} <= plan.fields:
+        sizes["source_vocabulary"] = sizes["target_vocabulary"]
+    if "segments" in plan.fields:
+        sizes["segments"] = 3
+    if "classes" in plan.fields:  # of an encoder alone
+        sizes |= {"classes": 5, "pooler": True, "decoder_layers": 0}
+    return sizes
+
+
+def _inferred(leaves: list[walking.Leaf], plan: Construction) -> dict[str, Any]:
+    """Sizes that the constructor derives: of keys and values what a projection has for each head; of the feed-forward what two kernels have
+    beside the model width."""
+    found, sizes = {}, _sizes(plan)
+    for name, role in (("key_size", "query"), ("value_size", "value")):
+        outputs = {_outputs(leaf) for leaf in leaves if role_of(_last(leaf.path)) == role} - {0}
+        if "key_size" not in plan.fields and len(outputs) == 1 and (size := outputs.pop()) % sizes["heads"] == 0:
+            found[name] = size // sizes["heads"]
+    if "feed_forward_width" not in plan.fields:
+        own = {WIDTH, 2 * WIDTH, 3 * WIDTH, SIZES["source_vocabulary"], SIZES["target_vocabulary"], SIZES["max_positions"]}
+        own |= {sizes["heads"] * (sizes | found)[name] for name in ("key_size", "value_size")}
+        other = [max(leaf.shape) for leaf in leaves if len(leaf.shape) > 1 and sorted(leaf.shape)[-2] == WIDTH]
+        seen = [size for size in other if size not in own and other.count(size) > 1]
+        found |= {"feed_forward_width": seen[0]} if seen else {}
+    return found
+
+
+def _last(path: str) -> str:
+    """The last step of a path that says what a tensor is for."""
+    return [step for step in path.split(".") if step not in ("kernel", "weight")][-1:][0] if path not in ("kernel", "weight") else ""
+
+
+def _outputs(leaf: walking.Leaf) -> int:
+    """How many outputs a projection from the model width has; 0 where it is none."""
+    size = int(np.prod(leaf.shape))
+    return size // WIDTH if len(leaf.shape) > 1 and WIDTH in leaf.shape and size % WIDTH == 0 else 0
+
+
+def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
+    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary."""
+    config = preset("semillero", **sizes)
+    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary}
