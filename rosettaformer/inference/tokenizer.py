@@ -67,7 +67,7 @@ class Tokenizer:
         """Texts and pairs of texts, with the tokens that the model puts between and around them, as `tokenizer(texts, truncation=True,
         padding=True)` gives them: cut to the positions (0: not cut) or the tokenizer's own limit, of a pair the longer text first.
         """
-        found = self._encoded(texts, positions)
+        found = self._cut(texts, positions)
         width = max(len(row.ids) for row in found)
         left = self._settings.get("padding_side", "right") == "left"
         pad_id = self.id_of("pad_token") or 0
@@ -99,21 +99,26 @@ class Tokenizer:
 
     def second(self, pair: tuple[str, str], positions: int) -> int:
         """The place of the second text's first token in the row that `batch` makes of a pair; its length where nothing of that is left."""
-        (row,) = self._encoded([pair], positions)
+        (row,) = self._cut([pair], positions)
         return row.sequence_ids.index(1) if 1 in row.sequence_ids else len(row.ids)
 
-    def _encoded(self, texts: Sequence[str | tuple[str, str]], positions: int) -> list[tokenizers.Encoding]:
-        """The rows of `batch` before they are padded. Raises ValueError on a text that the tokenizer cannot read."""
+    def _cut(self, texts: Sequence[str | tuple[str, str]], positions: int) -> list[Any]:
+        """The rows of `batch` before they are padded."""
         own = self._settings.get("model_max_length", self._settings.get("max_len"))
         limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
         if limits:
             self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
         try:
+            return self._encoded(texts)
+        finally:
+            self._inner.no_truncation()
+
+    def _encoded(self, texts: Sequence[str | tuple[str, str]]) -> list[Any]:
+        """Texts and pairs, whole. Raises ValueError on one that the tokenizer cannot read."""
+        try:
             return list(self._inner.encode_batch(list(texts)))
         except Exception as error:  # tokenizers raises Exception itself
             raise ValueError(f"the tokenizer cannot read the text: {error}") from None
-        finally:
-            self._inner.no_truncation()
 
 
 class Pieces:
