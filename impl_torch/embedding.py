@@ -1,7 +1,6 @@
 """Token and segment embedding, and the logits that invert the first."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -1,6 +1,5 @@
 """The affine map of every projection."""
 
-import torch
 from torch import nn
 
 __all__ = ["Projection"]
@@ -14,9 +13,9 @@ class Projection(nn.Linear):
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
-    """An `nn.Linear` itself that starts as a `Projection`: quantisers of torch know a layer by its class and leave subclasses as they are."""
-    module = nn.Linear(in_features, out_features, bias, device="meta").to_empty(device=torch.get_default_device())
-    initialise(module)
+    """An `nn.Linear` itself that starts as a `Projection`: torch's quantisers know a layer by its class and pass over subclasses."""
+    module = Projection(in_features, out_features, bias)
+    module.__class__ = nn.Linear  # type: ignore[assignment]
     return module
 
 

@@ -27,7 +27,7 @@ __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
 
-_PROCESS = threading.RLock()  # held by a step: torch's deterministic mode and its generators are those of the whole process
+_PROCESS = threading.RLock()  # held by a step: torch's deterministic mode and its generators are the whole process's
 
 
 class Trainer:
@@ -40,7 +40,7 @@ class Trainer:
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
     Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
 
-    torch has one deterministic mode and one generator for all threads of a process: what others compute during a step is deterministic, too,
+    torch has one deterministic mode and one generator for all threads of a process: what others compute during a step is deterministic too,
     steps of several trainers wait for each other, and numbers that another thread draws meanwhile change the masks. On CUDA the trainer
     sets the environment's CUBLAS_WORKSPACE_CONFIG where it is not set: deterministic products need it before the process's first one.
     """

@@ -77,7 +77,7 @@ class Transformer(EncoderOnly):
     ) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`. checked: the caller has checked the ids.
 
-        FSDP2 gathers parameters for calls of the module alone, unless it is told of others: `register_fsdp_forward_method(model, "encode")`.
+        FSDP2 gathers parameters for calls of the module alone; `register_fsdp_forward_method(model, "encode")` adds this one.
         """
         self.config.need_encoder()
         if not checked:

@@ -1,7 +1,12 @@
 """The PyTorch port in the hands of its users: torch's transforms, exporters, wrappers and copies are right with it, or refused."""
 
 import copy
+import dataclasses
+import importlib.util
+import os
 import pickle
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +25,12 @@ F = torch.nn.functional
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
-from impl_torch import attention, loss, weights  # noqa: E402
+from impl_torch import attention, loss, training, weights  # noqa: E402
+from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.fast.packing import packed_arguments  # noqa: E402
+from impl_torch.projection import initialise  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 CONFIG = preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, output_bias=True)
@@ -389,6 +398,231 @@ def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_quantisation_that_would_do_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"leaves subclasses of nn\.Linear unquantised; use torchao"):
-        torch.ao.quantization.quantize_dynamic(model_of(), {torch.nn.Linear}, dtype=torch.qint8)
+def test_quantisers_find_the_projections() -> None:
+    model = model_of()
+    kinds = [type(module) for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
+    assert kinds == [torch.nn.Linear] * 6  # `torch.export` writes down the class, and torch's quantisers look for this one
+    found = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    assert not any(type(module) is torch.nn.Linear for module in found.modules())
+    torch.testing.assert_close(found(SOURCE, TARGET), model(SOURCE, TARGET), rtol=0, atol=0.3)
+
+
+def test_a_projection_starts_with_the_numbers_of_the_reference_after_to_empty_too() -> None:
+    with torch.device("meta"):
+        model = Transformer(CONFIG)
+    torch.manual_seed(0)
+    model.to_empty(device="cpu").apply(initialise)
+    hidden = model.encoder.layers[0].feed_forward.hidden
+    limit = (6 / (32 + 64)) ** 0.5
+    for weight, bias in ((hidden.weight, hidden.bias), (model_of().encoder.layers[0].feed_forward.hidden.weight, hidden.bias)):
+        assert 0.98 * limit < weight.abs().max() <= limit
+        assert not bias.any()
+    assert tied(model)
+    assert (model.encoder.layers[0].feed_forward_norm.weight == 1).all()
+
+
+class Shifted(torch.nn.Module):
+    """A layer of a user, which looks at the token before, around one of ours."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        return self.layer(x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], mask)
+
+
+@pytest.mark.parametrize("replaced", ["layer", "sub-layer", "forward of a layer", "forward of the stack", "projection"])
+def test_what_may_look_at_neighbours_is_given_rows(replaced: str) -> None:
+    model = model_of()
+    encoder = model.encoder
+    if replaced == "layer":
+        encoder.layers[0] = Shifted(encoder.layers[0])
+    elif replaced == "sub-layer":
+        encoder.layers[0].feed_forward = Shifted(torch.nn.Sequential(encoder.layers[0].feed_forward))
+        encoder.layers[0].feed_forward.forward = lambda x, keep=None: encoder.layers[0].feed_forward.layer(x.roll(1, 1))
+    elif replaced == "projection":
+        encoder.layers[0].self_attention.query = torch.nn.Sequential(encoder.layers[0].self_attention.query, Rolled())
+    else:
+        module = encoder if "stack" in replaced else encoder.layers[0]
+        original = module.forward
+        module.forward = lambda x, *rest, **named: original(x.roll(1, 1), *rest, **named)
+    source = SOURCE.clone()
+    source[0, 2:] = 0
+    expected = model(source, TARGET)
+    model.pack_from = 0
+    torch.testing.assert_close(model(source, TARGET), expected, rtol=0, atol=0)
+
+
+class Rolled(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.roll(1, 1)
+
+
+def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
+    """As tensor parallelism leaves them: each process has some of the heads."""
+    model = model_of().encoder.layers[0].self_attention
+    expected, halves = model(x := torch.randn(2, 5, 32), x), []
+    size = model.query.out_features // 2
+    for half in range(2):
+        part = copy.deepcopy(model)
+        chosen = slice(half * size, (half + 1) * size)
+        for name in ("query", "key", "value"):
+            linear = getattr(part, name)
+            linear.weight = torch.nn.Parameter(linear.weight[chosen])
+        part.output.weight = torch.nn.Parameter(part.output.weight[:, chosen])
+        halves.append(part(x, x))
+    close(halves[0] + halves[1], expected)
+
+
+def test_a_hook_on_the_dropout_of_the_weights_is_given_them() -> None:
+    model, given = model_of(), []
+    expected = model(SOURCE, TARGET)
+    weights_of = model.states(SOURCE, TARGET)["encoder"]["self_attention_lbhts"][0]
+    model.encoder.layers[0].self_attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
+    close(model(SOURCE, TARGET), expected)
+    close(given[0], weights_of)
+    model.encoder.layers[0].self_attention.weights_dropout = torch.nn.Dropout(1.0)
+    assert not torch.allclose(model(SOURCE, TARGET), expected)
+
+
+def test_nested_tensors_are_refused() -> None:
+    rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
+    with pytest.raises(ValueError, match="ids must be a dense tensor, whose shorter rows are padded; got a nested one"):
+        model_of()(rows, TARGET)
+
+
+def test_a_library_may_write_to_the_config_of_a_model_and_its_fields_are_fixed() -> None:
+    model = model_of()
+    model.config.use_cache = False
+    assert model.config == CONFIG
+    assert (model.config == CONFIG) is True
+    assert hash(model.config) == hash(CONFIG)
+    assert not hasattr(CONFIG, "use_cache")
+    assert not hasattr(Transformer(model.config).config, "use_cache")
+    with pytest.raises(dataclasses.FrozenInstanceError, match="heads"):
+        model.config.heads = 3
+
+
+def test_an_exported_graph_refuses_a_negative_id() -> None:
+    graph = torch.export.export(model_of(), (SOURCE, TARGET)).module()
+    looked_up = [node for node in graph.graph.nodes if node.target is torch.ops.aten.embedding.default]
+    for node in looked_up[:2]:
+        assert node.args[1].target.overloadpacket is torch.ops.aten.where  # of a negative id, the id after the last
+    for bad in (-1, 19):
+        with pytest.raises(IndexError, match="index out of range"):
+            graph(SOURCE.masked_fill(SOURCE == 1, bad), TARGET)
+
+
+SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
+
+
+def found(model: Any) -> Any:
+    return Searcher(model).greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
+
+
+def test_searches_use_what_libraries_make_of_a_projection() -> None:
+    model = model_of()
+    expected = found(model)
+    pruned = copy.deepcopy(model)
+    prune.l1_unstructured(pruned.decoder.layers[0].feed_forward.hidden, "weight", 1)
+    pruned(SOURCE, TARGET)
+    assert found(pruned) == expected
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        for name in ("query", "key", "value", "output"):
+            setattr(layer.self_attention, name, Wrapped(getattr(layer.self_attention, name)))
+        layer.feed_forward.hidden = Wrapped(layer.feed_forward.hidden)
+    model.logits = Wrapped(model.logits)
+    assert found(model) == expected
+    assert model(SOURCE, TARGET).shape == (3, 4, 19)
+
+
+class Wrapped(torch.nn.Module):
+    """What has neither the weight nor the sizes of the linear layer that it calls."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+class Scaled(torch.nn.Parameter):
+    """A parameter whose class computes in its own way, as those of quantised models do."""
+
+
+def test_a_projection_whose_weight_is_of_another_class_is_not_fused() -> None:
+    model = model_of()
+    hidden = model.decoder.layers[0].feed_forward.hidden
+    hidden.weight = Scaled(hidden.weight.detach())
+    kept = Searcher(model).model.decoder.layers[0].feed_forward
+    assert type(kept.hidden.weight) is Scaled
+    assert type(kept.output) is not torch.nn.Linear
+
+
+def test_a_searcher_is_moved_as_a_whole() -> None:
+    searcher = Searcher(model_of())
+    assert searcher.to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == found(model_of())
+    moved = searcher.to("meta").model
+    tensors = [
+        x for part in moved.modules() for x in (*part.parameters(recurse=False), *vars(part).values()) if isinstance(x, torch.Tensor)
+    ]
+    assert {x.device.type for x in tensors} == {"meta"}
+    with pytest.raises(ValueError, match="int8 needs a CPU"):
+        Searcher(model_of(), "int8").to("meta")
+
+
+def encoder(**changes: Any) -> Any:
+    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
+    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16, "masked_language_head": False}
+    return model_of(preset("bert_base", **sizes | changes))
+
+
+def test_an_encoder_alone_is_called_as_any_module() -> None:
+    for model, expected in (
+        (encoder(classes=3), Transformer.classify),
+        (encoder(masked_language_head=True), Transformer.masked_language_logits),
+        (encoder(), Transformer.encode),
+    ):
+        wanted = expected(model, SOURCE)
+        assert torch.equal(model(SOURCE), wanted)
+        model.pack_from = 0
+        padded = SOURCE.masked_fill(SOURCE > 9, 0)
+        close(model(**packed_arguments(model)(source=padded)), expected(model, padded))
+    close(torch.export.export(model, (SOURCE,)).module()(SOURCE), wanted)
+    close(torch.compile(model, backend="eager", fullgraph=True)(SOURCE), wanted)
+    with pytest.raises(ValueError, match="two heads is called by `classify` or `masked_language_logits`"):
+        encoder(classes=3, masked_language_head=True)(SOURCE)
+    with pytest.raises(ValueError, match="an encoder alone takes no target"):
+        encoder()(SOURCE, TARGET)
+    with pytest.raises(ValueError, match="a decoder needs a target; got None"):
+        model_of()(SOURCE)
+
+
+def test_importing_the_trainer_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    spec: Any = importlib.util.spec_from_file_location("impl_torch.training_again", training.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+def test_steps_of_trainers_in_two_threads_wait_for_each_other() -> None:
+    """torch has one deterministic mode: a step that ends would leave another one without it, or leave it on for ever."""
+    inside, both = [], []
+
+    def step() -> None:
+        with training._PROCESS, training._deterministic():
+            inside.append(1)
+            time.sleep(0.02)
+            both.append(len(inside))
+            assert torch.are_deterministic_algorithms_enabled()
+            inside.pop()
+
+    threads = [threading.Thread(target=step) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert both == [1, 1, 1]
+    assert not torch.are_deterministic_algorithms_enabled()
