@@ -87,7 +87,7 @@ class Trainer:
         total = torch.tensor(max(self._count(target), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
-        with _PROCESS, _seeded(self._device, self.seed, self.steps), _deterministic(), graphs():
+        with _deterministic(), _seeded(self._device, self.seed, self.steps), graphs():
             parts = self._microbatches(source, target, keep)
             loss = torch.stack([self._backward(total=total, **part) for part in parts]).sum()
         if self.recipe.clip_norm is not None:
@@ -240,13 +240,14 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Sums whose order is always the same, such as those of the gradients of embeddings and attention."""
+    """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step of the process at a time."""
     settings: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        settings.fill_uninitialized_memory = fill
+    with _PROCESS:
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            settings.fill_uninitialized_memory = fill

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import importlib.util
 import os
-import pickle
 import threading
 import time
 import warnings
@@ -12,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from reference_numpy import TransformerConfig, preset
+from reference_numpy import preset
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
@@ -25,36 +23,11 @@ F = torch.nn.functional
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.nn.utils import prune  # noqa: E402
+from torch_models import CONFIG, SOURCE, TARGET, close, model_of, tokens  # noqa: E402
 
 from impl_torch import attention, loss, training, weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.fast.packing import packed_arguments  # noqa: E402
-from impl_torch.projection import initialise  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
-
-CONFIG = preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, output_bias=True)
-ALIASES = ("target_embedding.weight", "logits.weight")
-
-
-def tokens(batch: int, length: int) -> Any:
-    return torch.arange(batch * length).reshape(batch, length) % 18 + 1
-
-
-SOURCE, TARGET = tokens(3, 5), tokens(3, 4)
-
-
-def model_of(config: TransformerConfig = CONFIG, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    return Transformer(config).eval()
-
-
-def tied(model: Any) -> bool:
-    return model.logits.weight is model.target_embedding.weight is model.source_embedding.weight
-
-
-def close(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("padding_id", [0, None])
@@ -146,177 +119,6 @@ def test_a_bias_has_the_dtype_of_the_query(monkeypatch: pytest.MonkeyPatch) -> N
     assert given[0].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("config", [CONFIG, CONFIG.replace(share_embeddings=False, source_vocabulary=11)], ids=["shared", "tied"])
-def test_no_way_of_loading_loses_a_tie(config: TransformerConfig) -> None:
-    model, source = model_of(config), SOURCE % 11
-    expected, state = model(source, TARGET), model.state_dict()
-    table = state["source_embedding.weight" if config.share_embeddings else "target_embedding.weight"]
-    older = state | dict.fromkeys(ALIASES, table)
-    twice = state | {name: table.clone() for name in ALIASES}
-    last = {name: tensor for name, tensor in older.items() if not name.endswith("embedding.weight") or name == "source_embedding.weight"}
-    last = last if not config.share_embeddings else {name: tensor for name, tensor in last.items() if name != "source_embedding.weight"}
-    for given in (state, older, twice, last):
-        for assign in (False, True):
-            for device in ("cpu", "meta"):
-                with torch.device(device):
-                    fresh = Transformer(config).eval()
-                if device == "meta" and not assign:
-                    fresh.to_empty(device="cpu")
-                fresh.load_state_dict(given, assign=assign)
-                assert fresh.logits.weight is fresh.target_embedding.weight
-                assert torch.equal(fresh(source, TARGET), expected)
-    holder = torch.nn.ModuleDict({"inner": model_of(config, 1)})
-    holder.load_state_dict({f"inner.{name}": tensor for name, tensor in older.items()})
-    assert torch.equal(holder["inner"](source, TARGET), expected)
-
-
-@pytest.mark.parametrize("name", ALIASES)
-def test_two_tensors_for_one_tie_are_refused(name: str) -> None:
-    model = model_of()
-    state = model.state_dict()
-    with pytest.raises(RuntimeError, match=rf"{name} must equal source_embedding\.weight, since both are one parameter"):
-        model.load_state_dict(state | {name: state["source_embedding.weight"] + 1})
-
-
-def older(state: dict[str, Any]) -> dict[str, Any]:
-    """The state dict under the names that tables and norms once had."""
-    named = {}
-    for name, tensor in state.items():
-        owner, _, own = name.rpartition(".")
-        renamed = {"weight": "scale", "bias": "offset"} if owner.endswith("norm") else {"weight": "table"}
-        named[f"{owner}.{renamed.get(own, own)}" if owner.endswith(("norm", "embedding")) else name] = tensor
-    return named
-
-
-def test_a_state_dict_with_the_older_names_is_loaded() -> None:
-    config = CONFIG.replace(positions="learned", max_positions=9, embedding_norm=True)
-    model, fresh = model_of(config), model_of(config, 1)
-    given = older(model.state_dict())
-    assert {"source_embedding.table", "source_position_embedding.table", "target_embedding_norm.scale"} < set(given)
-    fresh.load_state_dict(given)
-    assert torch.equal(fresh(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-def test_a_state_dict_has_a_shared_table_once_and_is_saved_by_both_functions_of_safetensors(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    model, path = model_of(), tmp_path / "model.safetensors"
-    assert not set(ALIASES) & set(model.state_dict())
-    for save in (lambda: safetensors.save_file(model.state_dict(), path), lambda: safetensors.save_model(model, str(path))):
-        save()
-        other = model_of(seed=1)
-        safetensors.load_model(other, path)
-        assert tied(other)
-        assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-def test_what_is_done_to_one_side_of_a_tie_is_done_to_the_table() -> None:
-    model = model_of()
-    torch.optim.SGD(model.logits.parameters(), 1.0).param_groups[0]["params"][0].grad = torch.ones(19, 32)
-    assert model.source_embedding.weight.grad is not None
-    model.target_embedding.requires_grad_(False)
-    assert not model.source_embedding.weight.requires_grad
-    assert tied(model.half().float())
-
-
-def test_replaced_sides_of_a_tie_are_computed_with_saved_and_not_exported() -> None:
-    model = model_of()
-    model.logits.weight = torch.nn.Parameter(torch.zeros(19, 32))
-    torch.testing.assert_close(model(SOURCE, TARGET), torch.zeros(3, 4, 19) + model.logits.bias)
-    assert {name for name in ALIASES if name in model.state_dict()} == {"logits.weight"}
-    other = model_of()
-    other.logits.weight = torch.nn.Parameter(torch.ones(19, 32))
-    other.load_state_dict(model.state_dict())
-    assert not other.logits.weight.any()
-    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
-        weights.export(model, CONFIG)
-    model = model_of()
-    torch.nn.utils.parametrize.register_parametrization(model.source_embedding, "weight", Doubled())
-    with pytest.raises(ValueError, match=r"target_embedding\.weight must be its source_embedding\.weight, since the config ties them"):
-        weights.export(model, CONFIG)
-
-
-def test_a_stock_embedding_in_the_place_of_ours_is_called_as_users_call_it_or_refused() -> None:
-    config = CONFIG.replace(scale_embedding=False, tie_logits=False, share_embeddings=False)
-    model = model_of(config)
-    expected, table = model(SOURCE, TARGET), model.source_embedding.weight
-    model.source_embedding = torch.nn.Embedding(19, 32, _weight=table)
-    assert torch.equal(model(SOURCE, TARGET), expected)
-    weights.export(model, config)
-    scaled = model_of()
-    scaled.source_embedding = torch.nn.Embedding(19, 32)
-    with pytest.raises(ValueError, match=r"an embedding of this config scales its rows or skips some.* got an nn\.Embedding"):
-        scaled(SOURCE, TARGET)
-
-
-def test_functional_calls_leave_the_model_as_it_was() -> None:
-    model = model_of()
-    expected, parameters = model(SOURCE, TARGET), dict(model.named_parameters())
-    doubled = torch.func.functional_call(model, {name: 2 * value for name, value in parameters.items()}, (SOURCE, TARGET))
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(2)
-    close(doubled, other(SOURCE, TARGET))
-    gradients = torch.func.grad(lambda given: torch.func.functional_call(model, given, (SOURCE, TARGET)).sum())(parameters)
-    assert tied(model)
-    assert isinstance(model.source_embedding.weight, torch.nn.Parameter)
-    assert torch.equal(model(SOURCE, TARGET), expected)
-    model(SOURCE, TARGET).sum().backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
-def test_a_copy_has_ties_of_its_own(copied: Callable[[Any], Any]) -> None:
-    model = model_of()
-    other = copied(model)
-    assert tied(other)
-    assert other.logits.weight is not model.logits.weight
-    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-class LowRank(torch.nn.Module):
-    """What users put in the place of a linear layer; it looks like one."""
-
-    def __init__(self, base: Any, rank: int = 4) -> None:
-        super().__init__()
-        self.base = base
-        self.down = torch.nn.Linear(base.in_features, rank, bias=False)
-        self.up = torch.nn.Linear(rank, base.out_features, bias=False)
-
-    weight, bias, in_features = (property(lambda self, name=name: getattr(self.base, name)) for name in ("weight", "bias", "in_features"))
-
-    def forward(self, x: Any) -> Any:
-        return self.base(x) + self.up(self.down(x))
-
-
-class Doubled(torch.nn.Module):
-    """A parametrisation with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, weight: Any) -> Any:
-        return self.factor * weight
-
-
-def test_export_leaves_out_no_parameter() -> None:
-    model = model_of()
-    arrays = weights.export(model, CONFIG)
-    model.logits = torch.nn.Linear(32, 19)
-    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
-        weights.export(model, CONFIG)
-    model = model_of()
-    model.encoder.layers[0].feed_forward.hidden = LowRank(model.encoder.layers[0].feed_forward.hidden)
-    with pytest.raises(ValueError, match=r"hidden\.down\.weight\n.*hidden\.up\.weight"):
-        weights.export(model, CONFIG)
-    model = model_of()
-    torch.nn.utils.parametrize.register_parametrization(model.encoder.layers[0].feed_forward.hidden, "weight", Doubled())
-    name = "encoder.layers.0.feed_forward.hidden.kernel"
-    np.testing.assert_array_equal(weights.export(model, CONFIG)[name], 2 * arrays[name])
-
-
 def test_parameters_without_values_are_neither_loaded_nor_exported() -> None:
     with torch.device("meta"):
         model = Transformer(CONFIG)
@@ -397,95 +199,6 @@ def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path)
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_quantisers_find_the_projections() -> None:
-    model = model_of()
-    kinds = [type(module) for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
-    assert kinds == [torch.nn.Linear] * 6  # `torch.export` writes down the class, and torch's quantisers look for this one
-    found = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    assert not any(type(module) is torch.nn.Linear for module in found.modules())
-    torch.testing.assert_close(found(SOURCE, TARGET), model(SOURCE, TARGET), rtol=0, atol=0.3)
-
-
-def test_a_projection_starts_with_the_numbers_of_the_reference_after_to_empty_too() -> None:
-    with torch.device("meta"):
-        model = Transformer(CONFIG)
-    torch.manual_seed(0)
-    model.to_empty(device="cpu").apply(initialise)
-    hidden = model.encoder.layers[0].feed_forward.hidden
-    limit = (6 / (32 + 64)) ** 0.5
-    for weight, bias in ((hidden.weight, hidden.bias), (model_of().encoder.layers[0].feed_forward.hidden.weight, hidden.bias)):
-        assert 0.98 * limit < weight.abs().max() <= limit
-        assert not bias.any()
-    assert tied(model)
-    assert (model.encoder.layers[0].feed_forward_norm.weight == 1).all()
-
-
-class Shifted(torch.nn.Module):
-    """A layer of a user, which looks at the token before, around one of ours."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Any, mask: Any = None) -> Any:
-        return self.layer(x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], mask)
-
-
-@pytest.mark.parametrize("replaced", ["layer", "sub-layer", "forward of a layer", "forward of the stack", "projection"])
-def test_what_may_look_at_neighbours_is_given_rows(replaced: str) -> None:
-    model = model_of()
-    encoder = model.encoder
-    if replaced == "layer":
-        encoder.layers[0] = Shifted(encoder.layers[0])
-    elif replaced == "sub-layer":
-        encoder.layers[0].feed_forward = Shifted(torch.nn.Sequential(encoder.layers[0].feed_forward))
-        encoder.layers[0].feed_forward.forward = lambda x, keep=None: encoder.layers[0].feed_forward.layer(x.roll(1, 1))
-    elif replaced == "projection":
-        encoder.layers[0].self_attention.query = torch.nn.Sequential(encoder.layers[0].self_attention.query, Rolled())
-    else:
-        module = encoder if "stack" in replaced else encoder.layers[0]
-        original = module.forward
-        module.forward = lambda x, *rest, **named: original(x.roll(1, 1), *rest, **named)
-    source = SOURCE.clone()
-    source[0, 2:] = 0
-    expected = model(source, TARGET)
-    model.pack_from = 0
-    torch.testing.assert_close(model(source, TARGET), expected, rtol=0, atol=0)
-
-
-class Rolled(torch.nn.Module):
-    def forward(self, x: Any) -> Any:
-        return x.roll(1, 1)
-
-
-def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
-    """As tensor parallelism leaves them: each process has some of the heads."""
-    model = model_of().encoder.layers[0].self_attention
-    expected, halves = model(x := torch.randn(2, 5, 32), x), []
-    size = model.query.out_features // 2
-    for half in range(2):
-        part = copy.deepcopy(model)
-        chosen = slice(half * size, (half + 1) * size)
-        for name in ("query", "key", "value"):
-            linear = getattr(part, name)
-            linear.weight = torch.nn.Parameter(linear.weight[chosen])
-        part.output.weight = torch.nn.Parameter(part.output.weight[:, chosen])
-        halves.append(part(x, x))
-    close(halves[0] + halves[1], expected)
-
-
-def test_a_hook_on_the_dropout_of_the_weights_is_given_them() -> None:
-    model, given = model_of(), []
-    expected = model(SOURCE, TARGET)
-    weights_of = model.states(SOURCE, TARGET)["encoder"]["self_attention_lbhts"][0]
-    model.encoder.layers[0].self_attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
-    close(model(SOURCE, TARGET), expected)
-    close(given[0], weights_of)
-    model.encoder.layers[0].self_attention.weights_dropout = torch.nn.Dropout(1.0)
-    assert not torch.allclose(model(SOURCE, TARGET), expected)
-
-
 def test_nested_tensors_are_refused() -> None:
     rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
     with pytest.raises(ValueError, match="ids must be a dense tensor, whose shorter rows are padded; got a nested one"):
@@ -506,71 +219,12 @@ def test_a_library_may_write_to_the_config_of_a_model_and_its_fields_are_fixed()
 
 def test_an_exported_graph_refuses_a_negative_id() -> None:
     graph = torch.export.export(model_of(), (SOURCE, TARGET)).module()
-    looked_up = [node for node in graph.graph.nodes if node.target is torch.ops.aten.embedding.default]
-    for node in looked_up[:2]:
-        assert node.args[1].target.overloadpacket is torch.ops.aten.where  # of a negative id, the id after the last
+    looked_up = [node.args[1] for node in graph.graph.nodes if node.target is torch.ops.aten.embedding.default]
+    replaced = [index for index in looked_up if getattr(index.target, "overloadpacket", None) is torch.ops.aten.where]
+    assert len(replaced) == 2  # of source and target: where an id is negative, the one after the last
     for bad in (-1, 19):
         with pytest.raises(IndexError, match="index out of range"):
             graph(SOURCE.masked_fill(SOURCE == 1, bad), TARGET)
-
-
-SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
-
-
-def found(model: Any) -> Any:
-    return Searcher(model).greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
-
-
-def test_searches_use_what_libraries_make_of_a_projection() -> None:
-    model = model_of()
-    expected = found(model)
-    pruned = copy.deepcopy(model)
-    prune.l1_unstructured(pruned.decoder.layers[0].feed_forward.hidden, "weight", 1)
-    pruned(SOURCE, TARGET)
-    assert found(pruned) == expected
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        for name in ("query", "key", "value", "output"):
-            setattr(layer.self_attention, name, Wrapped(getattr(layer.self_attention, name)))
-        layer.feed_forward.hidden = Wrapped(layer.feed_forward.hidden)
-    model.logits = Wrapped(model.logits)
-    assert found(model) == expected
-    assert model(SOURCE, TARGET).shape == (3, 4, 19)
-
-
-class Wrapped(torch.nn.Module):
-    """What has neither the weight nor the sizes of the linear layer that it calls."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Any) -> Any:
-        return self.inner(x)
-
-
-class Scaled(torch.nn.Parameter):
-    """A parameter whose class computes in its own way, as those of quantised models do."""
-
-
-def test_a_projection_whose_weight_is_of_another_class_is_not_fused() -> None:
-    model = model_of()
-    hidden = model.decoder.layers[0].feed_forward.hidden
-    hidden.weight = Scaled(hidden.weight.detach())
-    kept = Searcher(model).model.decoder.layers[0].feed_forward
-    assert type(kept.hidden.weight) is Scaled
-    assert type(kept.output) is not torch.nn.Linear
-
-
-def test_a_searcher_is_moved_as_a_whole() -> None:
-    searcher = Searcher(model_of())
-    assert searcher.to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == found(model_of())
-    moved = searcher.to("meta").model
-    tensors = [
-        x for part in moved.modules() for x in (*part.parameters(recurse=False), *vars(part).values()) if isinstance(x, torch.Tensor)
-    ]
-    assert {x.device.type for x in tensors} == {"meta"}
-    with pytest.raises(ValueError, match="int8 needs a CPU"):
-        Searcher(model_of(), "int8").to("meta")
 
 
 def encoder(**changes: Any) -> Any:
@@ -612,7 +266,7 @@ def test_steps_of_trainers_in_two_threads_wait_for_each_other() -> None:
     inside, both = [], []
 
     def step() -> None:
-        with training._PROCESS, training._deterministic():
+        with training._deterministic():
             inside.append(1)
             time.sleep(0.02)
             both.append(len(inside))
