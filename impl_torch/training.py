@@ -240,7 +240,7 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step of the process at a time."""
+    """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step at a time."""
     settings: Any = torch.utils.deterministic
     with _PROCESS:
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
