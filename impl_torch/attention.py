@@ -10,7 +10,7 @@ from .dropout import Dropout, dropout
 from .fast import attention as fast_attention
 from .fast.packing import Packing, pack, unpack
 from .framework import is_changed
-from .projection import Projection
+from .projection import linear
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
@@ -78,10 +78,10 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         width, bias = config.model_width, config.attention_bias
         self.width, self.key_size, self.value_size = width, config.key_size, config.value_size
-        self.query = Projection(width, config.heads * config.key_size, bias)
-        self.key = Projection(width, config.key_value_heads * config.key_size, bias)
-        self.value = Projection(width, config.key_value_heads * config.value_size, bias)
-        self.output = Projection(config.heads * config.value_size, width, bias)
+        self.query = linear(width, config.heads * config.key_size, bias)
+        self.key = linear(width, config.key_value_heads * config.key_size, bias)
+        self.value = linear(width, config.key_value_heads * config.value_size, bias)
+        self.output = linear(config.heads * config.value_size, width, bias)
         self.weights_dropout = Dropout(config.attention_dropout_rate)
 
     def forward(

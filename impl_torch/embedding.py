@@ -1,7 +1,6 @@
 """Token and segment embedding, and the logits that invert the first."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +16,10 @@ Check = Callable[..., None]  # of shape, dtype and, where they are known, the lo
 
 
 class Table(nn.Embedding):
-    """An `nn.Embedding` that starts with normal numbers of standard deviation `d^-1/2` (INIT) and checks what it looks up."""
+    """An `nn.Embedding` that starts with normal numbers of standard deviation `d^-1/2` (INIT)."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
-
-    def check_ids(self, index_bt: Tensor) -> None:
-        """Raises ValueError on what `forward` rejects."""
-        raise NotImplementedError
-
-    def forward(self, index_bt: Tensor, checked: bool = False) -> Tensor:
-        """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
-        if not checked:
-            self.check_ids(index_bt)
-        return self.look_up(index_bt)
 
     def look_up(self, index_bt: Tensor) -> Tensor:
         """The row of each index. In a graph that may run elsewhere a negative one is out of range, where ONNX would count from the end."""
@@ -51,10 +40,14 @@ class Embedding(Table):
         self.embed_scale = width**0.5 if scale else None  # the name that `transformers` and `peft` know
 
     def check_ids(self, token: Tensor) -> None:
+        """Raises ValueError on tokens that `forward` rejects."""
         check_ids((token, self.num_embeddings))
 
-    def look_up(self, token: Tensor) -> Tensor:
-        x_btd = token.to(self.weight.dtype) @ self.weight if token.is_floating_point() else super().look_up(token)
+    def forward(self, token: Tensor, checked: bool = False) -> Tensor:
+        """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
+        if not checked:
+            self.check_ids(token)
+        x_btd = token.to(self.weight.dtype) @ self.weight if token.is_floating_point() else self.look_up(token)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:
@@ -65,8 +58,15 @@ class SegmentEmbedding(Table):
     """`x = table[segment]`, `b s d`: which sentence of several a token is of."""
 
     def check_ids(self, segment_bs: Tensor) -> None:
+        """Raises ValueError on segments that `forward` rejects."""
         rows = self.num_embeddings
         check_values((segment_bs, lambda shape, dtype, *bounds: checks.check_rows("segment", shape, dtype, rows, *bounds)))
+
+    def forward(self, segment_bs: Tensor, checked: bool = False) -> Tensor:
+        """checked: as of `Embedding`."""
+        if not checked:
+            self.check_ids(segment_bs)
+        return self.look_up(segment_bs)
 
 
 class Logits(Projection):

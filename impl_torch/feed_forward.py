@@ -9,7 +9,7 @@ from reference_numpy.config import ACTIVATIONS
 
 from . import precision
 from .dropout import Dropout
-from .projection import Projection
+from .projection import linear
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
@@ -38,8 +38,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
-        self.hidden = Projection(config.model_width, config.feed_forward_width)
-        self.output = Projection(config.feed_forward_width, config.model_width)
+        self.hidden = linear(config.model_width, config.feed_forward_width)
+        self.output = linear(config.feed_forward_width, config.model_width)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:

@@ -88,12 +88,17 @@ def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, loca
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + own] = state_dict.pop(name)
     for names in _shared(module):
-        given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
+        own, given = (
+            module.get_parameter(names[0]),
+            {name: state_dict[name] for name in (prefix + each for each in names) if name in state_dict},
+        )
+        # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's own parameter, which says nothing.
+        given = {name: tensor for name, tensor in given.items() if tensor is not own} or given
         for first, tensor in [*given.items()][:1]:
             unequal = [name for name, other in given.items() if not _equal(tensor, other)]
             others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
             if local_metadata.get("assign_to_params_buffers") and not isinstance(tensor, nn.Parameter):
-                tensor = nn.Parameter(tensor, requires_grad=module.get_parameter(names[0]).requires_grad)
+                tensor = nn.Parameter(tensor, requires_grad=own.requires_grad)
             state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
 
 
@@ -101,4 +106,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     """In every value, where both have values."""
     if (one.shape, one.dtype, one.is_meta) != (other.shape, other.dtype, other.is_meta):
         return False
-    return one is other or one.is_meta or torch.allclose(one, other.to(one.device), rtol=0, atol=0, equal_nan=True)
+    if one is other or one.is_meta:
+        return True
+    shards: list[Any] = [x.to_local() if hasattr(x, "to_local") else x for x in (one, other)]  # of a `DTensor`, those of this process
+    return torch.allclose(shards[0], shards[1].to(shards[0].device), rtol=0, atol=0, equal_nan=True)

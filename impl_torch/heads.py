@@ -8,7 +8,7 @@ from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import activation
 from .normalization import LayerNorm
-from .projection import Projection
+from .projection import Projection, linear
 
 __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
@@ -42,7 +42,7 @@ class MaskedLanguageHead(nn.Module):
     def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
-        self.hidden = Projection(config.model_width, config.model_width)
+        self.hidden = linear(config.model_width, config.model_width)
         self.norm = LayerNorm(config.model_width, config.epsilon)
         self.logits = Logits(config.model_width, config.source_vocabulary, config.output_bias)
         if table is not None:

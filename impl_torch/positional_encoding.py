@@ -47,8 +47,12 @@ class PositionEmbedding(Table):
         self.offset = offset
 
     def check_ids(self, position_bt: Tensor) -> None:
+        """Raises ValueError on positions that `forward` rejects."""
         rows, kind = self.num_embeddings - self.offset, precision.dtype_name(position_bt.dtype)
         checks.check_rows("position", position_bt.shape, kind, rows, *framework.bounds(position_bt))
 
-    def look_up(self, position_bt: Tensor) -> Tensor:
-        return super().look_up(position_bt + self.offset if self.offset else position_bt)
+    def forward(self, position_bt: Tensor, checked: bool = False) -> Tensor:
+        """checked: the caller knows that there are such positions."""
+        if not checked:
+            self.check_ids(position_bt)
+        return self.look_up(position_bt + self.offset if self.offset else position_bt)

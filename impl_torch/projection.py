@@ -1,25 +1,32 @@
 """The affine map of every projection."""
 
-from typing import Any
-
 from torch import nn
 
 __all__ = ["Projection"]
 
 
 class Projection(nn.Linear):
-    """`y = x W^T + b`: an `nn.Linear` that starts with a Xavier uniform kernel and a zero bias (INIT).
-
-    `torch.ao.quantization` replaces `nn.Linear` alone and leaves its subclasses as they are; asking for it raises ValueError, where the
-    model would silently stay as large as it is. `torchao.quantization.quantize_` handles subclasses.
-    """
+    """`y = x W^T + b`: an `nn.Linear` that starts with a Xavier uniform kernel and a zero bias (INIT)."""
 
     def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        initialise(self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "qconfig":
-            raise ValueError("torch.ao.quantization leaves subclasses of nn.Linear unquantised; use torchao.quantization.quantize_")
-        super().__setattr__(name, value)
+
+def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
+    """An `nn.Linear` itself that starts as a `Projection`: torch's quantisers know a layer by its class and pass over subclasses."""
+    module = Projection(in_features, out_features, bias)
+    module.__class__ = nn.Linear  # type: ignore[assignment]
+    return module
+
+
+def initialise(module: nn.Module) -> None:
+    """The first values of the module's own parameters (INIT): `model.apply(initialise)` after `to_empty`.
+
+    `reset_parameters` of an `nn.Linear` draws other numbers.
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding | nn.LayerNorm):
+        module.reset_parameters()

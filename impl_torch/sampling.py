@@ -98,7 +98,7 @@ def _check_penalise(
 def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
-    if not torch.compiler.is_compiling():
+    if framework.has_values(logits_bv):
         checks.check_choice(logits_bv.amax(dim=1).tolist())
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,8 +27,7 @@ __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
 
-# Deterministic products need it, and torch looks for it only before the process's first product on a GPU.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+_PROCESS = threading.RLock()  # held by a step: torch's deterministic mode and its generators are the whole process's
 
 
 class Trainer:
@@ -39,6 +39,10 @@ class Trainer:
 
     No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
     Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
+
+    torch has one deterministic mode and one generator for all threads of a process: what others compute during a step is deterministic too,
+    steps of several trainers wait for each other, and numbers that another thread draws meanwhile change the masks. On CUDA the trainer
+    sets the environment's CUBLAS_WORKSPACE_CONFIG where it is not set: deterministic products need it before the process's first one.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Trainer:
         compiled: bool = True,
     ) -> None:
         config.need_objective()
+        if torch.device(device).type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
         with torch.random.fork_rng(devices=[]):
@@ -81,7 +87,7 @@ class Trainer:
         total = torch.tensor(max(self._count(target), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
-        with _seeded(self._device, self.seed, self.steps), _deterministic(), graphs():
+        with _deterministic(), _seeded(self._device, self.seed, self.steps), graphs():
             parts = self._microbatches(source, target, keep)
             loss = torch.stack([self._backward(total=total, **part) for part in parts]).sum()
         if self.recipe.clip_norm is not None:
@@ -234,13 +240,14 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Sums whose order is always the same, such as those of the gradients of embeddings and attention."""
+    """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step at a time."""
     settings: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        settings.fill_uninitialized_memory = fill
+    with _PROCESS:
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            settings.fill_uninitialized_memory = fill

@@ -24,6 +24,15 @@ __all__ = ["Transformer"]
 Tree = Mapping[str, Any]
 
 
+class ModelConfig(TransformerConfig):
+    """The config of a model. Libraries may write attributes of their own to it, such as `use_cache`; its fields stay what they are."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TransformerConfig) and self.to_dict() == other.to_dict()
+
+    __hash__ = TransformerConfig.__hash__
+
+
 class Transformer(EncoderOnly):
     """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or one of the two stacks alone, with its own parts.
 
@@ -39,7 +48,7 @@ class Transformer(EncoderOnly):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, self.pack_from = config, packing.PACK_FROM
+        self.config, self.pack_from = ModelConfig(**config.to_dict()), packing.PACK_FROM
         if config.encoder_layers:
             self._add_inputs("source", Embedding(config.source_vocabulary, config.model_width, config.scale_embedding))
             self.encoder = Encoder(config)
@@ -66,7 +75,10 @@ class Transformer(EncoderOnly):
         segment_bs: Tensor | None = None,
         checked: bool = False,
     ) -> Tensor:
-        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`. checked: the caller has checked the ids."""
+        """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`. checked: the caller has checked the ids.
+
+        FSDP2 gathers parameters for calls of the module alone; `register_fsdp_forward_method(model, "encode")` adds this one.
+        """
         self.config.need_encoder()
         if not checked:
             self.check_ids(source, segment_bs=segment_bs)
@@ -137,8 +149,11 @@ class Transformer(EncoderOnly):
         skip_padding: the rows of the target's padding are zeros, and nothing is computed for them (PADDING). checked: as of `encode`.
         packings: made outside a compiled program; keep is then packed, too, and without skip_padding the logits are, `1 n v`.
         """
+        if target is None:
+            checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
+        else:
+            self.config.need_decoder()
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-        checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
         if target is None:
             return self._headed(source, source_mask_bs, keep, segment_bs, checked)
         if not checked:
@@ -164,11 +179,13 @@ class Transformer(EncoderOnly):
         """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are the padding id do not count.
 
         Nothing is computed for places that no label depends on. packings: as of `forward`.
-        It calls the module, with its hooks: FSDP2 works, and with `MixedPrecisionPolicy(output_dtype=torch.float32)` the loss is float32.
+        It calls the module, with its hooks: FSDP2 works, and the loss is float32 where the policy of the root has
+        `MixedPrecisionPolicy(output_dtype=torch.float32)`; that of a layer must leave output_dtype out, or the next one is given float32.
 
         A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no gradients. Of
-        `DistributedDataParallel` take the loss of what it returns:
-        `input_bt, label_bt = loss.teacher_forcing(target)`, then `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, ...)`.
+        `DistributedDataParallel` take the loss of what it returns: `input_bt, label_bt = loss.teacher_forcing(target)`, then
+        `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, total=total)`. total is the mean over the processes of how many labels
+        count: it and FSDP2 average gradients, and without it every process divides by its own number.
         """
         self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)

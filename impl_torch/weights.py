@@ -84,6 +84,8 @@ def export(
     """
     found = {name: tensor for name, tensor in _found(module, config, component, table).values() if tensor is not None}
     problems = [f"the module's {name} has no values: it is on the meta device" for name, tensor in found.items() if tensor.is_meta]
+    others = {name: tensor for name, tensor in found.items() if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__}
+    problems += [f"the module's {name} is a {type(x).__name__}" for name, x in others.items() if not hasattr(x, "full_tensor")]
     # A parametrised tensor is computed from parameters of its own.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
     problems += [f"no array would hold the module's {name}" for name in _others(module, found.values()) if not name.startswith(computed)]
@@ -163,6 +165,9 @@ def _untied(module: nn.Module, config: TransformerConfig, component: str, table:
 
 def _found(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, tuple[str, Any]]:
     """Canonical name -> native name, and the tensor that bears it; None where there is none."""
+    for part in module.modules():
+        if callable(reshard := getattr(part, "reshard", None)):  # of FSDP2, which leaves whole copies in place of its parameters
+            reshard()
     found: dict[str, tuple[str, Any]] = {}
     for name, letters in canonical.axes(config, component).items():
         native_name, _ = layout.native(name, letters, table)

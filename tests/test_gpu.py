@@ -42,6 +42,7 @@ def done(*arguments: object, text: str = "") -> str:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("backend", ["MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION"])
 def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(backend: str, dtype: str, grad: bool) -> None:
+    """Beside `test_torch_devices`, where no kernel is known and every empty row is filled: what the kernels of the GPU give."""
     need("torch")
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -81,6 +82,7 @@ def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(bac
 @pytest.mark.parametrize(("device", "dtypes"), [(DEVICE, DTYPES), ("cuda-tf32", ("float32",))])
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, ...]) -> None:
+    """The numbers of the GPU's kernels, in every dtype and in TF32; without one only devices and shapes are seen."""
     need(port)
     results = runner.run(all_cases(), [port], dtypes, devices=[device])
     assert [result for result in results if result.status not in ("pass", "empty", "unsupported")] == []
@@ -89,6 +91,7 @@ def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, 
 
 @pytest.mark.parametrize("port", PORTS)
 def test_gradients_conform_on_cuda(port: str) -> None:
+    """The numbers of backward kernels, which `test_torch_devices` runs on the meta device, where there are none."""
     need(port)
     cases = [case for case in all_cases(grad=True) if forward_of(case.component) and case.core]
     results = runner.run(cases, [port], DTYPES, devices=[DEVICE], limit=300)
@@ -98,6 +101,7 @@ def test_gradients_conform_on_cuda(port: str) -> None:
 
 @pytest.mark.parametrize("port", PORTS)
 def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) -> None:
+    """Programs that are compiled for the GPU and run there, searches to their end: on the meta device a search can take one step."""
     need(port)
     whole = ("transformer", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
     cases = [case for case in all_cases() if case.component in whole and case.core]
@@ -108,6 +112,7 @@ def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) ->
 
 @pytest.mark.parametrize("port", PORTS)
 def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translates(port: str, tmp_path: Path) -> None:
+    """A run of many steps with the device's own generator, determinism and memory, and files that it wrote."""
     need(port)
     folder, reference = tmp_path / port, tmp_path / "numpy"
     still = ("--dropout", 0, "--save-every", 2)
@@ -128,6 +133,7 @@ def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translate
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: Path) -> None:
+    """The command `generate` on the device: its choices among equal logits are those of a CPU."""
     need(backend)
     folder = tmp_path / "gpt2"
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
@@ -146,6 +152,7 @@ def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: P
 
 
 def test_int8_on_cuda_is_refused_by_torch() -> None:
+    """The refusal of a device that is there; `test_torch_in_use` has that of the meta device."""
     need("torch")
     from impl_torch.decoding import Searcher
     from impl_torch.transformer import Transformer
@@ -156,6 +163,7 @@ def test_int8_on_cuda_is_refused_by_torch() -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_the_bench_times_what_is_right_on_cuda(framework: str, tmp_path: Path) -> None:
+    """Clocks that wait for the device, and answers that are compared there."""
     need(framework)
     chosen = ("--framework", framework, "--row", "impl_", "--size", "tiny", "--rounds", 1, "--workload", "W1,W2,W3")
     done("bench", "--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json")

@@ -111,11 +111,11 @@ def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_e
     given, model = (Transformer(classifier()) for _ in range(2))
     state = given.state_dict()
     assert "masked_language_head.logits.weight" not in state
-    table = state["source_embedding.table"]
+    table = state["source_embedding.weight"]
     model.load_state_dict(state | {"masked_language_head.logits.weight": table.clone()})
-    assert model.masked_language_head.logits.weight is model.source_embedding.table
-    torch.testing.assert_close(model.source_embedding.table, table, rtol=0, atol=0)
-    with pytest.raises(RuntimeError, match=r"masked_language_head\.logits\.weight must equal source_embedding\.table"):
+    assert model.masked_language_head.logits.weight is model.source_embedding.weight
+    torch.testing.assert_close(model.source_embedding.weight, table, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match=r"masked_language_head\.logits\.weight must equal source_embedding\.weight"):
         model.load_state_dict(state | {"masked_language_head.logits.weight": table + 1})
 
 

@@ -152,6 +152,7 @@ CUDA = [pytest.param("cuda", compiles, marks=pytest.mark.gpu) for compiles in (F
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize(("device", "compiles"), [("cpu", False), ("cpu", True), *CUDA])
 def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool, microbatches: int) -> None:
+    """On a GPU: packings that the host finds and the device is given, and its kernels forward and backward."""
     recipe, states = PAPER.replace(warmup=10, microbatches=microbatches), []
     for pack_from in (0, 1 << 60):
         trainer = Trainer(CONFIG, recipe, draw_parameters(CONFIG, 0), device=device, compiled=compiles)

@@ -195,6 +195,29 @@ BERT_MODEL, GPT2_MODEL = tree(BERT, 0), tree(GPT2, 0)
 IDS, X = np.ones((2, 3), int), np.zeros((2, 3, 6))
 STRATEGY = {"start_id": None, "end_id": 1, "max_new_tokens": 2}
 
+
+@pytest.mark.parametrize(
+    ("called", "heads"),
+    [
+        (encoder_only.classify, {"classes": 3}),
+        (encoder_only.masked_language_logits, {"classes": 0, "masked_language_head": True}),
+        (transformer.encode, {"classes": 0, "masked_language_head": False}),
+    ],
+)
+def test_an_encoder_alone_that_is_called_gives_what_its_head_gives_forward_and_backward(called: Any, heads: dict[str, Any]) -> None:
+    config = BERT.replace(max_positions=LENGTH, pooler=heads["classes"] > 0, **{"masked_language_head": False} | heads)
+    given, flat = read(config, np.random.default_rng(0)), draw_parameters(config, 0)
+    assert_allclose(
+        transformer.transformer(parameters.nest(flat), config, **given), called(parameters.nest(flat), config, **given), rtol=0, atol=0
+    )
+    prove_gradient(
+        lambda tree: transformer.transformer(tree, config, **given),
+        lambda tree, g: transformer.transformer_vjp(tree, config, **given, cotangent=g),
+        flat,
+        0,
+    )
+
+
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: transformer.encode(BERT_MODEL, BERT, np.ones((2, 5), int)), "the table of positions serves 4 tokens; got 5"),
     (lambda: transformer.encode(BERT_MODEL, BERT, IDS, segment_bs=IDS + 1), "segment must lie in 0 .. 1; got 2 .. 2"),
@@ -213,6 +236,12 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: transformer.decode(BERT_MODEL, BERT, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
     (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
+    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, target_mask_bt=IDS > 0), "an encoder alone takes no target_mask_bt; got one"),
+    (lambda: transformer.transformer(GPT2_MODEL, GPT2, None), "a decoder needs a target; got None"),
+    (
+        lambda: transformer.transformer(BERT_MODEL, BERT.replace(masked_language_head=True), IDS),
+        "an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole",
+    ),
     (lambda: encoder_only.pool(BERT_MODEL, BERT.replace(pooler=False, classes=0), IDS), "the model has no such head; got pooler=False"),
     (lambda: encoder_only.classify(BERT_MODEL, BERT.replace(classes=0), IDS), "the model has no such head; got classes=0"),
     (

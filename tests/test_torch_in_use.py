@@ -1,16 +1,19 @@
 """The PyTorch port in the hands of its users: torch's transforms, exporters, wrappers and copies are right with it, or refused."""
 
 import copy
-import pickle
+import dataclasses
+import importlib.util
+import os
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from reference_numpy import TransformerConfig, preset
+from reference_numpy import preset
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
@@ -20,32 +23,11 @@ F = torch.nn.functional
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch_models import CONFIG, SOURCE, TARGET, close, model_of, tokens  # noqa: E402
 
-from impl_torch import attention, loss, weights  # noqa: E402
+from impl_torch import attention, loss, training, weights  # noqa: E402
+from impl_torch.fast.packing import packed_arguments  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
-
-CONFIG = preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, output_bias=True)
-ALIASES = ("target_embedding.table", "logits.weight")
-
-
-def tokens(batch: int, length: int) -> Any:
-    return torch.arange(batch * length).reshape(batch, length) % 18 + 1
-
-
-SOURCE, TARGET = tokens(3, 5), tokens(3, 4)
-
-
-def model_of(config: TransformerConfig = CONFIG, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    return Transformer(config).eval()
-
-
-def tied(model: Any) -> bool:
-    return model.logits.weight is model.target_embedding.table is model.source_embedding.table
-
-
-def close(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("padding_id", [0, None])
@@ -137,112 +119,6 @@ def test_a_bias_has_the_dtype_of_the_query(monkeypatch: pytest.MonkeyPatch) -> N
     assert given[0].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("config", [CONFIG, CONFIG.replace(share_embeddings=False, source_vocabulary=11)], ids=["shared", "tied"])
-def test_no_way_of_loading_loses_a_tie(config: TransformerConfig) -> None:
-    model, source = model_of(config), SOURCE % 11
-    expected, state = model(source, TARGET), model.state_dict()
-    table = state["source_embedding.table" if config.share_embeddings else "target_embedding.table"]
-    older = state | dict.fromkeys(ALIASES, table)
-    twice = state | {name: table.clone() for name in ALIASES}
-    last = {name: tensor for name, tensor in older.items() if not name.endswith("embedding.table") or name == "source_embedding.table"}
-    last = last if not config.share_embeddings else {name: tensor for name, tensor in last.items() if name != "source_embedding.table"}
-    for given in (state, older, twice, last):
-        for assign in (False, True):
-            for device in ("cpu", "meta"):
-                with torch.device(device):
-                    fresh = Transformer(config).eval()
-                if device == "meta" and not assign:
-                    fresh.to_empty(device="cpu")
-                fresh.load_state_dict(given, assign=assign)
-                assert fresh.logits.weight is fresh.target_embedding.table
-                assert torch.equal(fresh(source, TARGET), expected)
-    holder = torch.nn.ModuleDict({"inner": model_of(config, 1)})
-    holder.load_state_dict({f"inner.{name}": tensor for name, tensor in older.items()})
-    assert torch.equal(holder["inner"](source, TARGET), expected)
-
-
-@pytest.mark.parametrize("name", ALIASES)
-def test_two_tensors_for_one_tie_are_refused(name: str) -> None:
-    model = model_of()
-    state = model.state_dict()
-    with pytest.raises(RuntimeError, match=rf"{name} must equal source_embedding\.table, since both are one parameter"):
-        model.load_state_dict(state | {name: state["source_embedding.table"] + 1})
-
-
-def test_tied_logits_take_no_weight_of_their_own() -> None:
-    with pytest.raises(KeyError, match="attribute 'weight' already exists"):
-        model_of().logits.weight = torch.nn.Parameter(torch.zeros(19, 32))
-
-
-def test_functional_calls_leave_the_model_as_it_was() -> None:
-    model = model_of()
-    expected, parameters = model(SOURCE, TARGET), dict(model.named_parameters())
-    doubled = torch.func.functional_call(model, {name: 2 * value for name, value in parameters.items()}, (SOURCE, TARGET))
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(2)
-    close(doubled, other(SOURCE, TARGET))
-    gradients = torch.func.grad(lambda given: torch.func.functional_call(model, given, (SOURCE, TARGET)).sum())(parameters)
-    assert tied(model)
-    assert isinstance(model.source_embedding.table, torch.nn.Parameter)
-    assert torch.equal(model(SOURCE, TARGET), expected)
-    model(SOURCE, TARGET).sum().backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
-def test_a_copy_has_ties_of_its_own(copied: Callable[[Any], Any]) -> None:
-    model = model_of()
-    other = copied(model)
-    assert tied(other)
-    assert other.logits.weight is not model.logits.weight
-    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-class LowRank(torch.nn.Module):
-    """What users put in the place of a linear layer; it looks like one."""
-
-    def __init__(self, base: Any, rank: int = 4) -> None:
-        super().__init__()
-        self.base = base
-        self.down = torch.nn.Linear(base.in_features, rank, bias=False)
-        self.up = torch.nn.Linear(rank, base.out_features, bias=False)
-
-    weight, bias, in_features = (property(lambda self, name=name: getattr(self.base, name)) for name in ("weight", "bias", "in_features"))
-
-    def forward(self, x: Any) -> Any:
-        return self.base(x) + self.up(self.down(x))
-
-
-class Doubled(torch.nn.Module):
-    """A parametrisation with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, weight: Any) -> Any:
-        return self.factor * weight
-
-
-def test_export_leaves_out_no_parameter() -> None:
-    model = model_of()
-    arrays = weights.export(model, CONFIG)
-    model.logits = torch.nn.Linear(32, 19)
-    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
-        weights.export(model, CONFIG)
-    model = model_of()
-    model.encoder.layers[0].feed_forward.hidden = LowRank(model.encoder.layers[0].feed_forward.hidden)
-    with pytest.raises(ValueError, match=r"hidden\.down\.weight\n.*hidden\.up\.weight"):
-        weights.export(model, CONFIG)
-    model = model_of()
-    torch.nn.utils.parametrize.register_parametrization(model.encoder.layers[0].feed_forward.hidden, "weight", Doubled())
-    name = "encoder.layers.0.feed_forward.hidden.kernel"
-    np.testing.assert_array_equal(weights.export(model, CONFIG)[name], 2 * arrays[name])
-
-
 def test_parameters_without_values_are_neither_loaded_nor_exported() -> None:
     with torch.device("meta"):
         model = Transformer(CONFIG)
@@ -323,7 +199,84 @@ def test_sharded_and_distributed_models_have_the_plain_gradients(tmp_path: Path)
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_quantisation_that_would_do_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"leaves subclasses of nn\.Linear unquantised; use torchao"):
-        torch.ao.quantization.quantize_dynamic(model_of(), {torch.nn.Linear}, dtype=torch.qint8)
+def test_nested_tensors_are_refused() -> None:
+    rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
+    with pytest.raises(ValueError, match="ids must be a dense tensor, whose shorter rows are padded; got a nested one"):
+        model_of()(rows, TARGET)
+
+
+def test_a_library_may_write_to_the_config_of_a_model_and_its_fields_are_fixed() -> None:
+    model = model_of()
+    model.config.use_cache = False
+    assert model.config == CONFIG
+    assert (model.config == CONFIG) is True
+    assert hash(model.config) == hash(CONFIG)
+    assert not hasattr(CONFIG, "use_cache")
+    assert not hasattr(Transformer(model.config).config, "use_cache")
+    with pytest.raises(dataclasses.FrozenInstanceError, match="heads"):
+        model.config.heads = 3
+
+
+def test_an_exported_graph_refuses_a_negative_id() -> None:
+    graph = torch.export.export(model_of(), (SOURCE, TARGET)).module()
+    looked_up = [node.args[1] for node in graph.graph.nodes if node.target is torch.ops.aten.embedding.default]
+    replaced = [index for index in looked_up if getattr(index.target, "overloadpacket", None) is torch.ops.aten.where]
+    assert len(replaced) == 2  # of source and target: where an id is negative, the one after the last
+    for bad in (-1, 19):
+        with pytest.raises(IndexError, match="index out of range"):
+            graph(SOURCE.masked_fill(SOURCE == 1, bad), TARGET)
+
+
+def encoder(**changes: Any) -> Any:
+    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
+    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16, "masked_language_head": False}
+    return model_of(preset("bert_base", **sizes | changes))
+
+
+def test_an_encoder_alone_is_called_as_any_module() -> None:
+    for model, expected in (
+        (encoder(classes=3), Transformer.classify),
+        (encoder(masked_language_head=True), Transformer.masked_language_logits),
+        (encoder(), Transformer.encode),
+    ):
+        wanted = expected(model, SOURCE)
+        assert torch.equal(model(SOURCE), wanted)
+        model.pack_from = 0
+        padded = SOURCE.masked_fill(SOURCE > 9, 0)
+        close(model(**packed_arguments(model)(source=padded)), expected(model, padded))
+    close(torch.export.export(model, (SOURCE,)).module()(SOURCE), wanted)
+    close(torch.compile(model, backend="eager", fullgraph=True)(SOURCE), wanted)
+    with pytest.raises(ValueError, match="two heads is called by `classify` or `masked_language_logits`"):
+        encoder(classes=3, masked_language_head=True)(SOURCE)
+    with pytest.raises(ValueError, match="decoding needs at least one decoder layer"):
+        encoder()(SOURCE, TARGET)
+    with pytest.raises(ValueError, match="a decoder needs a target; got None"):
+        model_of()(SOURCE)
+
+
+def test_importing_the_trainer_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    spec: Any = importlib.util.spec_from_file_location("impl_torch.training_again", training.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+def test_steps_of_trainers_in_two_threads_wait_for_each_other() -> None:
+    """torch has one deterministic mode: a step that ends would leave another one without it, or leave it on for ever."""
+    inside, both = [], []
+
+    def step() -> None:
+        with training._deterministic():
+            inside.append(1)
+            time.sleep(0.02)
+            both.append(len(inside))
+            assert torch.are_deterministic_algorithms_enabled()
+            inside.pop()
+
+    threads = [threading.Thread(target=step) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert both == [1, 1, 1]
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -124,6 +124,7 @@ def test_the_other_mode_gives_the_same_steps(port: str) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, compiled: bool) -> None:
+    """The numbers of whole steps on the GPU; of torch `test_torch_devices` shows only that none of their tensors is made on the CPU."""
     if backend.name == "tf" and not backend.framework.config.list_physical_devices("GPU"):
         pytest.skip("TensorFlow sees no GPU")
     if backend.name == "jax" and not compiled:
@@ -157,6 +158,7 @@ RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port
 
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
+    """On a GPU: its own generator, and kernels whose sums have one order only where they are asked for it."""
     Backend(port)
     said = []
     for start in ("0", "2"):

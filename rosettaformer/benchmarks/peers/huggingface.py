@@ -31,8 +31,6 @@ MARIAN = {
     "value": "v_proj",
     "output": "out_proj",
     "attn_norm": "attn_layer_norm",
-    "scale": "weight",
-    "offset": "bias",
 }
 
 
@@ -50,7 +48,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 def marian(problem: Problem) -> nn.Module:
     """The paper's model with our weights."""
     config, model, ours = problem.config, _marian(problem), layout.to_native(problem.tensors, weights.TABLE, problem.config)
-    shared, bias = ours.pop("source_embedding.table"), ours.pop("logits.bias")
+    shared, bias = ours.pop("source_embedding.weight"), ours.pop("logits.bias")
     table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian's has sines before cosines
     new = {"model.shared.weight": shared, "lm_head.weight": shared, "final_logits_bias": bias[None]}
     for stack in ("encoder", "decoder"):

@@ -33,7 +33,7 @@ class Symbol(NamedTuple):
 # where a port has what the reference's file of that name has: component -> package -> (module, name), the main one first
 ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     "initialise": {
-        "impl_torch": (("port", "initialise"), ("projection", "Projection")),
+        "impl_torch": (("port", "initialise"), ("projection", "initialise")),
         "impl_tf": (("port", "_initialise"), ("projection", "xavier_uniform"), ("projection", "Projection")),
         "impl_jax": (("port", "_initialise"), ("projection", "Projection")),
     },

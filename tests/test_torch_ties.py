@@ -1,0 +1,164 @@
+"""Tables that are shared or tied are one `nn.Parameter` of several modules of the PyTorch port, and stay what they are."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference_numpy import TransformerConfig
+
+torch = pytest.importorskip("torch")
+
+from torch_models import CONFIG, SOURCE, TARGET, Doubled, close, model_of, tied  # noqa: E402
+
+from impl_torch import weights  # noqa: E402
+from impl_torch.projection import initialise  # noqa: E402
+from impl_torch.transformer import Transformer  # noqa: E402
+
+ALIASES = ("target_embedding.weight", "logits.weight")
+
+
+def older(state: dict[str, Any]) -> dict[str, Any]:
+    """The state dict under the names that tables and norms once had."""
+    named = {}
+    for name, tensor in state.items():
+        owner, _, own = name.rpartition(".")
+        renamed = {"weight": "scale", "bias": "offset"} if owner.endswith("norm") else {"weight": "table"}
+        named[f"{owner}.{renamed.get(own, own)}" if owner.endswith(("norm", "embedding")) else name] = tensor
+    return named
+
+
+@pytest.mark.parametrize("config", [CONFIG, CONFIG.replace(share_embeddings=False, source_vocabulary=11)], ids=["shared", "tied"])
+def test_no_way_of_loading_loses_a_tie(config: TransformerConfig) -> None:
+    model, source = model_of(config), SOURCE % 11
+    expected, state = model(source, TARGET), model.state_dict()
+    table = state["source_embedding.weight" if config.share_embeddings else "target_embedding.weight"]
+    older = state | dict.fromkeys(ALIASES, table)
+    twice = state | {name: table.clone() for name in ALIASES}
+    last = {name: tensor for name, tensor in older.items() if not name.endswith("embedding.weight") or name == "source_embedding.weight"}
+    last = last if not config.share_embeddings else {name: tensor for name, tensor in last.items() if name != "source_embedding.weight"}
+    for given in (state, older, twice, last):
+        for assign in (False, True):
+            for device in ("cpu", "meta"):
+                with torch.device(device):
+                    fresh = Transformer(config).eval()
+                if device == "meta" and not assign:
+                    fresh.to_empty(device="cpu")
+                fresh.load_state_dict(given, assign=assign)
+                assert fresh.logits.weight is fresh.target_embedding.weight
+                assert torch.equal(fresh(source, TARGET), expected)
+    holder = torch.nn.ModuleDict({"inner": model_of(config, 1)})
+    holder.load_state_dict({f"inner.{name}": tensor for name, tensor in older.items()})
+    assert torch.equal(holder["inner"](source, TARGET), expected)
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_two_tensors_for_one_tie_are_refused(name: str) -> None:
+    model = model_of()
+    state = model.state_dict()
+    with pytest.raises(RuntimeError, match=rf"{name} must equal source_embedding\.weight, since both are one parameter"):
+        model.load_state_dict(state | {name: state["source_embedding.weight"] + 1})
+
+
+def test_a_state_dict_with_the_older_names_is_loaded() -> None:
+    config = CONFIG.replace(positions="learned", max_positions=9, embedding_norm=True)
+    model, fresh = model_of(config), model_of(config, 1)
+    given = older(model.state_dict())
+    assert {"source_embedding.table", "source_position_embedding.table", "target_embedding_norm.scale"} < set(given)
+    fresh.load_state_dict(given)
+    assert torch.equal(fresh(SOURCE, TARGET), model(SOURCE, TARGET))
+
+
+def test_a_state_dict_has_a_shared_table_once_and_is_saved_by_both_functions_of_safetensors(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, path = model_of(), tmp_path / "model.safetensors"
+    assert not set(ALIASES) & set(model.state_dict())
+    for save in (lambda: safetensors.save_file(model.state_dict(), path), lambda: safetensors.save_model(model, str(path))):
+        save()
+        other = model_of(seed=1)
+        safetensors.load_model(other, path)
+        assert tied(other)
+        assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
+
+
+def test_what_is_done_to_one_side_of_a_tie_is_done_to_the_table() -> None:
+    model = model_of()
+    torch.optim.SGD(model.logits.parameters(), 1.0).param_groups[0]["params"][0].grad = torch.ones(19, 32)
+    assert model.source_embedding.weight.grad is not None
+    model.target_embedding.requires_grad_(False)
+    assert not model.source_embedding.weight.requires_grad
+    assert tied(model.half().float())
+
+
+def test_replaced_sides_of_a_tie_are_computed_with_saved_and_not_exported() -> None:
+    model = model_of()
+    model.logits.weight = torch.nn.Parameter(torch.zeros(19, 32))
+    torch.testing.assert_close(model(SOURCE, TARGET), torch.zeros(3, 4, 19) + model.logits.bias)
+    assert {name for name in ALIASES if name in model.state_dict()} == {"logits.weight"}
+    other = model_of()
+    other.logits.weight = torch.nn.Parameter(torch.ones(19, 32))
+    other.load_state_dict(model.state_dict())
+    assert not other.logits.weight.any()
+    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
+        weights.export(model, CONFIG)
+    model = model_of()
+    torch.nn.utils.parametrize.register_parametrization(model.source_embedding, "weight", Doubled())
+    with pytest.raises(ValueError, match=r"target_embedding\.weight must be its source_embedding\.weight, since the config ties them"):
+        weights.export(model, CONFIG)
+
+
+def test_a_stock_embedding_in_the_place_of_ours_is_called_as_users_call_it_or_refused() -> None:
+    config = CONFIG.replace(scale_embedding=False, tie_logits=False, share_embeddings=False)
+    model = model_of(config)
+    expected, table = model(SOURCE, TARGET), model.source_embedding.weight
+    model.source_embedding = torch.nn.Embedding(19, 32, _weight=table)
+    assert torch.equal(model(SOURCE, TARGET), expected)
+    weights.export(model, config)
+    scaled = model_of()
+    scaled.source_embedding = torch.nn.Embedding(19, 32)
+    with pytest.raises(ValueError, match=r"an embedding of this config scales its rows or skips some.* got an nn\.Embedding"):
+        scaled(SOURCE, TARGET)
+
+
+def test_functional_calls_leave_the_model_as_it_was() -> None:
+    model = model_of()
+    expected, parameters = model(SOURCE, TARGET), dict(model.named_parameters())
+    doubled = torch.func.functional_call(model, {name: 2 * value for name, value in parameters.items()}, (SOURCE, TARGET))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+    close(doubled, other(SOURCE, TARGET))
+    gradients = torch.func.grad(lambda given: torch.func.functional_call(model, given, (SOURCE, TARGET)).sum())(parameters)
+    assert tied(model)
+    assert isinstance(model.source_embedding.weight, torch.nn.Parameter)
+    assert torch.equal(model(SOURCE, TARGET), expected)
+    model(SOURCE, TARGET).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
+def test_a_copy_has_ties_of_its_own(copied: Callable[[Any], Any]) -> None:
+    model = model_of()
+    other = copied(model)
+    assert tied(other)
+    assert other.logits.weight is not model.logits.weight
+    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
+
+
+def test_a_projection_starts_with_the_numbers_of_the_reference_after_to_empty_too() -> None:
+    with torch.device("meta"):
+        model = Transformer(CONFIG)
+    torch.manual_seed(0)
+    model.to_empty(device="cpu").apply(initialise)
+    hidden = model.encoder.layers[0].feed_forward.hidden
+    limit = (6 / (32 + 64)) ** 0.5
+    for weight, bias in ((hidden.weight, hidden.bias), (model_of().encoder.layers[0].feed_forward.hidden.weight, hidden.bias)):
+        assert 0.98 * limit < weight.abs().max() <= limit
+        assert not bias.any()
+    assert tied(model)
+    assert (model.encoder.layers[0].feed_forward_norm.weight == 1).all()
