@@ -14,8 +14,28 @@ from reference_numpy import transformer
 from reference_numpy.parameters import nest
 
 from .jax_models import (
-    ACTIONS, BOTH, CLASSES, CONFIG, GPT2, MASKED, PAIR, SOURCE, STATES, TARGET, Transformer, jax, jnp, loaded, loss, nnx, np, reference,
-    right, right_gradients, same, values,
+    ACTIONS,
+    BOTH,
+    CLASSES,
+    CONFIG,
+    GPT2,
+    MASKED,
+    PAIR,
+    SOURCE,
+    STATES,
+    TARGET,
+    Transformer,
+    jax,
+    jnp,
+    loaded,
+    loss,
+    nnx,
+    np,
+    reference,
+    right,
+    right_gradients,
+    same,
+    values,
 )  # fmt: skip
 
 CALL, IDS, TRANSFORM, CHECK = "Calls", "Ids out of range", "Transformations", "Checks of JAX"
@@ -84,12 +104,17 @@ def _() -> None:
     right(loaded(GPT2)(None, TARGET), GPT2)
 
 
-@ACTIONS.works(CALL, "an encoder alone: `model(source)` gives what its head gives, or the states; eager, `nnx.jit`, `compiled`", sample=True)
+@ACTIONS.works(CALL, "an encoder alone: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
+def _() -> None:
+    for config in (CLASSES, MASKED, STATES):
+        right(nnx.jit(loaded(config))(SOURCE), config)
+
+
+@ACTIONS.works(CALL, "an encoder alone: `model(source)` and `compiled(model)(source, segment_bs=...)`")
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         model = loaded(config)
         right(model(SOURCE), config)
-        right(nnx.jit(model)(SOURCE), config)
         right(compiled(model)(SOURCE, segment_bs=SOURCE % 2), config, segment_bs=SOURCE % 2)
 
 
