@@ -149,9 +149,8 @@ def _() -> None:
 def _() -> None:
     call = exported(GPT2, jax.export.symbolic_shape("b, t"))
     right(call(TARGET), GPT2)
-    logits = np.asarray(call(np.ones((1, 17))))
-    assert np.isnan(logits[0, 16]).all()
-    assert np.isfinite(logits[0, :16]).all()
+    assert np.isnan(call(np.ones((1, 17)))).any()
+    assert np.isfinite(call(np.ones((1, 16)))).all()
 
 
 @ACTIONS.works(EXPORT, "`jax.export` of an encoder alone (BERT), symbolic")
