@@ -77,7 +77,7 @@ class EncoderOnly(nnx.Module):
         x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
         return self.masked_language_head(x_bsd, self.table.T if self.config.tie_logits else None)
 
-    def headed(
+    def _headed(
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
@@ -88,8 +88,7 @@ class EncoderOnly(nnx.Module):
 
         Raises ValueError where there are both.
         """
-        if self.config.classes and self.config.masked_language_head:
-            raise ValueError("the model has two heads; call classify or masked_language_logits")
+        self.config.need_one_head()
         if self.config.classes:
             return self.classify(source, source_mask_bs, keep, segment_bs)
         if self.config.masked_language_head:

@@ -62,7 +62,7 @@ def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.
         table_spec = _free(table_vd, places.spec)
         table_vd = _brought(table_vd, places.mesh, table_spec)
         sharding = NamedSharding(places.mesh, PartitionSpec(*places.spec, table_spec[1]))
-    return table_vd.at[index].get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
+    return jnp.asarray(table_vd).at[index].get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
 
 
 def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ def masked_positions(
     """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
 
     side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions; where
-    their number is a symbol, as `jax.export` has it, the rows of the others become NaN.
+    their number is a symbol, as `jax.export` has it, more of them give NaN.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)

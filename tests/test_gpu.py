@@ -1,6 +1,7 @@
 """On a CUDA device: the matrix in float32 without and with TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
 
-Steps of each Trainer beside those of the reference are in `test_training.py`.
+Steps of each Trainer beside those of the reference are in `test_training.py`. That JAX has programs for such a device, and that they ask
+nothing of the host, is shown without one in `test_impl_jax_lowering.py`; here they give numbers.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Actions of users of JAX and Flax."""
+"""Actions of users of JAX and Flax, a file for each part."""
 
-from . import Actions
+from . import jax_calls, jax_files, jax_meshes, jax_parts, jax_training
+from .jax_models import ACTIONS
 
-ACTIONS = Actions("jax")
+__all__ = ["ACTIONS", "jax_calls", "jax_files", "jax_meshes", "jax_parts", "jax_training"]

@@ -1,0 +1,204 @@
+"""Saving, export of programs, and bridges to other libraries."""
+
+import contextlib
+import copy
+import io
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import orbax.checkpoint as ocp
+from flax import linen
+
+from reference_numpy import TransformerConfig
+
+from .jax_models import (
+    ACTIONS,
+    CLASSES,
+    CONFIG,
+    GPT2,
+    PAIR,
+    SOURCE,
+    TARGET,
+    Transformer,
+    jax,
+    jnp,
+    loaded,
+    nnx,
+    np,
+    reference,
+    right,
+    same,
+    values,
+    weights,
+)  # fmt: skip
+
+FILES, EXPORT, BRIDGES = "Saving", "Export of programs", "Linen"
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def other() -> Transformer:
+    """A model with other parameters."""
+    model = Transformer(CONFIG, rngs=nnx.Rngs(7))
+    model.eval()
+    return model
+
+
+@ACTIONS.works(FILES, "Orbax: `StandardCheckpointer` of the parameters")
+def _() -> None:
+    model = other()
+    with folder() as path, ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path / "state", nnx.state(loaded(), nnx.Param))
+        checkpointer.wait_until_finished()
+        nnx.update(model, checkpointer.restore(path / "state", nnx.state(model, nnx.Param)))
+    right(model(*PAIR))
+
+
+@ACTIONS.works(FILES, "Orbax: `CheckpointManager` of pure dicts, the latest step")
+def _() -> None:
+    model = other()
+    with folder() as path, ocp.CheckpointManager(path) as manager:
+        for step, each in enumerate((other(), loaded())):
+            manager.save(step, args=ocp.args.StandardSave(nnx.to_pure_dict(nnx.state(each, nnx.Param))))
+        manager.wait_until_finished()
+        state = nnx.state(model, nnx.Param)
+        nnx.replace_by_pure_dict(state, manager.restore(1, args=ocp.args.StandardRestore(nnx.to_pure_dict(state))))
+        nnx.update(model, state)
+    right(model(*PAIR))
+
+
+@ACTIONS.works(FILES, "msgpack: `flax.serialization.to_bytes` of the pure dict")
+def _() -> None:
+    model = other()
+    state = nnx.state(model, nnx.Param)
+    written = flax.serialization.to_bytes(nnx.to_pure_dict(nnx.state(loaded(), nnx.Param)))
+    nnx.replace_by_pure_dict(state, flax.serialization.from_bytes(nnx.to_pure_dict(state), written))
+    nnx.update(model, state)
+    right(model(*PAIR))
+
+
+@ACTIONS.works(FILES, "`pickle`, `copy.deepcopy` and `nnx.clone` of the model")
+def _() -> None:
+    model = loaded()
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), nnx.clone(model)):
+        right(again(*PAIR))
+        assert again.table is not model.table
+
+
+@ACTIONS.works(FILES, "`np.savez` of `nnx.to_flat_state`")
+def _() -> None:
+    file, model = io.BytesIO(), other()
+    np.savez(file, **{"/".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(loaded(), nnx.Param))})
+    arrays = np.load(io.BytesIO(file.getvalue()))
+    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        variable.set_value(jnp.asarray(arrays["/".join(map(str, path))]))
+        nnx.update(model, nnx.from_flat_state([(path, variable)]))
+    right(model(*PAIR))
+
+
+@ACTIONS.works(FILES, "`weights.export` and `weights.load`: the same bits", sample=True)
+def _() -> None:
+    exported = weights.export(loaded(), CONFIG)
+    assert {name: array.tobytes() for name, array in exported.items()} == {name: array.tobytes() for name, array in values().items()}
+
+
+@ACTIONS.refused(FILES, "`weights.load` of parameters of another config", "parameters do not fit")
+def _() -> None:
+    weights.load(loaded(), values(GPT2), CONFIG)
+
+
+@ACTIONS.works(FILES, "`nnx.eval_shape` of the model, then `nnx.merge` with a restored state: no random parameters are made")
+def _() -> None:
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))))
+    model = nnx.merge(graph, nnx.state(loaded()))
+    model.eval()
+    right(model(*PAIR))
+
+
+def exported(config: TransformerConfig, *shapes: Any, **options: Any) -> Any:
+    """The program of the call, written and read again."""
+    model = loaded(config)
+    call = jax.jit(lambda *given: model(*given) if config.encoder_layers else model(None, *given))
+    program = jax.export.export(call, **options)(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes))
+    again = jax.export.deserialize(program.serialize())
+    return lambda *given: again.call(*(jnp.asarray(each, jnp.int32) for each in given))
+
+
+@ACTIONS.works(EXPORT, "`jax.export` of fixed shapes, serialised")
+def _() -> None:
+    right(exported(CONFIG, SOURCE.shape, TARGET.shape)(*PAIR))
+
+
+@ACTIONS.works(EXPORT, "`jax.export` of symbolic batch and lengths, with sinusoidal positions")
+def _() -> None:
+    batch, source, target = jax.export.symbolic_shape("b, s, t")
+    call = exported(CONFIG, (batch, source), (batch, target))
+    right(call(*PAIR))
+    right(call(SOURCE[:1, :4], TARGET[:1, :1]), source=SOURCE[:1, :4], target=TARGET[:1, :1])
+
+
+@ACTIONS.works(EXPORT, "`jax.export` of symbolic batch and length, learned positions (GPT-2); NaN beyond the table", sample=True)
+def _() -> None:
+    call = exported(GPT2, jax.export.symbolic_shape("b, t"))
+    right(call(TARGET), GPT2)
+    assert np.isnan(call(np.ones((1, 17)))).any()
+    assert np.isfinite(call(np.ones((1, 16)))).all()
+
+
+@ACTIONS.works(EXPORT, "`jax.export` of an encoder alone (BERT), symbolic")
+def _() -> None:
+    right(exported(CLASSES, jax.export.symbolic_shape("b, s"))(SOURCE), CLASSES)
+
+
+@ACTIONS.works(EXPORT, "`jax.export` with constraints on the length")
+def _() -> None:
+    right(exported(GPT2, jax.export.symbolic_shape("b, t", constraints=["t <= 16"]))(TARGET), GPT2)
+
+
+@ACTIONS.works(EXPORT, "`jax.export(..., platforms=('cpu', 'cuda', 'tpu'))` on a machine without them")
+def _() -> None:
+    right(exported(CONFIG, SOURCE.shape, TARGET.shape, platforms=("cpu", "cuda", "tpu"))(*PAIR))
+
+
+@ACTIONS.works(EXPORT, "`jax.export` with the gradient: `serialize(vjp_order=1)`")
+def _() -> None:
+    graph, state, rest = nnx.split(loaded(), nnx.Param, ...)
+    rows = jnp.asarray(np.eye(24)[SOURCE], jnp.float32)
+    program = jax.export.export(jax.jit(lambda rows: nnx.merge(graph, state, rest)(rows, TARGET).sum()))(rows)
+    again = jax.export.deserialize(program.serialize(vjp_order=1))
+    same(jax.grad(again.call)(rows), jax.grad(lambda rows: nnx.merge(graph, state, rest)(rows, TARGET).sum())(rows))
+
+
+@ACTIONS.works(BRIDGES, "`nnx.bridge.ToLinen(Transformer, ...)`: `init` and `apply`")
+def _() -> None:
+    module = nnx.bridge.ToLinen(Transformer, args=(CONFIG,))
+    variables = module.init(jax.random.key(0), *PAIR)
+    model = other()
+    same(module.apply(variables, *PAIR), reference(arrays=_arrays(variables, model)))
+
+
+def _arrays(variables: Any, model: Transformer) -> dict[str, np.ndarray]:
+    """The parameters of a Linen module's variables by canonical name."""
+    state = nnx.state(model, nnx.Param)
+    nnx.replace_by_pure_dict(state, jax.tree.map(lambda x: x, variables["params"]))
+    nnx.update(model, state)
+    return weights.export(model, CONFIG)
+
+
+@ACTIONS.works(BRIDGES, "a Linen module as a part: `nnx.bridge.ToNNX(linen.LayerNorm())`")
+def _() -> None:
+    model = loaded()
+    norm = nnx.bridge.ToNNX(linen.LayerNorm(epsilon=CONFIG.epsilon), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 1, 8)))
+    own = values()
+    for variable, name in ((norm.scale, "scale"), (norm.bias, "offset")):
+        variable.set_value(jnp.asarray(own[f"encoder.layers.0.feed_forward_norm.{name}"]))
+    model.encoder.layers[0].feed_forward_norm = norm
+    right(model(*PAIR))

@@ -1,0 +1,289 @@
+"""Models on meshes of eight devices, which one process of their own has; what became of each action there is asked for here."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from impl_jax.decoding import Searcher
+from impl_jax.fast.compiled import compiled
+from reference_numpy import TransformerConfig, layout, parameters
+
+from .jax_models import (
+    ACTIONS,
+    CONFIG,
+    PAIR,
+    SEARCH,
+    SMOOTHING,
+    SOURCE,
+    TARGET,
+    Transformer,
+    jax,
+    jnp,
+    loaded,
+    loss,
+    nnx,
+    np,
+    same,
+    values,
+    weights,
+)
+
+TESTS = Path(__file__).parent.parent
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
+MESHED: dict[str, Callable[[], None]] = {}
+AUTO, EXPLICIT = "Meshes of Auto axes", "Meshes of Explicit axes"
+AXES = ("data", "model")
+HEADS = CONFIG.replace(heads=4, key_value_heads=4, key_size=4, value_size=4, feed_forward_width=16)
+# How a parameter is laid out, by the letters of its canonical axes.
+LAYOUTS = {
+    "the batch over data": {},
+    "heads over model": {"h": "model", "g": "model"},
+    "heads and feed-forward over model": {"h": "model", "g": "model", "f": "model"},
+    "the vocabulary over model": {"v": "model"},
+    "the width over model": {"d": "model"},
+    "parameters over data (FSDP)": {"d": "data"},
+    "parameters over data, heads and feed-forward over model": {"d": "data", "h": "model", "g": "model", "f": "model"},
+}
+
+
+@functools.cache
+def outcomes() -> dict[str, str]:
+    """What became of each action, in a process that has eight devices: nothing, or its error."""
+    environment = os.environ | {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}
+    code = "from framework_actions import jax_meshes; jax_meshes.main()"
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if run.returncode:
+        raise AssertionError(run.stderr)
+    return json.loads(run.stdout)
+
+
+def meshed(add: Callable[..., Any]) -> Callable[[Callable[[], None]], None]:
+    """Adds an action that is done there."""
+
+    def register(run: Callable[[], None]) -> None:
+        def asked() -> None:
+            kind, message = outcomes()[name]
+            if kind:
+                raise (AssertionError if kind == "AssertionError" else RuntimeError)(message)
+
+        add(asked)
+        name = ACTIONS[-1].name
+        MESHED[name] = run
+
+    return register
+
+
+def mesh_of(kind: str) -> Any:
+    return jax.make_mesh((2, 4), AXES, axis_types=(AxisType.Auto if kind == AUTO else AxisType.Explicit,) * 2)
+
+
+def placed(mesh: Any, rules: dict[str, str], config: TransformerConfig = HEADS) -> Transformer:
+    """The model, each parameter laid out by the letters of its axes; all else on every device."""
+    model, axes = wide(config), parameters.axes(config)
+    nnx.update(model, jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec())), nnx.state(model)))
+    state = nnx.state(model, nnx.Param)
+    flat = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+    for name, letters in axes.items():
+        native, _ = layout.native(name, letters, weights.TABLE)
+        spec = PartitionSpec(*map(rules.get, letters.replace(" ", "")))
+        variable = flat[native]
+        variable.set_value(jax.device_put(variable.get_value(), NamedSharding(mesh, spec)))
+    nnx.update(model, state)
+    return model
+
+
+def wide(config: TransformerConfig = HEADS) -> Transformer:
+    model = loaded(config, param_dtype=np.float64)
+    weights.load(model, values(config, np.float64), config)
+    return model
+
+
+def ids(mesh: Any) -> list[jax.Array]:
+    return [jax.device_put(jnp.asarray(x), NamedSharding(mesh, PartitionSpec("data"))) for x in PAIR]
+
+
+@nnx.jit
+def found(model: Transformer, *pair: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+    """Logits, loss and gradients."""
+    value, gradients = nnx.value_and_grad(lambda model: model.training_loss(*pair, smoothing=SMOOTHING))(model)
+    return model(*pair), value, nnx.state(gradients, nnx.Param)
+
+
+@functools.cache
+def expected() -> Any:
+    """Those on one device."""
+    return jax.device_get(found(wide(), *PAIR))
+
+
+def is_one_device_s(kind: str, rules: dict[str, str]) -> None:
+    mesh = mesh_of(kind)
+    for one, other in zip(*map(jax.tree.leaves, (found(placed(mesh, rules), *ids(mesh)), expected())), strict=True):
+        same(one, other, 1e-9)
+
+
+for _kind in (AUTO, EXPLICIT):
+    for _name, _rules in LAYOUTS.items():
+        meshed(ACTIONS.works(_kind, f"{_kind.split()[2]}: {_name}; logits, loss and gradients"))(
+            functools.partial(is_one_device_s, _kind, _rules)
+        )
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: a call outside `jit`, heads and parameters sharded"))
+def _() -> None:
+    mesh = mesh_of(EXPLICIT)
+    same(placed(mesh, LAYOUTS["parameters over data, heads and feed-forward over model"])(*ids(mesh)), expected()[0], 1e-9)
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: `compiled(model)`, heads and feed-forward sharded"))
+def _() -> None:
+    mesh = mesh_of(EXPLICIT)
+    same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
+
+
+@meshed(ACTIONS.works(AUTO, "Auto: two steps of AdamW on sharded parameters and moments"))
+def _() -> None:
+    mesh, models = mesh_of(AUTO), []
+    for model in (wide(), placed(mesh, LAYOUTS["heads and feed-forward over model"])):
+        optimizer = nnx.Optimizer(model, optax.adamw(0.01), wrt=nnx.Param)
+        for _ in range(2):
+            nnx.jit(lambda model, optimizer: optimizer.update(model, nnx.grad(loss)(model)))(model, optimizer)
+        models.append(weights.export(model, HEADS))
+    for name, array in models[0].items():
+        same(models[1][name], array, 1e-9)
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: fewer key heads than heads"))
+def _() -> None:
+    mesh, config = mesh_of(EXPLICIT), HEADS.replace(heads=8, key_value_heads=4)
+    found = placed(mesh, LAYOUTS["heads over model"], config)(*ids(mesh))
+    same(found, wide(config)(*PAIR), 1e-9)
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: the source's positions over model, `model.encode`"))
+def _() -> None:
+    mesh = mesh_of(EXPLICIT)
+    source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
+    same(placed(mesh, {}).encode(source), wide().encode(SOURCE), 1e-9)
+
+
+@meshed(ACTIONS.works(AUTO, "Auto: the source's positions over model"))
+def _() -> None:
+    mesh = mesh_of(AUTO)
+    source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
+    same(nnx.jit(placed(mesh, {}))(source, jnp.asarray(TARGET)), expected()[0], 1e-9)
+
+
+@meshed(
+    ACTIONS.refused(
+        EXPLICIT, "Explicit: `training_loss` of a target of sharded positions, which JAX cannot slice", "slicing on sharded dims"
+    )
+)
+def _() -> None:
+    mesh = mesh_of(EXPLICIT)
+    target = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
+    found(placed(mesh, {}), ids(mesh)[0], target)
+
+
+@meshed(ACTIONS.refused(EXPLICIT, "Explicit: `Searcher(model)`", "decoding needs Auto axes"))
+def _() -> None:
+    Searcher(placed(mesh_of(EXPLICIT), {}))
+
+
+@meshed(ACTIONS.works(AUTO, "Auto: `Searcher(model).beam_search`, heads and vocabulary sharded"))
+def _() -> None:
+    model = placed(mesh_of(AUTO), {"h": "model", "g": "model", "v": "model"})
+    found, wanted = (Searcher(each).beam_search(SOURCE, SEARCH | {"beam_size": 2}) for each in (model, wide()))
+    same(found["token_bwn"], wanted["token_bwn"], 0)
+
+
+@meshed(ACTIONS.works(AUTO, "Auto: random dropout draws the masks of one device"))
+def _() -> None:
+    logits = []
+    for each in (wide(HEADS.replace(dropout_rate=0.5)), placed(mesh_of(AUTO), {"f": "model"}, HEADS.replace(dropout_rate=0.5))):
+        each.train()
+        logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *PAIR))
+    same(*logits, 1e-9)
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: random dropout draws the masks of one device"))
+def _() -> None:
+    mesh, config, logits = mesh_of(EXPLICIT), HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
+    for each, pair in ((wide(config), PAIR), (placed(mesh, {"h": "model", "g": "model"}, config), ids(mesh))):
+        each.train()
+        logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *pair))
+    same(*logits, 1e-9)
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together"))
+def _() -> None:
+    model = placed(mesh_of(EXPLICIT), {"d": "data"})
+    before = model.table.get_value().sharding
+    weights.load(model, values(HEADS, np.float64), HEADS)
+    assert model.table.get_value().sharding == before
+    assert all((array == values(HEADS, np.float64)[name]).all() for name, array in weights.export(model, HEADS).items())
+
+
+@meshed(ACTIONS.works(EXPLICIT, "Explicit: inside `jax.set_mesh`"))
+def _() -> None:
+    mesh = mesh_of(EXPLICIT)
+    with jax.set_mesh(mesh):
+        same(nnx.jit(placed(mesh, LAYOUTS["heads over model"]))(*ids(mesh)), expected()[0], 1e-9)
+
+
+@meshed(ACTIONS.works(AUTO, "`jax.shard_map` over the batch, gradients added by `jax.lax.psum`"))
+def _() -> None:
+    mesh, spec = mesh_of(AUTO), PartitionSpec("data")
+    graph, state, rest = nnx.split(placed(mesh, {}), nnx.Param, ...)
+    total = int((TARGET[:, 1:] != 0).sum())
+
+    def gradients(state: Any, *pair: jax.Array) -> Any:
+        found = jax.grad(lambda state: nnx.merge(graph, state, rest).training_loss(*pair, SMOOTHING, total))(state)
+        return jax.tree.map(lambda x: jax.lax.psum(x, "data"), found)
+
+    run = jax.shard_map(gradients, mesh=mesh, in_specs=(PartitionSpec(), spec, spec), out_specs=PartitionSpec(), check_vma=False)
+    for one, other in zip(*map(jax.tree.leaves, (jax.jit(run)(state, *ids(mesh)), expected()[2])), strict=True):
+        same(one, other, 1e-9)
+
+
+@meshed(ACTIONS.works(AUTO, "`jax.pmap` over the batch"))
+def _() -> None:
+    model, pair = wide(), [jnp.asarray(x).reshape(4, 1, -1) for x in PAIR]
+    same(jax.pmap(lambda *pair: model(*pair))(*pair).reshape(4, 5, -1), expected()[0], 1e-9)
+
+
+@meshed(ACTIONS.works(AUTO, "a model made in parts: `nnx.jit` with `jax.lax.with_sharding_constraint`"))
+def _() -> None:
+    mesh = mesh_of(AUTO)
+
+    @nnx.jit
+    def make() -> Transformer:
+        model = Transformer(HEADS, rngs=nnx.Rngs(0))
+        state = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec())), state))
+        return model
+
+    made = make()
+    made.eval()
+    assert len(made.table.get_value().sharding.device_set) == 8
+    same(made.table[...], Transformer(HEADS, rngs=nnx.Rngs(0)).table[...])
+
+
+def main() -> None:
+    found = {}
+    with jax.enable_x64(True):
+        for name, run in MESHED.items():
+            try:
+                run()
+                found[name] = ("", "")
+            except Exception as error:
+                found[name] = (type(error).__name__, f"{error}\n{traceback.format_exc()}")
+    print(json.dumps(found))
