@@ -125,6 +125,13 @@ class TransformerConfig(Fields):
         if not getattr(self, head):
             raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
 
+    def need_one_head(self) -> None:
+        """Raises ValueError where an encoder alone has two heads, so that a call does not say which is meant."""
+        if self.classes and self.masked_language_head:
+            raise ValueError(
+                "an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole"
+            )
+
     def need_objective(self) -> None:
         """Raises ValueError where no loss reaches every parameter: an encoder alone learns classes, without a masked-language head."""
         if not self.decoder_layers and (not self.classes or self.masked_language_head):
