@@ -12,7 +12,7 @@ from . import mask, softmax
 from .dropout import Dropout
 from .fast.attention import chunk_length, in_chunks
 from .fast.packing import Packing, pack, unpack
-from .framework import Configured, keras, register
+from .framework import Configured, attached_mask, keras, register
 from .precision import upcast_half
 from .projection import Projection
 
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
     key_bgks, value_bgse = tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
-    if not return_weights and drop is None and (length := chunk_length(*scores)):
+    if not return_weights and drop is None and (length := chunk_length(query_bthk, key_bsgk.shape[1])):
         return in_chunks(attend_by_head, length, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(*(keras.ops.shape(x)[1] for x in (query_bthk, key_bsgk))))
@@ -93,7 +93,8 @@ def attend_by_head(
 class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
-    Keras layers have a property `output`, so W^O and b^O are those of `output_projection`.
+    Keras layers have a property `output`, so W^O and b^O are those of `output_projection`. Keys that Keras masked (Masking, mask_zero) are
+    not attended to.
     packing, memory_packing: where query and memory are packed, and so is the output; masks, bias and weights are those of rows.
     """
 
@@ -121,6 +122,8 @@ class MultiHeadAttention(Configured):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
+        if (mask_bs := attached_mask(memory_bsd)) is not None:
+            mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
         query_bthk = unpack(self.queries(query_btd), packing)
         key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
         return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, packing)

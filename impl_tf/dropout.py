@@ -4,14 +4,14 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import keras, register
+from .framework import Recomputed, keras, register
 from .precision import upcast_half
 
 __all__ = ["Dropout"]
 
 
 @register
-class Dropout(keras.layers.Dropout):
+class Dropout(Recomputed, keras.layers.Dropout):
     """`y = x / (1 - rate)` where keep, otherwise 0; the identity in evaluation.
 
     keras.layers.Dropout that also takes the keep mask; a given one is applied in every mode.

@@ -7,15 +7,18 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import Traced, Unquantized, id_bounds, keras, register
+from .framework import id_bounds, ids, keras, register
 from .precision import upcast_half
-from .projection import add_bias, xavier_uniform
+from .projection import Adapted, add_bias, xavier_uniform
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
-class Table(Unquantized, Traced):
-    """A table of so many rows of that width."""
+class Table(Adapted):
+    """A table of so many rows of that width. In a graph, where ids have no values, those outside it give NaN."""
+
+    matrix = "table"
+    adapters = ("lora_embeddings_a", "lora_embeddings_b")
 
     def __init__(self, rows: int, width: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -27,7 +30,13 @@ class Table(Unquantized, Traced):
 
     def look_up(self, index_bt: tf.Tensor) -> tf.Tensor:
         """`table[index]`, `b t d`."""
-        return tf.gather(self.table.value, index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64))
+        index_bt = index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64)
+        x_btd = tf.gather(self.adapted(), index_bt)
+        if not tf.is_symbolic_tensor(index_bt):
+            return x_btd
+        # XLA takes the nearest row, and a GPU zeros; a graph on a CPU stops.
+        inside_bt1 = ((index_bt >= 0) & (index_bt < self.rows))[..., tf.newaxis]
+        return tf.where(inside_bt1, x_btd, tf.constant(float("nan"), x_btd.dtype))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.width)
@@ -40,8 +49,7 @@ class Table(Unquantized, Traced):
 class Embedding(Table):
     """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the table's rows.
 
-    Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`: there `tf.gather` gives zeros for
-    them on a GPU.
+    Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool, **kwargs: Any) -> None:
@@ -53,8 +61,9 @@ class Embedding(Table):
         checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *id_bounds(token))
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
+        token = ids(token)
         self.check_ids(token)
-        x_btd = self.look_up(token) if token.dtype.is_integer else tf.tensordot(token, self.table, axes=1)
+        x_btd = self.look_up(token) if token.dtype.is_integer else tf.tensordot(token, self.adapted(), axes=1)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
     def get_config(self) -> dict[str, Any]:
@@ -76,7 +85,7 @@ class SegmentEmbedding(Table):
 
 
 @register
-class Logits(Unquantized, Traced):
+class Logits(Adapted):
     """`logits = x W + b`, with b by config.
 
     `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead, the transpose of W.
@@ -97,7 +106,7 @@ class Logits(Unquantized, Traced):
         batch, target, width = keras.ops.shape(x_btd)
         # One matrix product of all positions: faster than a batched one, and a table tied to the embedding is not copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])
-        logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.kernel)
+        logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.adapted())
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
 

@@ -1,5 +1,7 @@
 """An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from reference_numpy import checks
@@ -13,6 +15,13 @@ __all__ = ["EncoderOnly"]
 
 class EncoderOnly(Configured):
     """The methods of a Transformer that has no decoder. Arguments and errors as `encode`."""
+
+    @property
+    def answer(self) -> Callable[..., tf.Tensor]:
+        """What a call of the model runs: the method of its head, or `encode` without one. Raises ValueError where there are two heads."""
+        config = self.config
+        config.need_one_head()
+        return self.classify if config.classes else self.masked_language_logits if config.masked_language_head else self.encode
 
     def pool(
         self,
@@ -70,4 +79,4 @@ class EncoderOnly(Configured):
         """
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
-        return self.masked_language_head(x_bsd, self.source_embedding.table.value if self.config.tie_logits else None)
+        return self.masked_language_head(x_bsd, self.source_embedding.adapted() if self.config.tie_logits else None)

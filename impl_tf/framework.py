@@ -1,7 +1,8 @@
 """Keras on the TensorFlow backend, and what it asks of a layer."""
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -11,20 +12,88 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig
+from reference_numpy.suggestions import known
 
-__all__ = ["Configured", "Traced", "Unquantized", "both", "id_bounds", "keras", "register"]
+__all__ = [
+    "INPUTS",
+    "Configured",
+    "Recomputed",
+    "Traced",
+    "attached_mask",
+    "by_name",
+    "check_total_given",
+    "id_bounds",
+    "ids",
+    "keras",
+    "register",
+]
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
+INPUTS = ("source", "target", "source_mask_bs", "target_mask_bt", "segment_bs")  # the tensors that a model is called with
 
-class Traced(keras.layers.Layer):
+
+class Recomputed:
+    """A Keras layer that keras.RematScope can compute again.
+
+    Keras hands all arguments of a call to `tf.recompute_grad`, which takes floating tensors: the others are held for it. Computed again,
+    the layer has the arguments, masks, training mode and random numbers that it had.
+    """
+
+    _remat_mode: Any  # of Keras
+
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        given = inspect.signature(layer_call).bind(*args, **kwargs).arguments
+        floating = {name: value for name, value in given.items() if tf.is_tensor(value) and value.dtype.is_floating}
+        if not floating:
+            return layer_call
+        training = self._get_call_context().get_value("training")  # type: ignore[attr-defined]
+        variables = self.non_trainable_variables  # type: ignore[attr-defined]
+        seeds = [variable for variable in variables if not tf.as_dtype(variable.dtype).is_floating]
+        first: list[list[tf.Tensor]] = []  # what the seeds were in the first call
+
+        def call(*tensors: tf.Tensor) -> Any:
+            arguments = given | dict(zip(floating, map(_masked, tensors, floating.values()), strict=True))
+            now = [tf.identity(seed.value) for seed in seeds]
+            if not first:
+                first.append(now)
+                return layer_call(**arguments)
+            _assign(seeds, first[0])
+            mode, self._remat_mode = self._remat_mode, None
+            try:
+                return self(**{**arguments, "training": training})  # type: ignore[operator]
+            finally:
+                self._remat_mode = mode
+                _assign(seeds, now)
+
+        run = super().rematerialized_call(call, *args, **kwargs)  # type: ignore[misc]
+        return lambda *_, **__: run(*floating.values())
+
+
+def _masked(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """x with the mask that Keras attached to another tensor."""
+    if x is not like and (mask_bt := attached_mask(like)) is not None:
+        x._keras_mask = mask_bt
+    return x
+
+
+def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+class Traced(Recomputed, keras.layers.Layer):
     """A Keras layer that gives its output's shape, by default that of its first input, for `summary`.
 
-    A symbolic call is traced all the same, so that its checks hold.
+    A symbolic call is traced all the same, so that its checks hold. The output has the mask that Keras attached to the first input.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -53,13 +122,6 @@ class Configured(Traced):
         return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
 
 
-class Unquantized:
-    """A Keras layer whose kernel stays floating: Keras would skip it with a warning."""
-
-    def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
-        raise ValueError(f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}")
-
-
 def id_bounds(ids: Any) -> tuple[int, ...]:
     """The smallest and the largest id of a tensor or array; () where they are not integers, or none, or not known: in a graph."""
     if tf.is_symbolic_tensor(ids):
@@ -68,16 +130,42 @@ def id_bounds(ids: Any) -> tuple[int, ...]:
     return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()
 
 
-def both(config: TransformerConfig, source: Any, target: Any) -> tuple[Any, Any]:
-    """Source and target (ids, or their shapes), which may come as one argument: a pair or a mapping, or what a stack alone reads."""
-    if target is None and not config.encoder_layers:
-        return None, source
-    if not config.decoder_layers:
-        return source, target
-    match source:
-        case {"source": first, "target": second} | [first, second] if target is None and len(source) == 2:
-            return first, second
-    if target is None:
+def ids(token: Any) -> Any:
+    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under a strategy builds a model with such."""
+    symbolic = tf.is_symbolic_tensor(token) and token.dtype.is_floating and len(token.shape) == 2
+    return tf.cast(token, tf.int64) if symbolic else token
+
+
+def attached_mask(x: Any) -> tf.Tensor | None:
+    """The mask `b t` that Keras attached to a tensor, True = real token: that of keras.layers.Masking, or of Embedding with mask_zero."""
+    return getattr(x, "_keras_mask", None)
+
+
+def check_total_given(total: Any) -> None:
+    """Raises ValueError where one of several replicas of a tf.distribute.Strategy would count its own rows only."""
+    replica = tf.distribute.get_replica_context()
+    if total is None and replica is not None and replica.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"under a strategy of {replica.num_replicas_in_sync} replicas, whose gradients are summed, total must be given: "
+            "the number of labels that count in the rows of all replicas; got None"
+        )
+
+
+def by_name(config: TransformerConfig, source: Any, target: Any = None, **others: Any) -> dict[str, Any]:
+    """The arguments of a model's call (or their shapes) by name. The first may hold others: a pair, source and target, or a mapping of
+    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, and without a target.
+    """
+    given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
+    if isinstance(source, Mapping):
+        known("input", source, INPUTS)
+        if twice := [name for name in source if name != "source" and given[name] is not None]:
+            raise ValueError(f"an input must be given once; got {', '.join(twice)} in the mapping and as an argument")
+        given |= {"source": None, **source}
+    elif target is None and not config.encoder_layers:
+        given |= {"source": None, "target": source}
+    elif target is None and config.decoder_layers and isinstance(source, (list, tuple)) and len(source) == 2:
+        given |= dict(zip(("source", "target"), source, strict=True))
+    if config.cross_attention and (given["target"] is None or (target is None and given["source"] is None)):
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
         raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
-    return source, target
+    return given

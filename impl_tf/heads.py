@@ -1,5 +1,6 @@
 """What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +30,12 @@ class Pooler(Projection):
         checks.check_features("x", x_bsd.shape, self.width)
         y_br = super().call(x_bsd[:, 0])
         return tf.cast(tf.tanh(upcast_half(y_br)), y_br.dtype)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        """A row has no positions left."""
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return input_shape[0], self.width
 
     def get_config(self) -> dict[str, Any]:
         return {**keras.layers.Layer.get_config(self), "width": self.width}

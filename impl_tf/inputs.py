@@ -7,7 +7,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import mask
-from .framework import keras
+from .framework import attached_mask, keras
 from .positional_encoding import positional_encoding, token_positions
 
 if TYPE_CHECKING:
@@ -19,11 +19,13 @@ __all__ = ["embed", "masked_positions", "table"]
 def masked_positions(
     config: TransformerConfig, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`; None: every token is.
+    """Which tokens are real, by default those of Keras' mask or every id but the padding id, and the position of each, both `b t`; None:
+    every token is.
 
     side: "source" or "target". Raises ValueError on masks that do not fit, and on more tokens than there are positions.
     """
     checks.check_length(token.shape[1], config.max_positions)
+    mask_bt = attached_mask(token) if mask_bt is None else mask_bt
     if mask_bt is None and (config.padding_id is None or len(token.shape) == 3):
         shape = tf.shape(token, out_type=tf.int64)[:2]
         return None, tf.broadcast_to(tf.range(shape[1]), shape)

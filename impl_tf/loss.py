@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import id_bounds
+from .framework import check_total_given, id_bounds
 from .precision import upcast_half
 
 __all__ = ["cross_entropy", "teacher_forcing"]
@@ -31,8 +31,10 @@ def cross_entropy(
 
     By TensorFlow's fused cross-entropy, whose gradient `p - [v = label]` is computed in the forward pass. The smoothed rows q, as wide as
     the logits, are not made: `-sum_v q_v log p_v = -log p_label + smoothing (logit_label - mean_v logit_v)`.
-    total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by.
+    total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by. A replica of a
+    tf.distribute.Strategy, which sums gradients, must be given it: the labels that count in the rows of all replicas.
     """
+    check_total_given(total)
     label_bt = tf.convert_to_tensor(label_bt)
     known = None if total is None or tf.is_tensor(total) else int(total)
     checks.check_labels(logits_btv.shape, label_bt.shape, label_bt.dtype.name, smoothing, known, *id_bounds(label_bt))

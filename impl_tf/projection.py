@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from .framework import Unquantized, keras, register
+from .framework import Traced, keras, register
 from .precision import upcast_half
 
-__all__ = ["Projection", "add_bias", "xavier_uniform"]
+__all__ = ["Adapted", "Projection", "add_bias", "xavier_uniform"]
 
 
 def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
@@ -26,8 +26,74 @@ def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.nn.bias_add(upcast_half(y), upcast_half(bias)), y.dtype)
 
 
+class Adapted(Traced):
+    """A layer whose matrix W can be adapted: `W + alpha / rank A B`, where W is frozen and A and B are narrow (LoRA).
+
+    As keras.layers.EinsumDense and Embedding have it: A has the axes of W but for the last, which is the rank; a file holds the sum.
+    There is no quantized form, over which Keras would pass with a warning.
+    """
+
+    matrix = "kernel"  # the attribute that is W
+    adapters = ("lora_kernel_a", "lora_kernel_b")  # those that are A and B
+    lora_enabled = False
+
+    def enable_lora(
+        self, rank: int, lora_alpha: float | None = None, a_initializer: Any = "he_uniform", b_initializer: Any = "zeros"
+    ) -> None:
+        """Freezes W and adds A and B. Raises ValueError where the layer has no variables yet, no W of its own, or A and B already."""
+        if not self.built or self.lora_enabled or not hasattr(self, self.matrix):
+            raise ValueError(f"{self.name} must be built, have a {self.matrix} of its own, and have LoRA enabled once")
+        kernel = getattr(self, self.matrix)
+        dtype = "float32" if tf.as_dtype(kernel.dtype).size == 2 else kernel.dtype
+        shapes = (*kernel.shape[:-1], rank), (rank, kernel.shape[-1])
+        self._tracker.unlock()
+        for name, shape, initializer in zip(self.adapters, shapes, (a_initializer, b_initializer), strict=True):
+            setattr(self, name, self.add_weight(shape=shape, initializer=initializer, dtype=dtype, name=name))
+        self._tracker.lock()
+        kernel.trainable = False
+        self.lora_enabled, self.lora_rank, self.lora_alpha = True, rank, rank if lora_alpha is None else lora_alpha
+
+    @property
+    def lora(self) -> list[keras.Variable]:
+        """A and B; empty where they are not enabled."""
+        return [getattr(self, name) for name in self.adapters] if self.lora_enabled else []
+
+    def adapted(self) -> tf.Tensor:
+        """`W + alpha / rank A B`, or W."""
+        kernel = tf.convert_to_tensor(getattr(self, self.matrix))
+        if not self.lora_enabled:
+            return kernel
+        a, b = map(tf.convert_to_tensor, self.lora)
+        return tf.cast(tf.cast(kernel, a.dtype) + self.lora_alpha / self.lora_rank * tf.matmul(a, b), kernel.dtype)
+
+    def reset_lora(self) -> None:
+        """Sets B to 0, so that nothing is added to W."""
+        self.lora[1].assign(tf.zeros_like(self.lora[1]))
+
+    def save_own_variables(self, store: Any) -> None:
+        if not self.lora_enabled:
+            super().save_own_variables(store)
+            return
+        for index, value in enumerate([self.adapted(), *self._biases()]):
+            store[str(index)] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        if not self.lora_enabled:
+            super().load_own_variables(store)
+            return
+        for index, variable in enumerate([getattr(self, self.matrix), *self._biases()]):
+            variable.assign(store[str(index)])
+        self.reset_lora()
+
+    def _biases(self) -> list[keras.Variable]:
+        return [] if getattr(self, "bias", None) is None else [self.bias]
+
+    def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
+        raise ValueError(f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}")
+
+
 @register
-class Projection(Unquantized, keras.layers.Layer):
+class Projection(Adapted):
     """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes in their place.
 
     keras.layers.EinsumDense would do, but on a CPU without half-precision matrix units its batched product is summed in half precision;
@@ -45,10 +111,13 @@ class Projection(Unquantized, keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
-        y = tf.matmul(tf.reshape(x, [-1, inputs]), tf.reshape(self.kernel, [inputs, outputs]))
+        y = tf.matmul(tf.reshape(x, [-1, inputs]), tf.reshape(self.adapted(), [inputs, outputs]))
         if self.bias is not None:
             y = add_bias(y, tf.reshape(self.bias, [outputs]))  # next to the product, so that a graph fuses the two
         return tf.reshape(y, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[: -len(self.inputs)], *self.outputs)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "inputs": self.inputs, "outputs": self.outputs, "bias": self.use_bias}

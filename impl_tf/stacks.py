@@ -16,16 +16,28 @@ __all__ = ["Decoder", "Encoder"]
 
 
 class _Stack(Configured):
-    """The layers are attributes too, `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras."""
+    """The layers are the attributes `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras.
+
+    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack is built.
+    """
 
     def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
-        self.layers = [layer(config, dtype=self.dtype_policy, name=f"layers_{index}") for index in range(count)]
-        for each in self.layers:
-            setattr(self, each.name, each)
+        self.count = count
+        for name in self._names:
+            setattr(self, name, layer(config, dtype=self.dtype_policy, name=name))
         if config.final_norm:
             self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The layers in their order."""
+        return tuple(getattr(self, name) for name in self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"layers_{index}" for index in range(self.count)]
 
     def normalise(self, x_btd: tf.Tensor) -> tf.Tensor:
         """The final norm, where the config has one."""

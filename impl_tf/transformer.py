@@ -10,7 +10,7 @@ from . import inputs, loss, mask, states
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
 from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, rows, unpack
-from .framework import both, keras, register
+from .framework import INPUTS, attached_mask, by_name, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
 from .normalization import LayerNorm
@@ -24,10 +24,11 @@ __all__ = ["Transformer"]
 class Transformer(EncoderOnly, keras.Model):
     """Logits `b t v` of the token after each target position, given the source: `decode(target, encode(source))`.
 
-    It has the parts that the config has: a decoder alone is given None for the source; an encoder alone has no logits, but `encode`,
-    `pool`, `classify` and `masked_language_logits`. Outside a call of the model its methods take `training` themselves.
-    `fit` and `predict` hand over one argument: a pair, source and target, or a mapping with these names; of a decoder alone the target.
-    Masks are arguments: what Keras attaches to a tensor is not read, and none is attached to the logits.
+    It has the parts that the config has: a decoder alone is given None for the source; an encoder alone is given no target and gives what
+    its head does, the logits of `classify` or of `masked_language_logits`, or without a head what `encode` does. Outside a call of the
+    model its methods take `training` themselves. `fit` and `predict` hand over one argument: a pair, source and target; what a single stack
+    reads; or a mapping of names in INPUTS, masks and segments among them. Where no mask is given, one that Keras attached to the ids
+    counts; none is attached to the result.
     skip_padding: the logits of padding are zeros (PADDING), and not computed where packings, which `compiled` makes, say so.
     pack_from: rows are packed where the positions that this saves, times the model's width, are not fewer.
     """
@@ -55,8 +56,6 @@ class Transformer(EncoderOnly, keras.Model):
         config, width, parts = self.config, self.config.model_width, {}
         if inputs.table(config, side) == f"{side}_embedding":
             parts["embedding"] = Embedding(vocabulary, width, config.scale_embedding, dtype=self.dtype_policy, name=f"{side}_embedding")
-        else:
-            parts["embedding"] = self.source_embedding
         if config.positions == "learned":
             sizes = config.sizes["p"], width, config.position_offset
             parts["position_embedding"] = PositionEmbedding(*sizes, dtype=self.dtype_policy, name=f"{side}_position_embedding")
@@ -121,7 +120,11 @@ class Transformer(EncoderOnly, keras.Model):
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
         """The logits of the decoder's result; tied, their kernel is the transposed table."""
-        return self.logits(x_btd, self.target_embedding.table.value if self.config.tie_logits else None)
+        return self.logits(x_btd, self.token_embedding("target").adapted() if self.config.tie_logits else None)
+
+    def token_embedding(self, side: str) -> Embedding:
+        """That of source or target, which may be one: the attribute `source_embedding`."""
+        return getattr(self, inputs.table(self.config, side))
 
     def call(
         self,
@@ -135,12 +138,17 @@ class Transformer(EncoderOnly, keras.Model):
         skip_padding: bool = False,
         packings: Packings | None = None,
     ) -> tf.Tensor:
-        self.config.need_decoder()
-        source, target = both(self.config, source, target)
+        masks = {"source_mask_bs": source_mask_bs, "target_mask_bt": target_mask_bt, "segment_bs": segment_bs}
+        given = by_name(self.config, source, target, **masks)
+        source, target, source_mask_bs, target_mask_bt, segment_bs = (given[name] for name in INPUTS)
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+        checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
+        if not self.config.decoder_layers:
+            return self.answer(source, source_mask_bs, keep, training, segment_bs)
         of_source, of_target = packings or Packings()
         memory_bsd = None
         if source is not None:
+            source_mask_bs = attached_mask(source) if source_mask_bs is None else source_mask_bs
             checks.check_same_batch(source=source.shape, target=target.shape)
             memory_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs, of_source)
             if source_mask_bs is None and self.config.padding_id is not None:
@@ -178,7 +186,10 @@ class Transformer(EncoderOnly, keras.Model):
         """The cross-entropy of every token of the target after the first, given the source and the tokens before it: a scalar.
 
         Labels that are the padding id do not count. Under a mixed policy the loss has the dtype of the variables.
+        total: what the sum is divided by, by default the labels that count. A replica of a tf.distribute.Strategy must be given that of all
+        replicas, since their gradients are summed: `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`.
         """
+        self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
         logits_btv = tf.cast(self(source, input_bt, keep=keep, training=training, packings=packings), self.variable_dtype)
         mask_bt = mask.token_mask(label_bt, self.config.padding_id)
@@ -187,7 +198,16 @@ class Transformer(EncoderOnly, keras.Model):
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
 
     def compute_output_shape(self, source_shape: Any, target_shape: Any = None) -> tuple[int | None, ...]:
-        return (*both(self.config, source_shape, target_shape)[1][:2], self.config.target_vocabulary)
+        config, given = self.config, by_name(self.config, source_shape, target_shape)
+        if config.decoder_layers:
+            return (*given["target"][:2], config.target_vocabulary)
+        rows = given["source"][:2]
+        if config.classes:
+            return rows[0], config.classes
+        return (*rows, config.source_vocabulary if config.masked_language_head else config.model_width)
+
+    def compute_mask(self, *_: Any, **__: Any) -> None:
+        """The result has no mask."""
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         self.build()
@@ -198,13 +218,14 @@ class Transformer(EncoderOnly, keras.Model):
     ) -> None:
         """`keras.Model.export`; without an input_signature the exported function takes int64 ids of any batch and lengths.
 
-        LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed. Of
-        `tf.lite.TFLiteConverter` use `from_concrete_functions(functions)`: with a model of Keras 3 as second argument, any model, its
-        variables stay unset and the output is NaN.
+        LiteRT has no sine in float64, so its positions must be constants: raises ValueError where a length is not fixed. For
+        `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths too. Its `from_concrete_functions(functions)` takes no model beside
+        them: of a model of Keras 3, any model, the variables stay unset and the output is NaN.
         """
         self.build()
         if input_signature is None:
-            names = ("source", "target") if self.config.encoder_layers else ("target",)
+            stacks = {"source": self.config.encoder_layers, "target": self.config.decoder_layers}
+            names = [name for name, layers in stacks.items() if layers]
             input_signature = [keras.InputSpec(shape=(None, None), dtype="int64", name=name) for name in names]
         lengths = [spec.shape[1] for spec in tf.nest.flatten(input_signature)]
         if format == "litert" and None in lengths:
@@ -213,13 +234,13 @@ class Transformer(EncoderOnly, keras.Model):
 
     def check_ids(self, source: Any = None, target: Any = None, *_: Any, segment_bs: Any = None, **__: Any) -> None:
         """Raises ValueError on ids outside the tables; `compiled` calls it before the graph, where ids have no values."""
-        source, target = both(self.config, source, target)
-        if source is not None and self.config.encoder_layers:
-            self.source_embedding.check_ids(source)
-        if target is not None and self.config.decoder_layers:
-            self.target_embedding.check_ids(target)
-        if segment_bs is not None and self.config.segments:
-            self.source_segment_embedding.check_ids(segment_bs)
+        given = by_name(self.config, source, target, segment_bs=segment_bs)
+        if given["source"] is not None and self.config.encoder_layers:
+            self.source_embedding.check_ids(given["source"])
+        if given["target"] is not None and self.config.decoder_layers:
+            self.token_embedding("target").check_ids(given["target"])
+        if given["segment_bs"] is not None and self.config.segments:
+            self.source_segment_embedding.check_ids(given["segment_bs"])
 
     def embed(
         self, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None, segment_bt: tf.Tensor | None = None

@@ -1,7 +1,7 @@
 """Canonical parameters to the variables of a Keras layer or tf.Module, and back."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
 from .framework import keras
+from .projection import Adapted
 
-__all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "variables"]
+__all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "values", "variables"]
 
 TABLE = layout.renamed(output="output_projection")  # a Keras layer has a property `output`
 
@@ -24,7 +25,8 @@ def load(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> None:
-    """Assigns canonical parameters to the module's variables, in place and bit for bit; a layer that needs no shapes is built first.
+    """Assigns canonical parameters to the module's variables, in place and bit for bit; a layer that needs no shapes is built first. What
+    LoRA adds is then 0.
 
     Raises ValueError, having changed nothing, on missing, unexpected and misshapen tensors and on every other dtype than the
     variable's, all in one message, and where table and module do not fit.
@@ -42,12 +44,25 @@ def load(
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
     for name, variable in native.items():
         variable.assign(from_numpy(arrays[name]))
+    for layer in _adapted(module, native).values():
+        layer.reset_lora()
 
 
 def export(module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, np.ndarray]:
-    """The module's variables by canonical name, the inverse of `load`. Raises ValueError where table and module do not fit."""
+    """The module's variables by canonical name, the inverse of `load`, with what LoRA adds to them.
+
+    Raises ValueError where table and module do not fit.
+    """
+    native = values(module, config, component, table)
+    return layout.from_native({name: to_numpy(value) for name, value in native.items()}, table, config, component)
+
+
+def values(
+    module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+) -> dict[str, keras.Variable | tf.Tensor]:
+    """`variables`, and instead of those that LoRA adapts what the module computes with."""
     native = variables(module, config, component, table)
-    return layout.from_native({name: to_numpy(variable) for name, variable in native.items()}, table, config, component)
+    return {**native, **{name: layer.adapted() for name, layer in _adapted(module, native).items()}}
 
 
 def variables(
@@ -65,6 +80,7 @@ def variables(
         if found[native] is None:
             problems.append(f"{native} of {name} is not a variable of the module")
     known = {_key(variable) for variable in found.values()}
+    known |= {_key(variable) for layer in _adapted(module, found).values() for variable in layer.lora}
     for variable in module.trainable_variables:
         if _key(variable) not in known:
             problems.append(f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table")
@@ -94,13 +110,24 @@ def _build(module: Any) -> None:
 
 def at(module: Any, path: str) -> Any:
     """The variable of that native name; None where there is none."""
+    node = _node(module, path)
+    return node if hasattr(node, "assign") else None
+
+
+def _node(module: Any, path: str) -> Any:
     node = module
-    for part in path.split("."):
+    for part in filter(None, path.split(".")):
         try:
             node = node[int(part)] if part.isdigit() else getattr(node, part)
         except (AttributeError, IndexError, KeyError, TypeError):
             return None
-    return node if hasattr(node, "assign") else None
+    return node
+
+
+def _adapted(module: Any, names: Iterable[str]) -> dict[str, Adapted]:
+    """The layers that LoRA adapts, by the native name of their matrix."""
+    layers = {name: _node(module, name.rpartition(".")[0]) for name in names}
+    return {name: layer for name, layer in layers.items() if isinstance(layer, Adapted) and layer.lora and name.endswith(layer.matrix)}
 
 
 def _key(variable: Any) -> int:

@@ -155,7 +155,7 @@ def test_the_output_s_shape_is_known_without_a_call():
     for one in ([source, target], {"source": source, "target": target}):
         assert model(one).shape == (None, None, 29)
     with pytest.raises(ValueError, match="must be integer token ids"):
-        model(keras.Input((None,), dtype="float32"), target)  # a symbolic call is checked too
+        model(keras.Input((None,), dtype="bool"), target)  # a symbolic call is checked too
 
 
 def test_a_model_is_exported_before_its_first_call(tmp_path):
@@ -241,15 +241,19 @@ def test_the_graph_without_xla_gives_the_same_logits():
     np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
 
 
-def test_keras_masks_neither_enter_nor_leave():
+def test_layers_read_the_masks_that_keras_attaches_and_pass_them_on():
     layer, x_bsd = Encoder(CONFIG), tf.random.normal((2, 5, 15), seed=1)
-    expected = layer(x_bsd)
-    masked = keras.layers.Masking()(tf.identity(x_bsd))
-    masked._keras_mask = tf.constant([[True, False, False, False, False]] * 2)
-    with pytest.warns(UserWarning, match="does not support masking"):
-        result = layer(masked)
-    np.testing.assert_array_equal(result, expected)
-    assert getattr(result, "_keras_mask", None) is None
+    x_bsd *= tf.constant([1.0, 1, 1, 0, 0])[:, tf.newaxis]
+    result = layer(keras.layers.Masking()(x_bsd))
+    np.testing.assert_array_equal(
+        result, layer(x_bsd, mask_bhts=tf.constant([True, True, True, False, False])[tf.newaxis, tf.newaxis, tf.newaxis])
+    )
+    np.testing.assert_array_equal(result._keras_mask, [[True, True, True, False, False]] * 2)
+    source = keras.layers.Masking(0)(tf.one_hot(tf.constant([[3, 1, 5]]), 23) * tf.constant([1.0, 1, 0])[:, tf.newaxis])
+    model, target = loaded(CONFIG, "float32"), tf.constant([[4, 5]])
+    logits = model(source, target)
+    np.testing.assert_array_equal(logits, model(tf.identity(source), target, source_mask_bs=tf.constant([[True, True, False]])))
+    assert getattr(logits, "_keras_mask", None) is None
 
 
 def test_positions_are_float64_until_the_end():

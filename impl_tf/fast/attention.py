@@ -11,13 +11,20 @@ __all__ = ["CHUNK_WEIGHTS", "chunk_length", "in_chunks"]
 CHUNK_WEIGHTS = {"CPU": 1 << 22, "GPU": 1 << 28}  # weights that are computed together: on a CPU as many as its cache holds
 
 
-def chunk_length(batch: int | None, heads: int, target: int | None, source: int | None) -> int | None:
+def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
     """The number of queries in a chunk; None where all are taken together: they are few, or a size is not known."""
+    batch, target, heads, _ = query_bthk.shape
     if batch is None or target is None or source is None:
         return None
-    weights = CHUNK_WEIGHTS["GPU" if tf.config.list_physical_devices("GPU") else "CPU"]
+    weights = CHUNK_WEIGHTS[_device(query_bthk)]
     length = max(1, weights // max(1, batch * heads * source))
     return length if length < target else None
+
+
+def _device(x: tf.Tensor) -> str:
+    """The kind of the tensor's device; in a graph that names none, that of the process, on which TensorFlow places it."""
+    names = x.device or " ".join(device.name for device in tf.config.list_physical_devices("GPU"))
+    return "GPU" if "GPU" in names else "CPU"
 
 
 def in_chunks(

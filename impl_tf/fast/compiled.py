@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..framework import both
+from ..framework import INPUTS, by_name
 from ..transformer import Transformer
 from .packing import Packings, of_forward, of_loss
 
@@ -60,9 +60,12 @@ def _of_forward(
     skip_padding: bool = False,
     packings: Packings | None = None,
 ) -> Packings | None:
-    """Of the arguments of the model."""
-    source, target = both(model.config, source, target)
-    return packings or of_forward(model, source, target, source_mask_bs, target_mask_bt, skip_padding)
+    """Of the arguments of the model; an encoder alone is not packed."""
+    if packings or not model.config.decoder_layers:
+        return packings
+    given = by_name(model.config, source, target, source_mask_bs=source_mask_bs, target_mask_bt=target_mask_bt)
+    source, target, source_mask_bs, target_mask_bt, _ = (given[name] for name in INPUTS)
+    return of_forward(model, source, target, source_mask_bs, target_mask_bt, skip_padding)
 
 
 def _of_loss(model: Transformer, source: Any, target: Any, *_: Any, packings: Packings | None = None, **__: Any) -> Packings | None:

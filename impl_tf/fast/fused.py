@@ -83,9 +83,9 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
 
 def refresh(copy: Transformer, model: Transformer) -> None:
     """The weights that the model has now, in a copy that `fused` made of it."""
-    for name, variable in weights.variables(model, model.config).items():
+    for name, value in weights.values(model, model.config).items():
         if (own := weights.at(copy, name)) is not None:
-            own.assign(tf.cast(variable, own.dtype))
+            own.assign(tf.cast(value, own.dtype))
     for layer, given in zip(_layers(copy), _layers(model), strict=True):
         for part in ("self_attention", "cross_attention", "feed_forward"):
             for name, names in FUSED.items():
@@ -93,7 +93,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
                     _refresh(own, [getattr(getattr(given, part), each) for each in names])
     if isinstance(copy.logits, Int8Projection):
         tied = model.config.tie_logits
-        copy.logits.copy([tf.transpose(model.target_embedding.table) if tied else model.logits.kernel], [model.logits.bias])
+        copy.logits.copy([tf.transpose(model.token_embedding("target").adapted()) if tied else model.logits.adapted()], [model.logits.bias])
 
 
 def _layers(model: Transformer) -> list[Any]:
@@ -102,7 +102,7 @@ def _layers(model: Transformer) -> list[Any]:
 
 
 def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
-    own.copy([each.kernel for each in projections], [each.bias for each in projections])
+    own.copy([each.adapted() for each in projections], [each.bias for each in projections])
 
 
 def _to_int8(layer: Any, *names: str) -> None:

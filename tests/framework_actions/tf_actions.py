@@ -1,5 +1,8 @@
-"""Actions of users of Keras and TensorFlow."""
+"""Actions of users of Keras and TensorFlow, a file for each part."""
 
-from . import Actions
+from . import tf_calls, tf_encoders, tf_layers, tf_lora, tf_numbers, tf_optimisers, tf_replicas, tf_saving, tf_training
+from .tf_models import ACTIONS
 
-ACTIONS = Actions("tf")
+__all__ = [
+    "ACTIONS", "tf_calls", "tf_encoders", "tf_layers", "tf_lora", "tf_numbers", "tf_optimisers", "tf_replicas", "tf_saving", "tf_training",
+]  # fmt: skip

@@ -51,7 +51,8 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(layer, (Functional, keras.Sequential)):
         yield from _named(layer.layers)
         return
-    for name, value in vars(layer).items():
+    own = {"layers": layer.layers} if isinstance(getattr(type(layer), "layers", None), property) else {}
+    for name, value in (own | vars(layer)).items():
         if name == "_layers" or name.startswith("_self_"):  # Keras' and TensorFlow's own lists of all of them
             continue
         if isinstance(value, keras.layers.Layer):

@@ -1,0 +1,154 @@
+"""Calls of the model: arguments, ids, graphs."""
+
+import concurrent.futures
+import subprocess
+import sys
+
+import numpy as np
+
+from reference_numpy import transformer
+
+from .tf_models import ACTIONS, CONFIG, GPT2, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
+
+CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
+MASK = SOURCE > 4
+
+
+@ACTIONS.works(CALL, "`model(source, target)`, arrays or tensors of any integer dtype", sample=True)
+def _() -> None:
+    model = loaded()
+    for dtype in ("int32", "int64", "uint8"):
+        right(model(SOURCE.astype(dtype), tf.constant(TARGET, dtype)))
+
+
+@ACTIONS.works(CALL, "`model([source, target])`, `model((source, target))`, `model({'source': ..., 'target': ...})`")
+def _() -> None:
+    model = loaded()
+    for one in (list(PAIR), PAIR, {"target": TARGET, "source": SOURCE}):
+        right(model(one))
+
+
+@ACTIONS.works(CALL, "`model(source, target, source_mask_bs=..., target_mask_bt=...)`")
+def _() -> None:
+    right(loaded()(*PAIR, source_mask_bs=MASK, target_mask_bt=TARGET > 3), source_mask_bs=MASK, target_mask_bt=TARGET > 3)
+
+
+@ACTIONS.works(CALL, "masks in the mapping: `model({'source': ..., 'target': ..., 'source_mask_bs': ...})`", sample=True)
+def _() -> None:
+    right(loaded()({"source": SOURCE, "target": TARGET, "source_mask_bs": MASK}), source_mask_bs=MASK)
+
+
+@ACTIONS.refused(CALL, "a mapping with another name", "input must be one of source, target, source_mask_bs")
+def _() -> None:
+    loaded()({"source": SOURCE, "target": TARGET, "source_mask": MASK})
+
+
+@ACTIONS.refused(CALL, "`model(source)` of a model with a decoder", "the model must be given source and target", sample=True)
+def _() -> None:
+    loaded()(SOURCE)
+
+
+@ACTIONS.works(CALL, "a decoder alone: `model(target)` and `model(None, target)`")
+def _() -> None:
+    model = loaded(GPT2)
+    for given in ((TARGET,), (None, TARGET), ({"target": TARGET},)):
+        right(model(*given), GPT2)
+
+
+@ACTIONS.works(CALL, "`model.predict` of a tuple, a list, a dict and a `tf.data.Dataset`")
+def _() -> None:
+    model, pair = loaded(), {"source": SOURCE, "target": TARGET}
+    for given in (PAIR, list(PAIR), pair, tf.data.Dataset.from_tensor_slices((pair,)).batch(2)):
+        right(model.predict(given, batch_size=2, verbose=0))
+
+
+@ACTIONS.works(CALL, "`model.predict_on_batch`")
+def _() -> None:
+    right(loaded().predict_on_batch(PAIR))
+
+
+@ACTIONS.refused(CALL, "`model.predict(source)`", "the model must be given source and target")
+def _() -> None:
+    loaded().predict(SOURCE, verbose=0)
+
+
+@ACTIONS.works(CALL, "`tf.function(model)` of free lengths: one trace for all")
+def _() -> None:
+    model, free = loaded(), tf.TensorSpec([None, None], tf.int64)
+    run = tf.function(lambda source, target: model(source, target), input_signature=[free, free])
+    for rows in (slice(0, 4), slice(1, 3)):
+        pair = SOURCE[rows, :6], TARGET[rows, :4]
+        right(run(*pair), source=pair[0], target=pair[1])
+    assert run.experimental_get_tracing_count() == 1
+
+
+@ACTIONS.works(CALL, "`tf.function(model, jit_compile=True)`")
+def _() -> None:
+    right(tf.function(loaded(), jit_compile=True)(*PAIR))
+
+
+@ACTIONS.refused(CALL, "an id outside the table", "ids must lie in 0 .. 22; got 500")
+def _() -> None:
+    loaded()(SOURCE * 0 + 500, TARGET)
+
+
+@ACTIONS.refused(CALL, "an id outside the table within `tf.function`, on a CPU", "is not in [0, 23)")
+def _() -> None:
+    tf.function(loaded())(tf.constant(SOURCE * 0 + 500), tf.constant(TARGET))
+
+
+@ACTIONS.works(CALL, "ids outside the table under XLA: the row is NaN, the others are right", sample=True)
+def _() -> None:
+    source = SOURCE.copy()
+    source[0, 0], source[1, 2] = 500, -1
+    logits = tf.function(loaded().encode, jit_compile=True)(tf.constant(source)).numpy()
+    assert np.isnan(logits[:2]).any(axis=(1, 2)).all()
+    same(logits[2:], transformer.encode(tree(), CONFIG, SOURCE)[2:])
+
+
+@ACTIONS.refused(CALL, "floating ids", "token must be integer token ids")
+def _() -> None:
+    loaded()(SOURCE * 1.0, TARGET)
+
+
+@ACTIONS.works(CALL, "soft one-hot rows for ids, and their gradient")
+def _() -> None:
+    soft = tf.one_hot(SOURCE, 23, dtype=tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(soft)
+        logits = loaded()(soft, TARGET)
+    right(logits)
+    expected = transformer.transformer_vjp(tree(), CONFIG, soft.numpy(), TARGET, cotangent=np.ones(logits.shape))["source"]
+    same(tape.gradient(logits, soft), expected)
+
+
+@ACTIONS.stock(CALL, "lists of lists for ids", "it takes lists apart, and refuses their numbers as positional arguments")
+def _() -> None:
+    for layer in (loaded(), keras.layers.Embedding(23, 8)):
+        try:
+            layer(SOURCE.tolist())
+        except ValueError as error:
+            assert "Only input tensors may be passed as positional arguments" in str(error)
+        else:
+            raise AssertionError(f"{layer.name} takes lists")
+
+
+@ACTIONS.refused(CALL, "a `tf.RaggedTensor` for ids", "is not uniform")
+def _() -> None:
+    loaded()(tf.ragged.constant([[1, 2], [3]]), TARGET[:2])
+
+
+@ACTIONS.works(CALL, "calls from several threads")
+def _() -> None:
+    model = loaded()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for logits in pool.map(lambda _: model(*PAIR), range(4)):
+            right(logits)
+
+
+@ACTIONS.refused(CALL, "`KERAS_BACKEND=numpy`", "impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got numpy")
+def _() -> None:
+    code = "import os; os.environ['KERAS_BACKEND'] = 'numpy'; import impl_tf.transformer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(done.stderr)

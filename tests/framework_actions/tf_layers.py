@@ -1,0 +1,152 @@
+"""The functional API, layers beside those of Keras, and its masks."""
+
+import numpy as np
+
+from impl_tf.layers import DecoderLayer, EncoderLayer
+from impl_tf.stacks import Encoder
+from reference_numpy import layers
+
+from .tf_models import ACTIONS, CONFIG, PAIR, SOURCE, TARGET, Transformer, keras, loaded, reference, right, same, tf, tree, values, weights
+
+CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
+MASK = SOURCE > 4
+
+
+@ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`")
+def _() -> None:
+    a, b = keras.Input((None,), dtype="int64"), keras.Input((None,), dtype="int64")
+    right(keras.Model([a, b], loaded()(a, b))(PAIR))
+
+
+@ACTIONS.works(KERAS, "`keras.Input` of the default float32, `predict`", sample=True)
+def _() -> None:
+    a, b = keras.Input((7,)), keras.Input((5,))
+    right(keras.Model([a, b], loaded()(a, b)).predict(list(PAIR), verbose=0))
+
+
+@ACTIONS.refused(KERAS, "`keras.Input` of the default float32, called eagerly, which casts the ids", "token must be integer token ids")
+def _() -> None:
+    a, b = keras.Input((7,)), keras.Input((5,))
+    keras.Model([a, b], loaded()(a, b))(list(PAIR))
+
+
+@ACTIONS.works(KERAS, "`keras.Sequential` of stock layers and `EncoderLayer`")
+def _() -> None:
+    x, layer = _vectors(), _encoder_layer()
+    same(keras.Sequential([keras.layers.Identity(dtype="float64"), layer])(x), _encoder(x))
+
+
+@ACTIONS.works(KERAS, "a functional model around `EncoderLayer`")
+def _() -> None:
+    x, inputs = _vectors(), keras.Input((None, 8), dtype="float64")
+    same(keras.Model(inputs, _encoder_layer()(inputs)).predict(x, verbose=0), _encoder(x))
+
+
+@ACTIONS.works(KERAS, "a subclass of keras.Model that holds the model")
+def _() -> None:
+    class Outer(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(dtype="float64")
+            self.inner = loaded()
+
+        def call(self, pair):
+            return 2 * self.inner(pair)
+
+    same(Outer()(list(PAIR)), 2 * reference())
+
+
+@ACTIONS.works(KERAS, "`summary`, `count_params`, `compute_output_shape` before a call")
+def _() -> None:
+    model, lines = Transformer(CONFIG), []
+    model.summary(print_fn=lambda line, **_: lines.append(line))
+    assert model.count_params() == sum(array.size for array in values().values())
+    assert model.compute_output_shape((3, 7), (3, None)) == (3, None, 23) and "(None, None, 23)" in "".join(lines)
+
+
+@ACTIONS.works(KERAS, "`get_config` and `from_config` of the model; `keras.models.clone_model`")
+def _() -> None:
+    model = loaded()
+    for again in (Transformer.from_config(model.get_config()), keras.models.clone_model(model)):
+        again.build()
+        again.set_weights(model.get_weights())
+        right(again(*PAIR))
+
+
+@ACTIONS.works(KERAS, "another layer in place of one, before the model is built: `model.encoder.layers_0 = layer`")
+def _() -> None:
+    model = Transformer(CONFIG, dtype="float64")
+    model.encoder.layers_0 = EncoderLayer(CONFIG, dtype="float64")
+    weights.load(model, values(), CONFIG)
+    assert model.encoder.layers[0] is model.encoder.layers_0
+    right(model(*PAIR))
+
+
+@ACTIONS.refused(KERAS, "`model.encoder.layers[0] = layer`", "'tuple' object does not support item assignment", sample=True)
+def _() -> None:
+    model = loaded()
+    model.encoder.layers[0] = EncoderLayer(CONFIG)
+
+
+@ACTIONS.refused(KERAS, "another layer in place of one of a built model", "to a layer that is already built")
+def _() -> None:
+    model = loaded()
+    model.encoder.layers_0 = EncoderLayer(CONFIG)
+
+
+@ACTIONS.works(KERAS, "another tied table in place of one, before the model is built: `model.source_embedding = table`")
+def _() -> None:
+    model = Transformer(CONFIG, dtype="float64")
+    model.source_embedding = type(model.source_embedding)(23, 8, True, dtype="float64")
+    weights.load(model, values(), CONFIG)
+    right(model(*PAIR))
+
+
+@ACTIONS.works(MASKS, "`keras.layers.Masking` before `Encoder`", sample=True)
+def _() -> None:
+    stack, x = Encoder(CONFIG, dtype="float64"), np.random.default_rng(1).standard_normal((4, 7, 8)) * MASK[..., None]
+    same(stack(keras.layers.Masking(dtype="float64")(x)), stack(x, mask_bhts=MASK[:, None, None]))
+
+
+@ACTIONS.works(MASKS, "`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it")
+def _() -> None:
+    table, encoder, decoder = keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64"), _encoder_layer(), _decoder_layer()
+    x, y = table(SOURCE * MASK), table(TARGET)
+    memory = encoder(x)
+    same(memory, encoder(tf.identity(x), MASK[:, None, None]))
+    same(decoder(y, memory), decoder(tf.identity(y), tf.identity(memory), None, MASK[:, None, None]))
+
+
+@ACTIONS.works(MASKS, "`MultiHeadAttention` of masked keys, as keras.layers.MultiHeadAttention has it")
+def _() -> None:
+    x, table = np.random.default_rng(1).standard_normal((4, 7, 8)), keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64")
+    stock = keras.layers.MultiHeadAttention(2, 4, dtype="float64")
+    expected = stock(x, table(SOURCE * MASK))
+    own = loaded().encoder.layers[0].self_attention
+    for name, kernel in zip(("query", "key", "value", "output_projection"), ("query", "key", "value", "output"), strict=True):
+        projection = getattr(own, name)
+        projection.kernel.assign(getattr(stock, f"{kernel}_dense").kernel)
+        projection.bias.assign(getattr(stock, f"{kernel}_dense").bias)
+    same(own(x, table(SOURCE * MASK)), expected)
+
+
+@ACTIONS.works(MASKS, "`keras.layers.Masking` of soft one-hot rows before the model")
+def _() -> None:
+    soft = tf.one_hot(SOURCE, 23, dtype=tf.float64) * MASK[..., None]
+    right(loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET), source=soft.numpy(), source_mask_bs=MASK)
+
+
+def _vectors() -> np.ndarray:
+    """Of float32, which Keras casts the inputs of its models to."""
+    return np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32).astype(np.float64)
+
+
+def _encoder_layer() -> EncoderLayer:
+    return loaded().encoder.layers[0]
+
+
+def _decoder_layer() -> DecoderLayer:
+    return loaded().decoder.layers[0]
+
+
+def _encoder(x: np.ndarray) -> np.ndarray:
+    return layers.encoder_layer(tree()["encoder"]["layers"]["0"], CONFIG, x)

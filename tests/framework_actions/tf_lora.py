@@ -1,0 +1,102 @@
+"""LoRA."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from impl_tf.decoding import Searcher
+
+from .tf_models import (
+    ACTIONS,
+    CONFIG,
+    LABELS,
+    PAIR,
+    SOURCE,
+    Transformer,
+    equals_itself,
+    keras,
+    loaded,
+    reference,
+    same,
+    tf,
+    trained,
+    weights,
+)  # fmt: skip
+
+FIT, OPTIMISERS, CALLBACKS, LORA = "`fit` and `evaluate`", "Optimisers", "Callbacks", "LoRA"
+QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
+
+
+@ACTIONS.works(LORA, "`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)
+def _() -> None:
+    own, x = loaded().encoder.layers[0].self_attention.query, np.random.default_rng(1).standard_normal((2, 5, 8))
+    stock = keras.layers.EinsumDense("btd,dhk->bthk", (None, 2, 4), bias_axes="hk", dtype="float64")
+    stock.build(x.shape)
+    stock.kernel.assign(own.kernel), stock.bias.assign(own.bias)
+    for layer in (own, stock):
+        layer.enable_lora(3, lora_alpha=6, b_initializer="ones")
+    stock.lora_kernel_a.assign(tf.cast(own.lora_kernel_a, tf.float32)), own.lora_kernel_a.assign(tf.cast(stock.lora_kernel_a, tf.float64))
+    assert [tuple(variable.shape) for variable in own.lora] == [stock.lora_kernel_a.shape, stock.lora_kernel_b.shape]
+    same(own(x), stock(x), 1e-6)  # stock adapts in float32
+
+
+@ACTIONS.works(LORA, "`enable_lora` of the embedding: the numbers of keras.layers.Embedding")
+def _() -> None:
+    own, stock = loaded().source_embedding, keras.layers.Embedding(23, 8, dtype="float64")
+    stock.build()
+    stock.embeddings.assign(own.table)
+    for layer in (own, stock):
+        layer.enable_lora(3, a_initializer="ones", b_initializer="ones")
+    same(own(SOURCE), stock(SOURCE).numpy() * 8**0.5, 1e-6)
+
+
+def _adapted() -> Transformer:
+    """As the loop of KerasHub's Backbone.enable_lora does it, and trained."""
+    model = loaded()
+    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.weights]
+    for layer in layers:
+        layer.trainable = False
+    for layer in layers:
+        if layer.name in ("query", "value"):
+            layer.trainable = True
+            layer.enable_lora(2)
+    trained(model).fit(PAIR, LABELS, **QUIET)
+    return model
+
+
+@ACTIONS.works(LORA, "the loop of KerasHub's `Backbone.enable_lora`, `fit`; `weights.export` has the sum")
+def _() -> None:
+    model = _adapted()
+    assert {variable.name for variable in model.trainable_variables} == {"bias", "lora_kernel_a", "lora_kernel_b"}
+    assert np.abs(model(*PAIR) - reference()).max() > 1e-3
+    equals_itself(model)
+
+
+@ACTIONS.works(LORA, "`save` of an adapted model: the file is of the plain one, with the sum")
+def _() -> None:
+    model = _adapted()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(Path(folder) / "model.weights.h5")
+        plain = loaded()
+        plain.load_weights(Path(folder) / "model.weights.h5")
+        same(plain(*PAIR), model(*PAIR))
+        model.load_weights(Path(folder) / "model.weights.h5")
+        same(plain(*PAIR), model(*PAIR))
+
+
+@ACTIONS.works(LORA, "`Searcher` of an adapted model")
+def _() -> None:
+    model, plain = _adapted(), Transformer(CONFIG, dtype="float64")
+    weights.load(plain, weights.export(model, CONFIG), CONFIG)
+    options = {"start_id": 1, "end_id": 2, "max_new_tokens": 4}
+    found, expected = (Searcher(each, compiled=False).greedy_search(SOURCE, options) for each in (model, plain))
+    for name in expected:
+        same(found[name], expected[name])
+
+
+@ACTIONS.refused(LORA, "`enable_lora` twice", "must be built, have a kernel of its own, and have LoRA enabled once")
+def _() -> None:
+    query = loaded().encoder.layers[0].self_attention.query
+    query.enable_lora(2)
+    query.enable_lora(2)

@@ -1,0 +1,97 @@
+"""The model under tf.distribute: what `keras_on_replicas.py` finds in processes of its own."""
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .tf_models import ACTIONS
+
+TOPIC = "tf.distribute"
+SCRIPT = Path(__file__).parent.parent / "keras_on_replicas.py"
+
+
+@functools.cache
+def _outcomes(workers: int) -> dict[str, dict[str, Any]]:
+    """Of every action on two replicas of one process (workers=0), or in that many processes."""
+    ports = [_free_port() for _ in range(workers)]
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    running = []
+    for index in range(max(workers, 1)):
+        config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})} if workers else {}
+        line = [sys.executable, str(SCRIPT)]
+        running.append(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | config))
+    done = [process.communicate(timeout=280) for process in running]
+    rows = [json.loads(line) for line in done[0][0].splitlines() if line.startswith('{"action"')]
+    assert rows, done[0][1][-2000:]
+    return {row["action"]: row for row in rows}
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def _done(name: str, workers: int = 0) -> Any:
+    """What the action found. Raises its error."""
+    outcome = _outcomes(workers)[name]
+    if (error := outcome.get("error", "")).startswith("AssertionError"):
+        raise AssertionError(error)
+    if error:
+        raise RuntimeError(error)
+    return outcome["found"]
+
+
+@ACTIONS.works(TOPIC, "MirroredStrategy, `compile(loss)`, `fit` of a tuple: a step is the reference's")
+def _() -> None:
+    _done("fit of a tuple")
+
+
+@ACTIONS.works(TOPIC, "MirroredStrategy, `fit` of a `tf.data.Dataset` of dicts")
+def _() -> None:
+    _done("fit of a dict")
+
+
+@ACTIONS.works(TOPIC, "MirroredStrategy, `predict`")
+def _() -> None:
+    _done("predict")
+
+
+@ACTIONS.works(TOPIC, "MirroredStrategy, a `train_step` of one's own with `training_loss(..., total=...)`, the labels of all replicas")
+def _() -> None:
+    _done("train_step with total")
+
+
+@ACTIONS.refused(
+    TOPIC, "MirroredStrategy, a `train_step` of one's own with `training_loss` without `total`", "total must be given: the number of labels"
+)
+def _() -> None:
+    _done("train_step without total")
+
+
+@ACTIONS.works(TOPIC, "MirroredStrategy, a loop of one's own, `total` by `all_reduce`")
+def _() -> None:
+    _done("loop")
+
+
+@ACTIONS.works(TOPIC, "MultiWorkerMirroredStrategy of two processes, a loop of one's own, `total` by `all_reduce`")
+def _() -> None:
+    _done("loop", 2)
+
+
+@ACTIONS.stock(
+    TOPIC, "MultiWorkerMirroredStrategy of two processes, `fit`", "its trainer does not take the values of several workers apart"
+)
+def _() -> None:
+    errors = []
+    for name in ("fit", "stock fit"):
+        try:
+            _done(name, 2)
+        except RuntimeError as error:
+            errors.append(str(error))
+    assert len(errors) == 2 and all("PerReplica" in error for error in errors), errors

@@ -1,0 +1,182 @@
+"""`fit` and `evaluate`, loops of one's own."""
+
+import numpy as np
+
+from reference_numpy import transformer
+
+from .tf_models import (
+    ACTIONS,
+    CONFIG,
+    LABELS,
+    PAIR,
+    RATE,
+    SOURCE,
+    TARGET,
+    Transformer,
+    equals_itself,
+    keras,
+    loaded,
+    loss,
+    moved,
+    reference,
+    same,
+    stepped,
+    tf,
+    trained,
+    tree,
+)  # fmt: skip
+
+FIT, OPTIMISERS, CALLBACKS, LORA = "`fit` and `evaluate`", "Optimisers", "Callbacks", "LoRA"
+QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
+MAPPING = {"source": SOURCE, "target": TARGET}
+
+
+class Generator(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int):
+        return MAPPING, LABELS
+
+
+def _datasets() -> dict:
+    rows = tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4)
+    return {"a tuple": (PAIR, LABELS), "a list": (list(PAIR), LABELS), "a dict": (MAPPING, LABELS), "a `tf.data.Dataset`": (rows,),
+            "a `keras.utils.PyDataset`": (Generator(),)}  # fmt: skip
+
+
+def _fit_of(name: str) -> None:
+    @ACTIONS.works(FIT, f"`fit` of {name}: a step of gradient descent is the reference's", sample=name == "a dict")
+    def _() -> None:
+        given = _datasets()[name]
+        model = trained(loaded())
+        model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
+        stepped(model)
+
+
+for name in ("a tuple", "a list", "a dict", "a `tf.data.Dataset`", "a `keras.utils.PyDataset`"):
+    _fit_of(name)
+
+
+@ACTIONS.works(FIT, "`fit` with masks in the dict")
+def _() -> None:
+    mask, model = SOURCE > 4, trained(loaded())
+    history = model.fit(MAPPING | {"source_mask_bs": mask}, LABELS, **QUIET).history
+    same(history["loss"], loss()(LABELS, reference(source_mask_bs=mask)), 1e-6)  # Keras keeps the sum in float32
+
+
+@ACTIONS.works(FIT, "`evaluate`, `test_on_batch`, `metrics=['sparse_categorical_accuracy']`")
+def _() -> None:
+    model = trained(loaded(), metrics=["sparse_categorical_accuracy"])
+    expected = float(loss()(LABELS, reference())), (reference().argmax(-1) == LABELS).mean()
+    same(model.evaluate(PAIR, LABELS, batch_size=2, verbose=0), expected, 1e-6)
+    same(model.test_on_batch(PAIR, LABELS), expected, 1e-6)
+
+
+@ACTIONS.works(FIT, "`train_on_batch`")
+def _() -> None:
+    model = trained(loaded())
+    model.train_on_batch(PAIR, LABELS)
+    stepped(model)
+
+
+@ACTIONS.works(FIT, "`sample_weight` of every token")
+def _() -> None:
+    weight = (LABELS % 2).astype("float64")
+    same(trained(loaded()).evaluate(PAIR, LABELS, sample_weight=weight, **{k: v for k, v in QUIET.items() if k != "shuffle"}),
+         loss()(LABELS, reference(), weight), 1e-6)  # fmt: skip
+
+
+@ACTIONS.works(FIT, "`validation_split` and `validation_data`")
+def _() -> None:
+    for options in ({"validation_split": 0.5}, {"validation_data": (PAIR, LABELS)}):
+        model = trained(loaded())
+        assert np.isfinite(model.fit(PAIR, LABELS, **QUIET, **options).history["val_loss"]).all()
+        equals_itself(model)
+
+
+@ACTIONS.works(FIT, "`compile(jit_compile=True)`")
+def _() -> None:
+    model = trained(loaded(), jit_compile=True)
+    model.fit(PAIR, LABELS, **QUIET)
+    stepped(model)
+
+
+@ACTIONS.works(FIT, "`compile(run_eagerly=True)`")
+def _() -> None:
+    model = trained(loaded(), run_eagerly=True)
+    model.fit(PAIR, LABELS, **QUIET)
+    stepped(model)
+
+
+@ACTIONS.works(FIT, "`compile(steps_per_execution=2)`")
+def _() -> None:
+    model = trained(loaded(), steps_per_execution=2)
+    model.fit(PAIR, LABELS, **QUIET | {"batch_size": 2})
+    equals_itself(model)
+
+
+@ACTIONS.works(FIT, "`fit` under `mixed_bfloat16`, and under `mixed_float16` with its LossScaleOptimizer")
+def _() -> None:
+    for policy, tolerance in (("mixed_bfloat16", 0.05), ("mixed_float16", 0.01)):
+        model = trained(loaded(dtype=keras.DTypePolicy(policy)))
+        model.fit(PAIR, LABELS, **QUIET)
+        stepped(model, tolerance)
+
+
+@ACTIONS.works(FIT, "dropout in `fit`, none in `evaluate` and `predict`")
+def _() -> None:
+    model = trained(loaded(CONFIG.replace(dropout_rate=0.5)))
+    model.fit(PAIR, LABELS, **QUIET)
+    same(model.predict(PAIR, verbose=0), model(*PAIR))
+    assert float(model.training_loss(*PAIR, training=True)) != float(model.training_loss(*PAIR, training=True))
+
+
+@ACTIONS.works(FIT, "`keras.utils.set_random_seed`: the same dropout again")
+def _() -> None:
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(5)
+        found.append(loaded(CONFIG.replace(dropout_rate=0.5)).training_loss(*PAIR, training=True))
+    assert float(found[0]) == float(found[1])
+
+
+@ACTIONS.works(FIT, "a `train_step` of one's own with `training_loss`")
+def _() -> None:
+    class Own(Transformer):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                total = self.training_loss(*data, training=True)
+            self.optimizer.apply(tape.gradient(total, self.trainable_variables), self.trainable_variables)
+            return {"cross_entropy": total}
+
+    model = Own(CONFIG, dtype="float64")
+    model.build()
+    model.set_weights(loaded().get_weights())
+    model.compile(keras.optimizers.SGD(RATE), jit_compile=False)
+    found = model.fit(*PAIR, **QUIET).history["cross_entropy"]
+    same(found, transformer.training_loss(tree(), CONFIG, *PAIR))
+    equals_itself(model)
+
+
+@ACTIONS.works(FIT, "a loop of one's own: `tf.function`, tape, `optimizer.apply`", sample=True)
+def _() -> None:
+    model, optimizer = loaded(), keras.optimizers.SGD(RATE)
+
+    @tf.function
+    def step(source, target, label):
+        with tf.GradientTape() as tape:
+            total = loss()(label, model(source, target, training=True))
+        optimizer.apply(tape.gradient(total, model.trainable_variables), model.trainable_variables)
+
+    optimizer.build(model.trainable_variables)
+    step(*PAIR, LABELS)
+    stepped(model)
+
+
+@ACTIONS.works(FIT, "freezing: `model.encoder.trainable = False`")
+def _() -> None:
+    model = loaded()
+    model.encoder.trainable = False
+    trained(model).fit(PAIR, LABELS, **QUIET)
+    assert all(name.startswith("encoder.") != changed for name, changed in moved(loaded(), model).items())
