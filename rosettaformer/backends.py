@@ -1,9 +1,14 @@
 """The four implementations by name, whose parts are imported when they are asked for."""
 
+import contextlib
 import importlib
 import importlib.util
 import logging
 import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
 from types import ModuleType
 
 from .conformance.ports.port import PORTS, MissingBackend, unavailable
@@ -11,6 +16,7 @@ from .extras import install
 
 __all__ = ["BACKENDS", "MissingBackend", "imported", "require"]
 
+_GREETING = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} .*(oneDNN|cpu_feature_guard)|\s*$")
 BACKENDS = {"torch": "impl_torch", "tf": "impl_tf", "jax": "impl_jax", "numpy": "reference_numpy"}
 
 
@@ -22,7 +28,8 @@ def imported(backend: str, module: str) -> ModuleType:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
-        return importlib.import_module(module)
+        with _without_greeting() if backend == "tf" and "tensorflow" not in sys.modules else contextlib.nullcontext():
+            return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy", "rosettaformer")):
             raise
@@ -31,6 +38,25 @@ def imported(backend: str, module: str) -> ModuleType:
         if reason := unavailable(error):
             raise MissingBackend(f"the backend {backend} cannot be used: {reason}") from None
         raise
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Keeps from standard error what TensorFlow's C++ says when it is imported, before it heeds any setting; the rest comes after it."""
+    try:
+        before = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            kept.seek(0)
+            os.write(2, b"".join(line for line in kept if not _GREETING.match(line)))
 
 
 def require(what: str, extra: str, *packages: str) -> None:

@@ -1,6 +1,7 @@
 """The command, as a user calls it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from invoke import invoke, refused
 
 from reference_numpy import preset
+from rosettaformer import backends
 from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save
 from rosettaformer.commands import doctor
@@ -319,3 +321,18 @@ def test_a_reader_that_goes_is_no_difference(arguments: tuple[str, ...]) -> None
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_what_tensorflow_says_when_it_is_imported_is_not_news(capfd: pytest.CaptureFixture[str]) -> None:
+    """And what else comes meanwhile is not lost."""
+    with backends._without_greeting():
+        os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
+        os.write(2, b"I0000 00:00:1795521451.019412   31224 port.cc:153] oneDNN custom operations are on. You may see\nno such file\n")
+    assert capfd.readouterr().err == "no such file\n"
+
+
+@pytest.mark.exhaustive
+def test_a_backend_of_tensorflow_says_nothing() -> None:
+    pytest.importorskip("tensorflow")
+    code = "from rosettaformer.backends import imported; imported('tf', 'impl_tf')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stderr == ""

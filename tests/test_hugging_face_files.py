@@ -12,10 +12,13 @@ from checkpoint_models import assert_same_bits, random_parameters
 from forked import Forks, forks
 from hugging_face_folders import Drawn, assert_close, edit, ours, saved, theirs, tokens
 from invoke import invoke, refused
+from model_folders import bert, gpt2
 from test_hugging_face_folders import CONFIGS, folder_of, problems_of
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import container
+from rosettaformer.conformance.cases.checkpoint import checkpoint_cases
+from rosettaformer.model_report.subject import open_subject
 
 torch = pytest.importorskip("torch")
 
@@ -193,3 +196,25 @@ def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
         assert checkpoints.load(tmp_path / name).config == CONFIGS["bert"]
     assert invoke("inspect", folder, *ignored).code == 0
     assert_same_bits(checkpoints.load(tmp_path / "d").parameters, random_parameters(CONFIGS["bert"]))
+
+
+def test_every_command_that_opens_a_folder_ignores_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "gpt2").mkdir()
+    bert(tmp_path / "bert")
+    gpt2(tmp_path / "gpt2")
+    for name in ("bert", "gpt2"):
+        edit(tmp_path / name, my_note=3)
+    uses: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+        ("generate", "gpt2", ("--prompt", "the")), ("classify", "bert", ()), ("embed", "bert", ()),
+        ("attention", "bert", ("--text", "the", "--out", tmp_path / "page.html")),
+    )  # fmt: skip
+    for command, name, words in uses:
+        line = (command, tmp_path / name, "--backend", "numpy", *words)
+        assert "config.json: my_note is no known entry of a " in refused(*line, stdin="the\n")
+        assert invoke(*line, "--ignore", "my_note", stdin="the\n").code == 0
+    for command in ("check", "report", "fill-mask"):
+        assert "--ignore NAME" in invoke(command, "--help").out
+    assert checkpoint_cases(tmp_path / "bert", ignore=["my_note"])
+    assert open_subject(tmp_path / "bert", "the", ignore=["my_note"]).tokens["source"] == ["[CLS]", "the", "[SEP]"]
+    assert "--ignore my_note is of a --checkpoint; got none" in refused("check", "--ignore", "my_note")

@@ -114,12 +114,15 @@ def _answers(
     from ..inference.generation import Answer
     from ..inference.generation import generate as run
 
-    prompts = [_prompt(found, model, *line, settings) for line in lines]
-    page = _Page(found.tokenizer, [text for text, _ in lines], prompts, settings.num_return_sequences, rows.count, as_json, several)
-    for prompt in prompts:
-        rows.add(prompt if isinstance(prompt, str) else "")
+    page = _Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, several)
+    prompts = []
+    for text, bad in lines:
+        ids, problem = ([], bad) if bad else _prompt(found, model, text, settings)
+        page.expect(text, ids, problem)
+        rows.add(problem)
+        prompts.append(ids)
     yield page.ready()
-    good = [place for place, prompt in enumerate(prompts) if not isinstance(prompt, str)]
+    good = [place for place, prompt in enumerate(prompts) if prompt]
     for event in run(model, [prompts[place] for place in good], settings) if good else ():
         event = dataclasses.replace(event, prompt=good[event.prompt])
         if isinstance(event, Answer):
@@ -129,46 +132,50 @@ def _answers(
         yield page.ready()
 
 
-def _prompt(found: Any, model: Any, text: str, problem: str, settings: Any) -> list[int] | str:
-    """The ids of a text, or why it cannot be continued."""
+def _prompt(found: Any, model: Any, text: str, settings: Any) -> tuple[list[int], str]:
+    """The ids of a text; none, and why, where it cannot be continued."""
+    config, first = model.config, settings.bos_token_id
     try:
-        if problem:
-            raise ValueError(problem)
         ids: list[int] = found.tokenizer.prompt(text)
-        first = settings.bos_token_id
-        if not ids and (first is None or first >= model.config.target_vocabulary):
+        if not ids and (first is None or first >= config.target_vocabulary):
             raise ValueError("a prompt must have at least one token; it is empty, and the model has no bos_token_id")
-        settings.most(len(ids or [first]), model.config.max_positions)
-        return ids or [first]
+        settings.most(len(ids or [first]), config.max_positions)
     except ValueError as error:
-        return str(error)
+        return [], str(error)
+    return ids or [first], ""
 
 
 class _Page:
-    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn.
+    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn."""
 
-    prompts: ids, or why there is no answer, which stands in its place.
-    """
+    def __init__(self, tokenizer: Any, answers: int, number: int, as_json: bool, several: bool) -> None:
+        self._tokenizer, self._answers, self._number, self._as_json = tokenizer, answers, number, as_json
+        self._several = several or answers > 1
+        self._texts: list[str] = []
+        self._turns: list[tuple[int, int]] = []
+        self._pieces: dict[tuple[int, int], Any] = {}
+        self._told: dict[tuple[int, int], int] = {}
+        self._waiting: dict[tuple[int, int], str] = {}
+        self._text: dict[tuple[int, int], str] = {}
+        self._ended = set[tuple[int, int]]()
 
-    def __init__(
-        self, tokenizer: Any, texts: list[str], prompts: list[list[int] | str], answers: int, number: int, as_json: bool, several: bool
-    ) -> None:
+    def expect(self, text: str, prompt: list[int], problem: str) -> None:
+        """Makes room for the answers to one prompt more, or for why there is none."""
         from ..inference.tokenizer import Pieces
 
-        self._texts, self._number, self._as_json = texts, number, as_json
-        self._several = several or answers > 1
-        problems = {(place, 0): prompt for place, prompt in enumerate(prompts) if isinstance(prompt, str)}
-        self._turns = [(place, answer) for place in range(len(prompts)) for answer in range(1 if (place, 0) in problems else answers)]
-        self._pieces = {turn: Pieces(tokenizer, prompts[turn[0]]) for turn in self._turns if turn not in problems}
-        self._told = dict.fromkeys(self._turns, 0)
-        self._waiting = {turn: "" if as_json else self._head(*turn, answers) for turn in self._turns}
-        self._text, self._ended = dict.fromkeys(self._turns, ""), {*problems}
-        for turn, problem in problems.items():
-            said = {"line": number + turn[0] + 1, "prompt": texts[turn[0]], "error": problem}
-            self._waiting[turn] = f"{json.dumps(said, ensure_ascii=False)}\n" if as_json else f"{self._mark(*turn, 1)}error: {problem}\n"
-
-    def _head(self, prompt: int, answer: int, answers: int) -> str:
-        return self._mark(prompt, answer, answers) + self._texts[prompt]
+        place = len(self._texts)
+        self._texts.append(text)
+        if problem:
+            self._turns.append((place, 0))
+            self._ended.add((place, 0))
+            said = {"line": self._number + place + 1, "prompt": text, "error": problem}
+            row = json.dumps(said, ensure_ascii=False) if self._as_json else f"{self._mark(place, 0, 1)}error: {problem}"
+            self._waiting[place, 0] = f"{row}\n"
+            return
+        for turn in ((place, answer) for answer in range(self._answers)):
+            self._turns.append(turn)
+            self._pieces[turn], self._told[turn], self._text[turn] = Pieces(self._tokenizer, prompt), 0, ""
+            self._waiting[turn] = "" if self._as_json else self._mark(*turn, self._answers) + text
 
     def _mark(self, prompt: int, answer: int, answers: int) -> str:
         which = f"{self._number + prompt + 1}" + (f".{answer + 1}" if answers > 1 else "")

@@ -37,10 +37,10 @@ class TfModel:
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)
-        methods = (self._model.encode, self._model.classify, self._model.masked_language_logits)
-        self._encode, self._classify, self._masked_language_logits, self._states = (
-            compiled(method, jit_compile=False) for method in (*(partial(method, training=False) for method in methods), self._model.states)
-        )
+        model, make = self._model, partial(compiled, jit_compile=False)
+        heads = (model.encode, model.classify, model.masked_language_logits)
+        self._encode, self._classify, self._masked_language_logits = (make(partial(head, training=False)) for head in heads)
+        self._states = make(model.states)
 
     def start(self, rows: int, length: int) -> Any:
         with tf.device(self._device):
