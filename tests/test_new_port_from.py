@@ -56,7 +56,6 @@ STYLES = [
     pytest.param("keras_casts.py:PoswiseFeedForwardNet", "feed_forward", set(), marks=SLOW),
     pytest.param("keras_casts.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
 ]
-TABLES = {"torch_tutorial.py:Transformer", "torch_files.py:Transformer", "annotated_style.py:make_model"}  # of positions, in float32
 
 
 @pytest.mark.parametrize(("source", "component", "differing"), STYLES)
@@ -70,7 +69,8 @@ def test_a_model_of_any_style_is_proposed_whole(
     proposal = propose(named, "my_port.py")
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
     Path("my_port.py").write_text(proposal.text)
-    results = runner.run([case for case in all_cases() if case.component == component], ["my_port.py"], ["float32"] if source in TABLES else DTYPES)
+    cases = [case for case in all_cases() if case.component == component]
+    results = runner.run(cases, ["my_port.py"], DTYPES)
     found = {result.case.partition("/")[2]: result for result in results if result.status not in ("pass", "not covered")}
     assert found.keys() <= differing, {name: result.message for name, result in found.items()}
     assert "pass" in {result.status for result in results}
@@ -146,8 +146,8 @@ def test_one_table_of_positions_for_source_and_target_is_marked(tmp_path: Path, 
     missing = [text for text in left if "has no" in text]
     assert missing == [f"the module has no {side}_position_embedding.table (p d)" for side in ("source", "target")]
     assert spare == "src_embed.position.embedding of shape (256, 12) has no counterpart"
-    for name in ("norm_placement", "activation", "scale_embedding", "final_norm", "argument src_mask"):  # of nothing a default stands undoubted
-        assert re.search(rf'"{name.removeprefix("argument ")}": .*# TODO: decide:', proposal.text), proposal.text
+    for name in ("norm_placement", "activation", "scale_embedding", "final_norm", "src_mask"):  # no default stands undoubted
+        assert re.search(rf'"{name}": .*# TODO: decide:', proposal.text), proposal.text
 
 
 def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:

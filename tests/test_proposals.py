@@ -9,7 +9,7 @@ from invoke import invoke, refused
 
 from rosettaformer.proposals import Proposal, propose, trying
 from rosettaformer.proposals.arguments import meaning_of
-from rosettaformer.proposals.running import failure
+from rosettaformer.proposals.failures import failure
 
 MODELS = Path(__file__).parent / "proposed"
 SLOW = pytest.mark.exhaustive
@@ -46,6 +46,18 @@ class Layer(nn.Module):
 """
 
 
+SCALED = """
+
+class Scaled(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.lut, self.d_model = nn.Embedding(vocab_size, d_model), d_model
+
+    def forward(self, x):
+        return self.lut(x) * self.d_model**0.5
+"""
+
+
 def proposed(folder: Path, text: str, name: str = "Norm", file: str = "my_norms.py") -> Proposal:
     (folder / file).write_text(text)
     return propose(f"{folder / file}:{name}", "my_port.py")
@@ -79,7 +91,8 @@ def test_an_epsilon_that_is_no_candidate_is_left_open(tmp_path: Path) -> None:
 
 
 def test_an_epsilon_that_stands_in_an_attribute_and_is_not_computed_with_is_not_believed(tmp_path: Path) -> None:
-    proposal = proposed(tmp_path, LAYER.replace("EPSILON", "1e-3").replace("        return layer", "        self.eps = 1e-5\n        return layer"))
+    text = LAYER.replace("EPSILON", "1e-3").replace("        return layer", "        self.eps = 1e-5\n        return layer")
+    proposal = proposed(tmp_path, text)
     assert '"epsilon": 0.001,\n' in proposal.text
 
 
@@ -128,12 +141,8 @@ def test_positions_are_given_vectors_or_looked_up() -> None:
 def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     """In the module around the table, so that no part is said to lack what the next one adds."""
     text = (MODELS / "torch_gpt.py").read_text()
-    scaled = (
-        "\n\nclass Scaled(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n        self.lut = nn.Embedding(*sizes)\n\n"
-        "    def forward(self, x):\n        return self.lut(x) * self.lut.weight.shape[1] ** 0.5\n"
-    )
     line = next(line for line in text.splitlines() if "nn.Embedding(" in line)
-    proposal = proposed(tmp_path, text.replace(line, line.replace("nn.Embedding(", "Scaled(")) + scaled, "GPT", "my_gpt.py")
+    proposal = proposed(tmp_path, text.replace(line, line.replace("nn.Embedding(", "Scaled(")) + SCALED, "GPT", "my_gpt.py")
     name = line.split("self.")[1].split(" ")[0]
     assert f'("target_embedding", "{name}")' in proposal.text and '("table", "lut.weight", "v d")' in proposal.text
     assert '"scale_embedding": True,\n' in proposal.text and proposal.left == ()
@@ -159,7 +168,7 @@ def test_what_is_no_component_is_refused_in_a_sentence(source: str, component: s
     assert not list(tmp_path.iterdir())
 
 
-ODD = '''
+ODD = """
 import collections
 import sys
 
@@ -274,7 +283,7 @@ def returns_a_class(d_model):
 
 def generates(d_model):
     yield nn.LayerNorm(d_model)
-'''
+"""
 NAMES = [line.split("(")[0].split()[1] for line in ODD.splitlines() if line.startswith(("class ", "def "))]
 
 
@@ -299,7 +308,7 @@ def test_a_message_has_no_marks_of_a_terminal_and_none_of_what_is_put_around_it(
         try:
             raise ValueError("no mask")
         except ValueError as inner:
-            raise ValueError(f"Exception encountered when calling Layer.call().\n\n\x1b[1m{inner}\x1b[0m\n\nArguments received: ...") from inner
+            raise ValueError(f"Exception encountered when calling Layer.call().\n\n\x1b[1m{inner}\x1b[0m\n\nArguments: ...") from inner
     except ValueError as error:
         assert failure(error) == "ValueError: no mask"
     assert failure(TypeError("\x1b[1mbold\x1b[0m")) == "TypeError: bold"
@@ -342,7 +351,8 @@ def test_arguments_are_known_by_the_names_that_published_code_uses() -> None:
 
 
 def test_a_factor_of_the_width_gives_a_feed_forward_of_that_size(tmp_path: Path) -> None:
-    text = LAYER.replace("EPSILON", "1e-5").replace("POST", "True").replace("d_ff):", "forward_expansion, device):\n        d_ff = forward_expansion * d_model")
+    text = LAYER.replace("EPSILON", "1e-5").replace("POST", "True")
+    text = text.replace("d_ff):", "forward_expansion, device):\n        d_ff = forward_expansion * d_model")
     proposal = proposed(tmp_path, text, "Layer")
     assert proposal.left == ()
     assert 'forward_expansion=4, device="cpu")' in proposal.text and f'"feed_forward_width": {4 * 12},' in proposal.text

@@ -9,9 +9,9 @@ from reference_numpy.suggestions import known
 
 from .draft import Choice, Draft
 from .drafting import drafted
+from .failures import FAILURES, failure
 from .inputs import INPUTS
 from .quiet import quiet
-from .running import FAILURES, failure
 from .source import loaded
 from .trying import decide, said
 from .writing import written
@@ -21,11 +21,12 @@ __all__ = ["Proposal", "propose"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, and what is left to be decided."""
+    """A port's file: its text, what is left to be decided, and what is to be said besides."""
 
     component: str
     text: str
     left: tuple[str, ...]
+    note: str = ""
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
@@ -50,7 +51,8 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
             raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    return Proposal(draft.component, text, tuple(left))
+    note = f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}" if draft.refused else ""
+    return Proposal(draft.component, text, tuple(left), note)
 
 
 def _open(draft: Draft) -> dict[str, str]:

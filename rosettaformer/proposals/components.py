@@ -20,7 +20,8 @@ def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
     """What the parameters are of. Raises ValueError where they are of no component."""
     if not leaves:
         raise ValueError("a module without parameters must be named with --component, such as positional_encoding")
-    tables = [leaf for leaf in leaves if len(leaf.shape) == 2 and set(leaf.shape) & {sizes["source_vocabulary"], sizes["target_vocabulary"]}]
+    vocabulary = {sizes["source_vocabulary"], sizes["target_vocabulary"]}
+    tables = [leaf for leaf in leaves if len(leaf.shape) == 2 and set(leaf.shape) & vocabulary]
     if _as("encoder", leaves, sizes).shown["encoder_layers"]:
         if tables:
             return _model(leaves, sizes)
@@ -43,7 +44,8 @@ def _unknown(found: Mapping[str, Match], leaves: Sequence[Leaf], sizes: Mapping[
     return (
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
         f"{', '.join(INPUTS)}; its parameters are {', '.join(f'{leaf.path} {leaf.shape}' for leaf in leaves[:8])}"
-        + ", ..." * (len(leaves) > 8)
+        + ", ..."
+        * (len(leaves) > 8)
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 
-from ..processes import words
 from .arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
+from .failures import FAILURES, failure
 
 __all__ = ["Construction", "plan"]
 
@@ -131,7 +131,7 @@ def _configuration(
                 text = f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in found.texts.items())})"
                 return text, f"from {cls.__module__} import {cls.__name__}", found.meanings
     reader = _Reader(given)
-    with contextlib.suppress(Exception, SystemExit):  # what it reads before it fails counts
+    with contextlib.suppress(*FAILURES):  # what it reads before it fails counts
         make(**{argument: reader})
     if reader.unknown:
         raise ValueError(
@@ -180,5 +180,5 @@ def _evaluated(text: str, names: dict[str, Any]) -> Any:
     """The module. Raises ValueError where the user's constructor does."""
     try:
         return eval(text, names)
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{text} cannot be built: {words(error)}; other arguments are given as --with NAME=VALUE") from error
+    except FAILURES as error:
+        raise ValueError(f"{text} cannot be built: {failure(error)}; other arguments are given as --with NAME=VALUE") from error

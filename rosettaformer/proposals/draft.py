@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from .matching import Match
 from .parts import Part, Row
 from .source import Source
 
-__all__ = ["Choice", "Draft", "canonical", "choices_of", "chosen", "named_rows"]
+__all__ = ["Choice", "Draft", "canonical", "chosen", "named_rows"]
 
 Settings = Mapping[str, int]
 
@@ -46,12 +45,12 @@ class Draft:
     """What is known of a module.
 
     sizes: those at which it was built. kind: its class. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
-    has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters
-    for which no tensor was found, with their axes. output: what follows its call to get the output, such as `[0]`. choices: what is open;
-    `settings` which value of each is taken, `tried` those that were decided by trying, in words, `undecided` the others, each with what is
-    to be said of it. deviation: of the module's norms from the reference's, where they have a known one. verified: whether what its tensors show of the norms and tables
-    around the layers gives the reference's numbers. filled: whether the module needs a
-    mask where a case has none. dtypes: those in which the module runs, and why not in the others. failure: why it does not run at all.
+    has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical
+    parameters for which no tensor was found, with their axes. output: what follows its call to get the output, such as `[0]`. choices: what
+    is open; `settings` which value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are
+    the nearest alone, `undecided` the others, each with what is to be said of it. deviation: of the module's norms from the reference's,
+    where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it
+    needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all.
     """
 
     source: Source
@@ -165,35 +164,6 @@ def _relettered(axes: str, role: str, wanted: str) -> str:
     if role == wanted or role not in letters or wanted not in letters:
         return axes
     return axes.translate(str.maketrans(letters[role], letters[wanted]))
-
-
-def choices_of(draft: Draft) -> Iterator[Choice]:
-    """What is open of names and axes: layouts, and what was told apart by the order of declaration alone."""
-    seen: set[str] = set()
-    for part in _parts(draft.match.root):
-        shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")
-        layouts = max((len(row.axes) for row in part.rows), default=1)
-        if layouts > 1 and f"axes of {part.component}" not in seen:
-            seen.add(f"axes of {part.component}")
-            yield Choice(f"axes of {part.component}", tuple(range(layouts)), shows)
-        roles = [name.partition(".")[0] for name in part.ordered if name.endswith("kernel")]
-        fused = [row.name.partition(".")[0] for row in part.rows if "/3" in row.axes[0] and row.name.endswith("kernel")]
-        roles = roles or fused
-        if len(roles) > 1 and f"order of {part.component}" not in seen:
-            seen.add(f"order of {part.component}")
-            orders = tuple(tuple(zip(roles, order, strict=True)) for order in itertools.permutations(roles))
-            yield Choice(f"order of {part.component}", orders, shows)
-        slots = [name for name in part.ordered if name.endswith("_norm")]
-        if len(slots) > 1 and f"order of norms of {part.component}" not in seen:
-            seen.add(f"order of norms of {part.component}")
-            orders = tuple(tuple(zip(slots, order, strict=True)) for order in itertools.permutations(slots))
-            yield Choice(f"order of norms of {part.component}", orders, "norms")
-
-
-def _parts(part: Part) -> Iterator[Part]:
-    yield part
-    for child in part.parts:
-        yield from _parts(child)
 
 
 def named_rows(part: Part, prefix: str = "") -> Iterator[str]:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from . import construction, fields, walking
 from .calling import called
 from .components import component_of, crosses
-from .draft import Choice, Draft, canonical, choices_of, named_rows
+from .draft import Choice, Draft, canonical, named_rows
 from .inputs import is_model
 from .matching import Match, matched
+from .orders import choices_of
 from .outer import outer_embeddings
 from .running import is_causal, start
 from .source import Source

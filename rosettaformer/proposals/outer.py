@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..conformance.ports.adapters.matching import walk
+from .failures import FAILURES
 from .parts import Part, Row
-from .running import FAILURES
 from .vocabulary import within
 from .walking import tensor
 
@@ -16,7 +16,9 @@ __all__ = ["outer_embeddings"]
 
 
 def outer_embeddings(part: Part, module: Any, framework: str) -> None:
-    """Binds each embedding to the innermost module around its table whose output is the rows by a constant that is not 1, if there is one."""
+    """Binds each embedding to the innermost module around its table that gives the rows by a constant other than 1, if there is one."""
+    if framework == "torch":
+        module.eval()
     for child in part.parts:
         if child.component != "embedding" or not child.native:
             continue

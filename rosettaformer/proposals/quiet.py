@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 __all__ = ["quiet"]
 
-_LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:|[IWE]\d{4} \d{5,}\.|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
+# of absl, and of TensorFlow before it
+_LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:\d+\.\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""A draft as the port that would be written: with which masks and in which dtypes it runs, what it gives, and how far that is from right."""
+"""A draft as the port that would be written: with which masks and in which dtypes it runs, and how far what it gives is from right."""
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import io
 import itertools
@@ -18,22 +19,18 @@ from ..conformance.case import Case
 from ..conformance.defects import Defect
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
-from ..processes import innermost, words
 from .draft import Choice, Draft, Settings
+from .failures import FAILURES, failure
+from .inputs import is_model
 from .trials import trial_cases
 from .writing import written
 
-__all__ = ["FAILURES", "TRIED", "Trials", "combinations", "failure", "is_causal", "start", "with_values"]
+__all__ = ["TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
+_CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
 TRIED = 200  # combinations of values at most, whatever the machine's load
-FAILURES = (Exception, SystemExit)  # what the user's code may raise
-
-
-def failure(error: BaseException) -> str:
-    """What the user's code raised, without the marks by which a terminal shows bold and colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", words(innermost(error)))
 
 
 def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
@@ -57,7 +54,8 @@ def start(draft: Draft) -> None:
     problems: dict[str, None] = {}
     if draft.component == "positional_encoding":  # what it is given is known by its running
         draft.undecided = {}
-    for draft.filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
+    for filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
+        draft.filled = filled
         for indices in itertools.islice(combinations(masks), TRIED):
             settings = with_values(draft.settings, masks, indices)
             found = {dtype: _attempt(draft, settings, case, dtype) for dtype in DTYPES}
@@ -97,6 +95,7 @@ class Trials:
         self.draft = draft
         self._found: dict[Any, list[tuple[Case, Any]]] = {}
         self._errors: dict[Any, float] = {}
+        self._runs: dict[tuple[str, str], Any] = {}
 
     def error(self, settings: Settings, group: str, deviation: Defect | None) -> float:
         """The largest error on the cases of a group, where the norms deviate so; infinite where the module cannot be run."""
@@ -109,17 +108,35 @@ class Trials:
         return self._errors[named]
 
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
+        """The cases with what the module gives; none where it fails. What the judge alone takes from the config changes nothing of it."""
+        text, found = written(self.draft, settings), []
+        module = _CONFIG.sub("", text)
         try:
-            adapter = _adapter(self.draft, settings)
-            return [(case, _run(adapter, case, self.draft.dtypes[0])) for case in trial_cases(self.draft, settings, group)]
+            for case in trial_cases(self.draft, settings, group):
+                key = module, _digest(case, module)
+                if key not in self._runs:
+                    self._runs[key] = None  # where it fails
+                    self._runs[key] = _run(_adapter(self.draft, settings, text), case, self.draft.dtypes[0])
+                found.append((case, self._runs[key]))
         except FAILURES:
             return []
+        return found
 
 
-def _adapter(draft: Draft, settings: Settings) -> Any:
-    """The judge's adapter, of the port as it would be written."""
+def _digest(case: Case, module: str) -> str:
+    """What a module of that text sees of a case: its arrays, and the config fields that the text names."""
+    found = hashlib.sha256()
+    for name, value in (*case.inputs.items(), *case.parameters.items()):
+        found.update(f"{name} {value.shape}".encode() + value.tobytes() if isinstance(value, np.ndarray) else f"{name} {value}".encode())
+    fields = sorted(set(re.findall(r"\bconfig\.(\w+)", module)))
+    found.update(repr([getattr(case.config, name, None) for name in fields]).encode())
+    return found.hexdigest()
+
+
+def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
+    """The judge's adapter, of the port as it would be written; text: that of its file, where it is known."""
     port = ModuleType("proposed_port")
-    exec(compile(written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
+    exec(compile(text or written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]
     name = f"rosettaformer.conformance.ports.adapters.{draft.adapter}"
     return importlib.import_module(name).Adapter(port)
@@ -136,9 +153,21 @@ def _error(case: Case, found: Any, deviation: Defect | None) -> float:
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
         return np.inf
-    wanted = outputs["output"]
+    wanted = _comparable(case, outputs["output"], found)
     error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
     return error if np.isfinite(error) else np.inf
+
+
+def _comparable(case: Case, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """What is wanted; its log-softmax or softmax where a model gives these in place of logits, which is not for the proposal to judge."""
+    if is_model(case.component):
+        shares = np.exp(wanted - wanted.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        with np.errstate(over="ignore"):
+            for given, instead in ((np.exp(found), np.log(shares)), (found, shares)):
+                if found.min() >= 0 or found.max() <= 0:
+                    wanted = instead if np.allclose(given.sum(-1), 1, atol=1e-4) else wanted
+    return wanted
 
 
 def is_causal(draft: Draft) -> bool:

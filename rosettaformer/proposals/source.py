@@ -14,8 +14,8 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ..processes import words
 from ..reading import read_bytes
+from .failures import FAILURES, failure
 
 __all__ = ["Source", "loaded"]
 
@@ -78,11 +78,11 @@ def _of_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         exec(compile(read_bytes(path), path.resolve(), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         sys.modules.pop(path.stem, None)
         if isinstance(error, ImportError) and (package := _package(path)):  # it imports what stands beside it, as a part of its package
             return _of_name(package)
-        raise ValueError(f"{path} cannot be run: {words(error)}") from error
+        raise ValueError(f"{path} cannot be run: {failure(error)}") from error
     return module
 
 
@@ -97,9 +97,9 @@ def _package(path: Path) -> str:
 def _of_name(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         where = name or "the part before the colon"
-        raise ValueError(f"{where} must be a file ending in .py or an importable module: {words(error)}") from error
+        raise ValueError(f"{where} must be a file ending in .py or an importable module: {failure(error)}") from error
 
 
 def _candidates(module: ModuleType) -> list[str]:

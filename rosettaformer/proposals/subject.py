@@ -11,7 +11,7 @@ from reference_numpy import preset
 from . import walking
 from .calling import Call, called
 from .construction import Construction
-from .running import FAILURES, failure
+from .failures import FAILURES, failure
 from .source import Source
 from .trials import example
 from .vocabulary import role_of

@@ -13,6 +13,7 @@ from .running import TRIED, Trials, combinations, with_values
 __all__ = ["decide", "said"]
 
 SAME = 2e-5  # of the largest number: a port that is right up to what it computes in float32
+WIDE = 1e-9  # the same of one that computes in float64
 APART = 10  # times the error of the best that every other value has, where a case tells them apart
 FAR = 5  # the same, where the best is not right, but by far the nearest
 NEAR = 0.3  # the largest error of what is near
@@ -41,6 +42,16 @@ def decide(draft: Draft) -> None:
             choices = [choice for choice in draft.choices if choice.name in draft.undecided and choice.shows_in in shown]
             if choices or (group == "norms" and not near):
                 draft.verified |= _settle(trials, choices, group, near) and group == "norms"
+    _limit_dtypes(trials)
+
+
+def _limit_dtypes(trials: Trials) -> None:
+    """Leaves float64 out where the module computes with numbers of float32 there, as with a table or a constant."""
+    draft = trials.draft
+    errors = [trials.error(draft.settings, group, draft.deviation) for group in (*GROUPS, "all")]
+    coarse = [error for error in errors if WIDE < error < SAME]
+    if draft.dtypes == ("float64", "float32") and coarse:
+        draft.dtypes, draft.refused = ("float32",), f"it computes with numbers of float32, which leave an error of {max(coarse):.0e}"
 
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
@@ -99,7 +110,9 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
         return True
     errors = [trials.error({**draft.settings, choice.name: index}, group, draft.deviation) for index in range(len(choice.values))]
     best, *others = sorted(errors)
-    if exact:
+    if exact and choice.read and not draft.settings.get(choice.name, 0):
+        decided = errors[0] < SAME < max(others)  # as it stands in the module, and the cases show it
+    elif exact:
         decided = all(error > max(APART * best, SAME) for error in others)
     else:
         decided = not choice.name.startswith("argument") and best < NEAR and FAR * best < others[0]

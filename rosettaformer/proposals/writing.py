@@ -7,8 +7,7 @@ from typing import Any
 from ..processes import printable
 from .draft import Draft, Settings
 from .helpers import helpers
-from .parts import Part
-from .vocabulary import within
+from .tables import row_text, tables_of
 
 __all__ = ["TODO", "written"]
 
@@ -143,7 +142,7 @@ def _config(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
 
 def _weights(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
     root = draft.root(settings)
-    tables = _tables(root)
+    tables = tables_of(root)
     notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.rest]
     notes += [text for name, text in open_.items() if name.startswith("missing ")]
     if not any(tables.values()) and not notes:
@@ -151,7 +150,7 @@ def _weights(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
     lines = []
     for component, rows in tables.items():
         notes_of = [text for name, text in open_.items() if name.startswith(("axes of", "order of")) and name.endswith(f" {component}")]
-        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{_row(row)}," for row in rows)]
+        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{row_text(row)}," for row in rows)]
         lines += [f'    "{component}": (', *(f"        {line}" for line in inside), "    ),"]
     body = "\n".join([*lines, *(f"    # {note}" for note in notes)])
     return f"# end of the canonical name, end of the module's own name, axes of the module's tensor\nweights = {{\n{body}\n}}"
@@ -167,71 +166,5 @@ def _todo(open_: Mapping[str, str], name: str) -> str:
     return f"  # {TODO} {open_[name]}" if name in open_ else ""
 
 
-def _row(row: Sequence[str]) -> str:
-    return "(" + ", ".join(f'"{text}"' for text in row) + ")"
-
-
 def _literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def _tables(root: Part) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of each component.
-
-    A part that is a sub-module of its own, and the same wherever it occurs, has a table; the rows of any other are in the table around it.
-    """
-    own = _own_tables(root)
-    tables: dict[str, list[tuple[str, ...]]] = {root.component: []}
-    _fill(root, root, "", own, tables)
-    return {component: list(dict.fromkeys(rows)) for component, rows in tables.items() if rows}
-
-
-def _own_tables(root: Part) -> set[str]:
-    """The components that are the same wherever they occur, each in a sub-module of its own."""
-    found: dict[str, set[tuple[Any, ...]]] = {}
-    for around, part in _all(root):
-        inside: tuple[tuple[str, ...], ...] = tuple(sorted((row.name, row.native, row.axes[0]) for row in part.rows))
-        inside += tuple((child.path, within(child.native, part.native)) for child in part.parts if child.component != "layer_norm")
-        apart = part.native != around.native
-        found.setdefault(part.component, set()).add(inside if apart else ("in", around.component, inside))
-    return {component for component, shapes in found.items() if len(shapes) == 1 and not any(shape[:1] == ("in",) for shape in shapes)}
-
-
-def _all(part: Part) -> Iterator[tuple[Part, Part]]:
-    for child in part.parts:
-        yield part, child
-        yield from _all(child)
-
-
-def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: dict[str, list[tuple[str, ...]]]) -> None:
-    """Adds the rows of a part to the table of its holder; prefix: the part's canonical path inside the holder."""
-    base = within(part.native, holder.native) if part is not holder else ""
-    for row in part.rows:
-        tables[holder.component].append((prefix + row.name, ".".join(filter(None, (base, row.native))), row.axes[0]))
-    tables[holder.component] += _stacked(part, holder, prefix, own)
-    for child in part.parts:
-        path = prefix + child.path
-        if child.component in own:
-            relative = within(child.native, holder.native)
-            if not child.path.startswith("layers.") and relative != path:
-                tables[holder.component].append((path, relative))
-            if child.component not in tables:
-                tables[child.component] = []
-                _fill(child, child, "", own, tables)
-        else:
-            _fill(child, holder, f"{path}.", own, tables)
-
-
-def _stacked(part: Part, holder: Part, prefix: str, own: set[str]) -> Iterator[tuple[str, ...]]:
-    """The rows that say where the layers of a stack are: one for all where they are numbered, otherwise one each."""
-    layers = [child for child in part.parts if child.path.startswith("layers.") and child.component in own]
-    natives = [within(child.native, holder.native) for child in layers]
-    common = {native.rpartition(".")[0] for native in natives}
-    numbered = all(native.rpartition(".")[2] == str(index) for index, native in enumerate(natives))
-    if layers and numbered and len(common) == 1:
-        place = common.pop()
-        if place != f"{prefix}layers":
-            yield f"{prefix}layers", place
-        return
-    for child, native in zip(layers, natives, strict=True):
-        yield prefix + child.path, native

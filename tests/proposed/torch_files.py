@@ -1,4 +1,4 @@
-"""A model whose parts stand in files of their own: device and special ids in constructors, fills of -10000, encodings without a batch axis."""
+"""A model that is given its device and special ids; fills of -10000, and an encoding without a batch axis."""
 
 import math
 
