@@ -39,6 +39,9 @@ CORE = """
     decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
     token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
     transformer/skip_padding_inside_padding
+    self_attention/plain self_attention/left_padding self_attention/causal self_attention/causal_square self_attention_sublayer/post
+    self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
+    feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")

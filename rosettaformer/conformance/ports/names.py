@@ -28,6 +28,8 @@ _PARTS = {
     "cross_attention": "multi_head_attention",
     "norm": "layer_norm",
 }
+# components with the same parameters: the table of one is read where the other has none
+_ALIKE = {"self_attention": "multi_head_attention", "multi_head_attention": "self_attention"}
 _PART_OF = re.compile(r"\d/[1-9]")  # which part of a tensor that holds several
 
 
@@ -90,7 +92,9 @@ class Names:
 
     def _of(self, tables: Mapping[str, Any], component: str, start: int) -> Any:
         """The rows of the component at that place of a path; one table is that of the outermost one."""
-        return tables.get(component, ()) if self._each else tables[""] if start == 0 else ()
+        if not self._each:
+            return tables[""] if start == 0 else ()
+        return tables.get(component) or tables.get(_ALIKE.get(component, ""), ())
 
 
 def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:

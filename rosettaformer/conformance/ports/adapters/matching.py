@@ -9,13 +9,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from reference_numpy import layout
+
 from ...case import Case
 from ...reference.components import model_of
 from ..names import Names
 from ..port import SKIP, NotCovered
 from .calls import Called
 
-__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
+__all__ = ["assign", "compiles_itself", "found", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
 
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
@@ -70,6 +72,26 @@ def walk(root: Any, path: str) -> Any:
         except (AttributeError, IndexError, KeyError, TypeError):
             return None
     return node
+
+
+def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], Sequence[str]]) -> layout.Table:
+    """The table with the module's own names: of a name that it does not have, the one that has more steps within or before it.
+
+    Where several could be meant, or none, the name stays as it is.
+    """
+    if all(has(native) for _, native, _ in table):
+        return table
+    every = names()
+    return tuple((name, native if has(native) else _longer(native, every), axes) for name, native, axes in table)
+
+
+def _longer(name: str, names: Sequence[str]) -> str:
+    """The only one of the names that begins and ends as this one does, step by step, with others between; or this one."""
+    steps = name.split(".")
+    ways = [("".join(f"{step}." for step in steps[:at]), "." + ".".join(steps[at:])) for at in range(len(steps))]
+    fitting = [one for one in names if any(f".{one}".startswith(f".{start}") and one.endswith(end) for start, end in ways)]
+    fitting = [one for one in fitting if len(one.split(".")) > len(steps)]
+    return fitting[0] if len(fitting) == 1 else name
 
 
 def leaves(value: Any) -> Iterator[Any]:
