@@ -11,7 +11,7 @@ from typing import Any
 from reference_numpy import TransformerConfig, layout, parameters
 from reference_numpy.suggestions import known
 
-from ..reference.components import FORWARD
+from ..reference.components import FORWARD, is_layout, model_of
 
 __all__ = ["Names", "Rename"]
 
@@ -56,11 +56,12 @@ class Names:
 
     def table(self, component: str, config: TransformerConfig) -> layout.Table:
         """The component's own table, of whole names. Raises ValueError where no row fits a parameter."""
-        return tuple(self._row(component, name, axes) for name, axes in parameters.axes(config, component).items())
+        axes = parameters.axes(config, model_of(component))
+        return tuple(self._row(_owner(component), name, letters) for name, letters in axes.items())
 
     def path(self, component: str, path: str) -> str:
         """The own path of a sub-module of the component, by its canonical path."""
-        return ".".join(self._own(component, path.split("."), self._paths))
+        return ".".join(self._own(_owner(component), path.split("."), self._paths))
 
     def _row(self, component: str, name: str, axes: str) -> layout.Row:
         steps = name.split(".")
@@ -95,6 +96,11 @@ class Names:
         if not self._each:
             return tables[""] if start == 0 else ()
         return tables.get(component) or tables.get(_ALIKE.get(component, ""), ())
+
+
+def _owner(component: str) -> str:
+    """The component whose table has the names: of what runs a whole model, the model."""
+    return component if is_layout(component) else model_of(component)
 
 
 def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:

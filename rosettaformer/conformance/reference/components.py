@@ -15,7 +15,7 @@ from ..case import Case, numpy_dtype
 from . import layouts, statistics
 
 __all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
+    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "OWN", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
     "function_of", "is_layout", "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
 ]  # fmt: skip
 
@@ -96,6 +96,10 @@ COMPONENTS: Rows = {
     for name in (component, component + VJP)
     if name == component or component in DIFFERENTIABLE
 }
+
+
+# those that the four packages have
+OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
 
 
 def forward_of(component: str) -> str:

@@ -129,7 +129,7 @@ class Base(abc.ABC):
 
     def _table(self, case: Case) -> layout.Table:
         """The table of the component's parameters, of whole names."""
-        return self.names.table(model_of(case.component), case.config) if case.parameters else ()
+        return self.names.table(case.component, case.config) if case.parameters else ()
 
     def _load(self, module: Any, case: Case) -> None:
         if case.parameters:

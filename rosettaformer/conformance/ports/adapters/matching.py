@@ -12,7 +12,6 @@ import numpy as np
 from reference_numpy import layout
 
 from ...case import Case
-from ...reference.components import model_of
 from ..names import Names
 from ..port import SKIP, NotCovered
 from .calls import Called
@@ -29,7 +28,7 @@ def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, nam
     drops is written out in the one around it, and no module.
     """
     found = {}
-    component = model_of(case.component)
+    component = case.component
     for path in paths:
         native, around = names.path(component, path), path.rpartition(".")[0]
         module = None if native == (around and names.path(component, around)) else find(native)
