@@ -103,7 +103,11 @@ class Base(abc.ABC):
                     recorder = Recorder(modules, tensors, force, positions, arguments)
                     with self._watched(recorder):
                         results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
-            return results
+            wanted = {path: trace.arrays(call.inputs) for path, call in calls.items()}
+            return [
+                {path: one for path, one in run.items() if not matching.is_less(one.get("inputs", ()), wanted.get(path, ()))}
+                for run in results
+            ]
 
     def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
         """The component with its parameters, and the arguments of its call."""

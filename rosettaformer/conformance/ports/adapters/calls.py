@@ -15,7 +15,7 @@ from reference_numpy.suggestions import known
 from ...case import Case
 from ...reference import components
 from ..port import NotCovered
-from . import derived, matching
+from . import derived, nests
 from .derived import ZEROS, inputs_of
 
 __all__ = ["ZEROS", "Called", "Calls", "Row"]
@@ -155,9 +155,9 @@ class Called:
 
     def _stacked(self, rows: list[Any]) -> Any:
         """The outputs of all rows as one."""
-        leaves = [self.stack(list(same)) for same in zip(*(list(matching.leaves(row)) for row in rows), strict=True)]
+        leaves = [self.stack(list(same)) for same in zip(*(list(nests.leaves(row)) for row in rows), strict=True)]
         stacked = iter(leaves)
-        return matching.mapped(rows[0], lambda leaf: next(stacked))
+        return nests.mapped(rows[0], lambda leaf: next(stacked))
 
 
 class _Inputs(Mapping[str, Any]):

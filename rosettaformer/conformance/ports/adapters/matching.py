@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,8 +15,24 @@ from ...case import Case
 from ..names import Names
 from ..port import SKIP, NotCovered
 from .calls import Called
+from .nests import leaves, mapped
 
-__all__ = ["assign", "compiles_itself", "found", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
+__all__ = [
+    "assign", "compiles_itself", "found", "is_less", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk",
+]  # fmt: skip
+    "assign",
+    "compiles_itself",
+    "found",
+    "is_less",
+    "leaves",
+    "mapped",
+    "of_other",
+    "owner",
+    "refuse_rare",
+    "submodules",
+    "transposed",
+    "walk",
+]
 
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
@@ -55,6 +71,12 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
     return None if lost or not placed else chosen
 
 
+def is_less(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+    """Whether a module is only a part of the component whose name it has, such as the dense layer of a pooler: what it is given has fewer
+    axes and fewer elements than each of the reference's inputs."""
+    return bool(own and wanted) and all(array.ndim < other.ndim and array.size < other.size for array in own for other in wanted)
+
+
 def transposed(array: Any, shape: tuple[int, ...]) -> Any:
     """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
@@ -91,26 +113,6 @@ def _longer(name: str, names: Sequence[str]) -> str:
     fitting = [one for one in names if any(f".{one}".startswith(f".{start}") and one.endswith(end) for start, end in ways)]
     fitting = [one for one in fitting if len(one.split(".")) > len(steps)]
     return fitting[0] if len(fitting) == 1 else name
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """What a nest of mappings, tuples and lists holds, in order."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
-
-
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same nest with every leaf mapped, in the order of `leaves`."""
-    if isinstance(value, Mapping):
-        return {name: mapped(item, function) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)([mapped(item, function) for item in value])
-    return function(value)
 
 
 def _shapes(array: np.ndarray) -> tuple[tuple[int, ...], ...]:
