@@ -18,21 +18,9 @@ from .calls import Called
 from .nests import leaves, mapped
 
 __all__ = [
-    "assign", "compiles_itself", "found", "is_less", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk",
-]  # fmt: skip
-    "assign",
-    "compiles_itself",
-    "found",
-    "is_less",
-    "leaves",
-    "mapped",
-    "of_other",
-    "owner",
-    "refuse_rare",
-    "submodules",
-    "transposed",
+    "assign", "compiles_itself", "found", "is_less", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed",
     "walk",
-]
+]  # fmt: skip
 
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
