@@ -1,5 +1,6 @@
 """Ports that divide a model otherwise than the suite does: the components for them, and what `call` says of how they are called."""
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -23,6 +24,7 @@ from rosettaformer.conformance.ports.adapters.derived import derived
 from rosettaformer.conformance.ports.adapters.matching import found
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
+from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import LAYOUTS, forward_of
 
 CASES = all_by_id()
@@ -58,14 +60,15 @@ def verdict(case: Case, answer: Any) -> str:
 # --- one file that has all of it
 
 
-@functools.cache
-def document() -> str:
-    return re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+def document(name: str = "layouts_port") -> str:
+    """A block of the document, by the name of its file."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return next(block for block in blocks if block.startswith(f"# {name}.py\n"))
 
 
-def port(folder: Path, *edit: str) -> Port:
+def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
     """The port of the document, with one edit of its text."""
-    text = document()
+    text = document(name)
     if edit:
         assert text.count(edit[0]) == 1, edit
         text = text.replace(*edit)
@@ -98,7 +101,7 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
 
 @needs_torch
 @pytest.mark.parametrize(
-    ("right", "wrong", "components"),
+    ("right", "wrong", "seen"),
     [
         ("dtype=torch.bool).tril()", "dtype=torch.bool).tril(1)", {"self_attention"}),
         ("self.c_attn(x).chunk(3, -1)", "self.c_attn(x).chunk(3, -1)[::-1]", {"self_attention"}),
@@ -114,10 +117,10 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
         (".div(math.sqrt(query.size(-1)))", "", {"scaled_dot_product_attention"}),
     ],
 )  # fmt: skip
-def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, components: set[str]) -> None:
+def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, seen: set[str]) -> None:
     own = port(tmp_path, right, wrong)
     cases = [case for case in asked() if case.component in own.components and not forward_of(case.component)]
-    assert {case.component for case in cases if verdict(case, own.answer) == "differs"} == components
+    assert {case.component for case in cases if verdict(case, own.answer) == "differs"} == seen
 
 
 @needs_torch
@@ -127,6 +130,60 @@ def test_a_port_that_has_none_of_these_components_is_not_asked_them() -> None:
     assert (result.case, result.status) == ("layer_norm/plain", "pass")
     results = runner.run(cases[1:3], ["tests/ports/numpy_function.py"], ["float64"])
     assert {result.status for result in results} == {"not covered"}
+
+
+# --- kernels that all heads share
+
+
+@functools.cache
+def narrow() -> list[Case]:
+    """The cases of the document's port of them."""
+    names: dict[str, Any] = {}
+    text = document("shared_port")
+    exec(text[text.index("config = {") :], names)
+    cases = all_cases(names["config"], True, ("query.kernel", "key.kernel", "value.kernel"))
+    return [case.at("float64") for case in cases if case.component.startswith("multi_head_attention") and not case.excluded]
+
+
+@needs_torch
+def test_the_documents_port_of_shared_kernels_differs_nowhere(tmp_path: Path) -> None:
+    own = port(tmp_path, name="shared_port")
+    assert own.describe()["shared"] == ("query.kernel", "key.kernel", "value.kernel")
+    verdicts = Counter((case.component, verdict(case, own.answer)) for case in narrow())
+    assert {what for _, what in verdicts} == {"pass", "not covered"}
+    assert min(verdicts["multi_head_attention", "pass"], verdicts["multi_head_attention_vjp", "pass"]) >= 3
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("q.size(-1) ** 0.5", "queries.size(-1) ** 0.5"),
+        ('"queries.weight", "k i"', '"queries.weight", "i k"'),
+        ("x.unflatten(-1, (self.heads, -1))", "x.unflatten(-1, (-1, self.heads)).transpose(2, 3)"),  # every third column for a head
+    ],
+)
+def test_a_mistake_beside_shared_kernels_is_seen(tmp_path: Path, right: str, wrong: str) -> None:
+    own = port(tmp_path, right, wrong, name="shared_port")
+    assert "differs" in {verdict(case, own.answer) for case in narrow() if not forward_of(case.component)}
+
+
+def test_a_shared_kernel_is_one_block_for_every_head_and_its_gradient_the_sum() -> None:
+    case = next(case for case in narrow() if case.id == "multi_head_attention_vjp/cross")
+    kernel = case.parameters["query.kernel"]
+    blocks = np.stack([kernel[4 * head : 4 * head + 4, head] for head in range(3)])
+    assert np.array_equal(blocks[0], blocks[1])
+    assert np.count_nonzero(kernel) == blocks.size
+    whole = components.answer(dataclasses.replace(case, shared=()))["parameters.query.kernel"]
+    expected = sum(whole[4 * head : 4 * head + 4, head] for head in range(3))
+    np.testing.assert_allclose(components.answer(case)["parameters.query.kernel"], expected, rtol=1e-13)
+
+
+def test_a_width_that_heads_cannot_divide_is_not_asked_with_shared_kernels() -> None:
+    cases = all_cases({"attention_bias": False}, shared=("query.kernel",))
+    reasons = {case.excluded for case in cases if case.component == "multi_head_attention" and case.config.model_width == 13}
+    assert any("all heads of the port share query.kernel" in reason for reason in reasons)
+    assert "" not in reasons
 
 
 # --- the other frameworks

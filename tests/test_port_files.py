@@ -286,7 +286,7 @@ def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
 def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    (tmp_path / "configs_port.py").write_text(_blocks("ports.md")[2])
+    (tmp_path / "configs_port.py").write_text(_blocks("ports.md")[3])
     port = str(tmp_path / "configs_port.py")
     cases = [case for case in all_cases(Port(port).config, grad=False) if case.component in ("multi_head_attention", "encoder_layer")]
     results = runner.run(cases, [port], ["float64"])
@@ -297,7 +297,7 @@ def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> N
 
 
 def test_the_documents_other_blocks_are_of_the_port_file() -> None:
-    call, refusal = _blocks("ports.md")[3:]
+    call, refusal = _blocks("ports.md")[4:]
     exec(call, names := {})
     assert Calls(names["call"]).arguments("encoder_layer") == ["x"]
     with pytest.raises(NotCovered, match="padded on the right"):

@@ -134,7 +134,7 @@ class _Plan:
 
         Raises ValueError where its config is none.
         """
-        cases, hidden = self._fit(about["config"])
+        cases, hidden = self._fit(about["config"], about.get("shared", ()))
         if not all(is_layout(case.component) for case in cases):
             cases = [case for case in cases if case.component in about["components"] or not is_layout(case.component)]
         return [
@@ -160,12 +160,12 @@ class _Plan:
             return expected
         return self.reference.submit(question.followed, expected, answer).result()
 
-    def _fit(self, config: dict[str, Any]) -> tuple[list[Case], Hidden]:
-        """The cases for that config, and what it hides: the same objects for equal configs."""
-        key = repr(sorted(config.items()))
+    def _fit(self, config: dict[str, Any], shared: Sequence[str]) -> tuple[list[Case], Hidden]:
+        """The cases for that config and these kernels, and what it hides: the same objects for equal ones."""
+        key = repr((sorted(config.items()), *shared))
         with self._lock:
             if key not in self._fitted:
-                cases = fitted(self.cases, config)
+                cases = fitted(self.cases, config, shared)
                 self._fitted[key] = cases, Hidden(cases, self.cases)
             return self._fitted[key]
 

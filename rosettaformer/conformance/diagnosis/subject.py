@@ -42,7 +42,7 @@ class Subject:
         self.covered: Collection[str] = about["components"]
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
-        self.all_cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
+        self.all_cases = [case for case in all_cases(about["config"], True, about.get("shared", ())) if not case.excluded]
 
     def close(self) -> None:
         """Ends the port's process."""

@@ -16,7 +16,7 @@ from ..reference.components import FORWARD, is_layout, model_of
 __all__ = ["Names", "Rename"]
 
 Rename = tuple[str, str]  # canonical part, own part
-LETTERS = "dhgkefvparc"  # the axes of `reference_numpy.parameters`
+LETTERS = "dhgkefvparci"  # the axes of `reference_numpy.parameters`, and a head's slice of the width
 # a step of a canonical path -> the component that stands there, where the step is not the component's own name
 _PARTS = {
     "source_embedding": "embedding",
@@ -58,6 +58,11 @@ class Names:
         """The component's own table, of whole names. Raises ValueError where no row fits a parameter."""
         axes = parameters.axes(config, model_of(component))
         return tuple(self._row(_owner(component), name, letters) for name, letters in axes.items())
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The ends of the canonical names of kernels that all heads share."""
+        return tuple(dict.fromkeys(row[0] for table in self._tables.values() for row in table if "i" in row[2]))
 
     def path(self, component: str, path: str) -> str:
         """The own path of a sub-module of the component, by its canonical path."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, parameters
+from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
 from . import layouts, statistics
@@ -152,7 +152,18 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
         arguments["config"] = case.config
     with around or contextlib.nullcontext():
         result = function(**arguments)
-    return statistics.measured(case.component, case.inputs, named_outputs(result))
+    outputs = named_outputs(result)
+    for name in (f"parameters.{kernel}" for kernel in case.shared):
+        if name in outputs:
+            outputs[name] = _of_shared(outputs[name])
+    return statistics.measured(case.component, case.inputs, outputs)
+
+
+def _of_shared(gradient: np.ndarray) -> np.ndarray:
+    """The gradient `i k` of a kernel that all heads share, of that of all of them, `d h k`."""
+    slices = gradient.reshape(gradient.shape[1], -1, *gradient.shape[1:])
+    blocks_hik = np.stack([slices[head, :, head] for head in range(len(slices))])
+    return arithmetic.unbroadcast(blocks_hik, blocks_hik.shape[1:])
 
 
 def function_of(component: str) -> Callable[..., Any]:
