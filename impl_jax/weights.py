@@ -1,6 +1,6 @@
 """Weights: canonical NumPy parameters into any Flax NNX module and back, bit by bit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -39,12 +39,7 @@ def load(
         canonical.match(native, {native_name: variable.shape for native_name, variable in variables.values()})
     except ValueError as error:
         problems.insert(0, str(error).removeprefix(_HEADLINE))
-    loaded = {id(variable) for _, variable in variables.values()}
-    problems += [
-        f"no row of the weight table loads the module's {'.'.join(map(str, path))}"
-        for path, node in nnx.iter_graph(module)
-        if isinstance(node, nnx.Param) and id(node) not in loaded
-    ]
+    problems += _unfilled(module, variables.values())
     if problems:
         raise ValueError(_HEADLINE + "\n  ".join(problems))
     for native_name, variable in variables.values():
@@ -92,8 +87,15 @@ def _variables(
         else:
             missing.append(f"the module has no variable {native_name} for {name}")
     if missing:
-        raise ValueError(_HEADLINE + "\n  ".join(missing))
+        raise ValueError(_HEADLINE + "\n  ".join([*missing, *_unfilled(module, found.values())]))
     return found
+
+
+def _unfilled(module: nnx.Module, found: Iterable[tuple[str, nnx.Variable[Any]]]) -> list[str]:
+    """What is said of the module's parameters that none of these variables is."""
+    loaded = {id(variable) for _, variable in found}
+    others = (path for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Param) and id(node) not in loaded)
+    return [f"no row of the weight table loads the module's {'.'.join(map(str, path))}" for path in others]
 
 
 def _walk(node: Any, path: str) -> Any:

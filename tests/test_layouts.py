@@ -435,6 +435,21 @@ def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
         assert verdict(CASES[f"{component}/plain"].at("float64", mode="eager"), own.run) == "pass"
 
 
+def test_what_a_jax_module_has_is_said_where_the_table_names_something_else() -> None:
+    from flax import nnx
+
+    def build(config: Any, dtype: Any) -> Any:
+        return nnx.LayerNorm(config.model_width, param_dtype=dtype, rngs=nnx.Rngs(0))
+
+    own = adapter(
+        "jax", components={"layer_norm": build}, weights={"layer_norm": (("scale", "gain", "d"), ("offset", "bias", "d"))},
+        call={"layer_norm": {"x": "x_btd"}},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="the module has no variable gain for scale") as caught:
+        own.run(CASES["layer_norm/plain"].at("float64"))
+    assert "no row of the weight table loads the module's scale" in str(caught.value)
+
+
 def test_the_tables_of_self_attention_and_attention_are_one() -> None:
     row = ("query.kernel", "q", "(h k) d")
     config = CASES["self_attention/causal_no_bias"].config
