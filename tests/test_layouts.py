@@ -23,7 +23,7 @@ from rosettaformer.conformance.cases.gradients import gradients
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.ports.adapters.calls import Calls
 from rosettaformer.conformance.ports.adapters.derived import derived
-from rosettaformer.conformance.ports.adapters.matching import found
+from rosettaformer.conformance.ports.adapters.matching import found, submodules
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
 from rosettaformer.conformance.reference import components
@@ -436,9 +436,9 @@ def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
 
 
 def test_what_a_jax_module_has_is_said_where_the_table_names_something_else() -> None:
-    from flax import nnx
-
     def build(config: Any, dtype: Any) -> Any:
+        from flax import nnx
+
         return nnx.LayerNorm(config.model_width, param_dtype=dtype, rngs=nnx.Rngs(0))
 
     own = adapter(
@@ -481,3 +481,33 @@ def test_a_dense_layer_that_is_called_pooler_is_not_the_component() -> None:
     (run,) = own.trace(case)
     assert {"", "encoder", "source_embedding"} <= run.keys()
     assert "pooler" not in run
+
+
+@needs_torch
+def test_a_sublayer_with_its_norm_is_not_the_component_whose_parameters_it_has(tmp_path: Path) -> None:
+    case = next(case for case in asked() if case.id == "encoder_layer/post")
+    (run,) = port(tmp_path).trace(case)
+    assert {"", "self_attention", "self_attention_norm", "feed_forward_norm"} <= run.keys()
+    assert "feed_forward" not in run
+
+
+@pytest.mark.parametrize(
+    ("path", "native", "seen"),
+    [
+        ("feed_forward", "ffn", False),
+        ("self_attention", "attn", True),
+        ("self_attention_norm", "norm", True),
+        ("softmax", "attn.soft", True),
+    ],
+)
+def test_a_module_is_more_than_a_component_where_it_holds_a_parameter_of_another(path: str, native: str, seen: bool) -> None:
+    table = (
+        ("feed_forward.hidden.kernel", "ffn.up", "d f"),
+        ("feed_forward_norm.scale", "ffn.norm.g", "d"),
+        ("self_attention.query.kernel", "attn.q", "d h k"),
+        ("self_attention_norm.scale", "norm.g", "d"),
+        ("final_norm.scale", "norm.g", "d"),  # one norm for both
+    )
+    names = Names({"encoder_layer": ((path, native),)})
+    modules = submodules(lambda own: own, [path], CASES["encoder_layer/post"], names, table)
+    assert modules == ({path: native} if seen else {})

@@ -32,7 +32,7 @@ ROWS = {
     "unsupported": ("unsupported", "aten::made_up"),
     "garbage": ("pass", ""),
     "random": ("error", "two evaluations of the same input differ"),
-    "three": ("differs", "must return an array, a mapping of arrays, or the pair output and weights; got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a"),
+    "three": ("differs", "got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a port's file"),
     "pair": ("differs", "must return one array; got a pair, of shapes (3, 5, 13) and (3, 5, 13)"),
     "objects": ("differs", "must be a NumPy array of numbers; got an array of object"),
     "unpicklable": ("differs", "must be a NumPy array of numbers; got generator"),

@@ -90,7 +90,8 @@ class Base(abc.ABC):
             function, inputs = self._built(case)
             module = matching.owner(function)
             calls = trace.record(case.at("float64"))
-            modules = matching.submodules(functools.partial(self._submodule, module), filter(None, calls), case, self.names)
+            find, table = functools.partial(self._submodule, module), self._found_table(module, case)
+            modules = matching.submodules(find, filter(None, calls), case, self.names, table)
             positions = {
                 path: call.inputs["position_bt"]
                 for path, call in calls.items()

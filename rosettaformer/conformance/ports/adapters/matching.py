@@ -25,17 +25,21 @@ __all__ = [
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
 
-def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names) -> dict[str, Any]:
+def submodules(
+    find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names, table: layout.Table
+) -> dict[str, Any]:  # fmt: skip
     """The submodules of a model that stand for components, by canonical path.
 
     find: the submodule at an own path, or None. paths: those of the reference's calls, in their order. A component whose step `names`
-    drops is written out in the one around it, and no module.
+    drops is written out in the one around it, and no module. table: of whole names; a module that holds a parameter of another component
+    is more than the one that it is named for, such as a sub-layer with its norm.
     """
     found = {}
     component = case.component
     for path in paths:
         native, around = names.path(component, path), path.rpartition(".")[0]
-        module = None if native == (around and names.path(component, around)) else find(native)
+        dropped = native == (around and names.path(component, around))
+        module = None if dropped or _is_more(native, path, table) else find(native)
         if module is None and path == "target_embedding" and case.config.share_embeddings:
             module = find(names.path(component, "source_embedding"))
         if module is not None:
@@ -57,6 +61,12 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
     placed = [wanted[i] for i in chosen if i is not None]
     lost = [array for array in wanted if not any(np.array_equal(array, other) for other in placed)]
     return None if lost or not placed else chosen
+
+
+def _is_more(native: str, path: str, table: layout.Table) -> bool:
+    """Whether the module at an own path holds a parameter that is none of the component's at a canonical path."""
+    within = {own for name, own, _ in table if own.startswith(f"{native}.")}
+    return bool(native) and bool(within - {own for name, own, _ in table if name.startswith(f"{path}.")})
 
 
 def is_less(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
