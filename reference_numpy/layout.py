@@ -2,7 +2,9 @@
 
 A framework's layout is a table of rows (end of the canonical name, end of the native name, native axes); both directions of the
 conversion follow from it and from the canonical axes in `parameters`. A tensor that is a part of a native one says `i/n`, the part of how
-many, where these lie beside each other: `d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX.
+many, where these lie beside each other: `d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX. A kernel
+that all heads share, each for its own slice of the width, has the axis `i` of that slice in place of `d h`; of its canonical tensor, which
+is zero elsewhere, it is the block of every head.
 """
 
 import math
@@ -81,7 +83,12 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
 
 def fitting(name: str, axes: str, table: Table) -> Row | None:
     """The longest row that ends the name and has the same axes."""
-    rows = [row for row in table if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2])) == _letters(axes)]
+    heads = "g" if "g" in axes.split() else "h"
+    rows = [
+        row
+        for row in table
+        if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2]).replace("i", f"d {heads}")) == _letters(axes)
+    ]
     return max(rows, key=lambda row: len(row[0]), default=None)
 
 
@@ -97,7 +104,8 @@ def to_native(
     for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
         if not part:
-            whole[native_name] = relayout(array, letters, native_axes, sizes)
+            block = array[: sizes["i"], 0] if "i" in native_axes else array
+            whole[native_name] = relayout(block, _of_block(letters, native_axes), native_axes, sizes)
             continue
         own = parts.setdefault(native_name, {})
         own[part[0]] = array
@@ -114,7 +122,10 @@ def to_native(
 def from_native(
     tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
 ) -> dict[str, np.ndarray]:
-    """Canonical parameters from native ones, the inverse of `to_native`; raises ValueError as `parameters.match`."""
+    """Canonical parameters from native ones, the inverse of `to_native`; of a kernel that all heads share the block of one, `i k`.
+
+    Raises ValueError as `parameters.match`.
+    """
     rows = list(_rows(table, config, component))
     parameters.match(tensors, {native_name: shape(_PART.sub(r"\2", native_axes), sizes) for _, _, native_name, native_axes, sizes in rows})
     result = {}
@@ -122,14 +133,21 @@ def from_native(
         array, part = np.asarray(tensors[native_name]), _PART.search(native_axes)
         if part:
             together = relayout(array, _PART.sub(part[2], native_axes), f"{part[2]} {letters}", sizes)
-        result[name] = together[int(part[1])].copy() if part else relayout(array, native_axes, letters, sizes)
+        result[name] = together[int(part[1])].copy() if part else relayout(array, native_axes, _of_block(letters, native_axes), sizes)
     return result
 
 
 def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
     shapes = parameters.shapes(config, component)
     for name, letters in parameters.axes(config, component).items():
-        yield name, letters, *native(name, letters, table), dict(zip(letters.split(), shapes[name], strict=True))
+        sizes = dict(zip(letters.split(), shapes[name], strict=True))
+        sizes["i"] = sizes.get("d", 0) // sizes.get("g", sizes.get("h", 1))
+        yield name, letters, *native(name, letters, table), sizes
+
+
+def _of_block(letters: str, native_axes: str) -> str:
+    """The canonical axes, or where the native tensor is the block of every head those of one block."""
+    return f"i {letters.split()[-1]}" if "i" in native_axes else letters
 
 
 def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:

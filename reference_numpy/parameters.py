@@ -143,9 +143,9 @@ def _biased(bias: bool, names: Names) -> Names:
     return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
-def _layer(config: TransformerConfig, *attentions: str) -> Names:
+def _sublayers(config: TransformerConfig, *parts: str) -> Names:
     names: Names = {}
-    for part in (*attentions, "feed_forward"):
+    for part in parts:
         component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
         names |= _within(part, axes(config, component)) | _within(f"{part}_norm", axes(config, "layer_norm"))
     return names
@@ -168,12 +168,17 @@ def _embedded(config: TransformerConfig, side: str) -> Names:
     return names | (_within(f"{side}_embedding_norm", axes(config, "layer_norm")) if config.embedding_norm else {})
 
 
+def _token_decoder(config: TransformerConfig) -> Names:
+    names = _embedded(config, "target") | _within("decoder", axes(config, "decoder")) | _within("logits", axes(config, "logits"))
+    return {name: letters for name, letters in names.items() if name != "logits.kernel" or not config.tie_logits}
+
+
 def _transformer(config: TransformerConfig) -> Names:
     names: Names = {}
     if config.encoder_layers:
-        names |= _embedded(config, "source") | _within("encoder", axes(config, "encoder"))
+        names |= axes(config, "token_encoder")
     if config.decoder_layers:
-        names |= _embedded(config, "target") | _within("decoder", axes(config, "decoder")) | _within("logits", axes(config, "logits"))
+        names |= axes(config, "token_decoder")
     heads = {"pooler": config.pooler, "classifier": config.classes, "masked_language_head": config.masked_language_head}
     for head in (name for name, present in heads.items() if present):
         names |= _within(head, axes(config, head))
@@ -205,10 +210,15 @@ _COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
     "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
     "feed_forward": lambda config: {"hidden.kernel": "d f", "hidden.bias": "f", "output.kernel": "f d", "output.bias": "d"},
     "layer_norm": lambda config: {"scale": "d", "offset": "d"},
-    "encoder_layer": lambda config: _layer(config, "self_attention"),
-    "decoder_layer": lambda config: _layer(config, "self_attention", *["cross_attention"] * config.cross_attention),
+    "self_attention_sublayer": lambda config: _sublayers(config, "self_attention"),
+    "cross_attention_sublayer": lambda config: _sublayers(config, "cross_attention"),
+    "feed_forward_sublayer": lambda config: _sublayers(config, "feed_forward"),
+    "encoder_layer": lambda config: _sublayers(config, "self_attention", "feed_forward"),
+    "decoder_layer": lambda config: _sublayers(config, "self_attention", *["cross_attention"] * config.cross_attention, "feed_forward"),
     "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
     "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
+    "token_encoder": lambda config: _embedded(config, "source") | _within("encoder", axes(config, "encoder")),
+    "token_decoder": _token_decoder,
     "pooler": lambda config: {"kernel": "d r", "bias": "r"},
     "classifier": lambda config: {"kernel": "r c", "bias": "c"},
     "masked_language_head": _masked_language_head,

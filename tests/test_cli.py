@@ -140,6 +140,15 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
         (("-k", "encoder_layer and not vjp"), ["    from the config: all of it"]),
         (("cases", "-k", "layer_norm/plain-float16"), ["layer_norm/plain                                         float16"]),
         (("defects", "-k", "NRM1 and not (NRM10 or NRM11)"), ["NRM1    layer_norm                    "]),
+        (
+            ("-k", "beam_search"),
+            [
+                "    in place of some: source_length_b for source_mask_bs",
+                "    strategy: start_id, end_id, max_new_tokens, min_new_tokens=0, repetition_penalty=1.0, no_repeat_ngram=0, "
+                "temperature=1.0, top_k=0, top_p=1.0, beam_size=1, n_best=1, alpha=0.6, early_stop=False",
+                "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored",
+            ],
+        ),
         (("ports",), ["torch         impl_torch.port           installed"]),
     ],
 )

@@ -54,7 +54,8 @@ def test_the_root_mean_square_error_is_bounded_apart() -> None:
     [
         (REFERENCE.astype(np.float32)[:1], "must have shape (2, 3, 4); got (1, 3, 4)"),
         (REFERENCE.astype(np.float32).transpose(0, 2, 1), "must have shape (2, 3, 4); got (2, 4, 3)"),
-        (REFERENCE, "must be float32; got float64"),
+        (REFERENCE, "must be float32; got float64; its values are right"),
+        (1.1 * REFERENCE, "must be float32; got float64"),
         (
             np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32),
             "2 of 24 elements are NaN where the reference is not, or the reverse",

@@ -17,7 +17,7 @@ from browser import offline, wide
 
 from reference_numpy import TransformerConfig, layout
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import COMPONENTS, VJP, function_of
+from rosettaformer.conformance.reference.components import OWN, VJP, function_of
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 from rosettaformer.guide import build, components, site
@@ -31,14 +31,14 @@ from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source
 
 HOUSE = Path(__file__).resolve().parent.parent
-FORWARD = tuple(name for name in COMPONENTS if not name.endswith(VJP))
+FORWARD = tuple(name for name in OWN if not name.endswith(VJP))
 MATH = {symbol: name for name, symbol in equations.GREEK.items()} | {"∑": "sum", "^": "hat"}
 
 
 def spans() -> dict[str, str]:
     """The equations of every docstring that a page shows: text -> where it stands."""
     found = {}
-    for component in COMPONENTS:
+    for component in OWN:
         for package in PACKAGES[: 1 if component.endswith(VJP) else 4]:
             for span in re.findall(r"`([^`]+)`", source(component, package).docstring):
                 if equations.kind(text := " ".join(span.split())) == "equation":
@@ -104,7 +104,7 @@ def test_the_rows_hold_every_statement_of_each_source_once_and_in_order(componen
             assert text == [file.lines[line - 1] for line in range(first, last + 1) if line not in missing]
             nodes = [file.definitions[block.symbol.name], *file.definitions.values()]
             hidden = {line for node in nodes[:1] for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
-            hidden |= {line for name, node in file.definitions.items() if name.rpartition(".")[2] in COMPONENTS
+            hidden |= {line for name, node in file.definitions.items() if name.rpartition(".")[2] in OWN
                        for line in range(node.lineno - len(node.decorator_list), (node.end_lineno or 0) + 1)}  # fmt: skip
             assert all(line in hidden or not file.lines[line - 1].strip() for line in missing), block.symbol
 
@@ -143,7 +143,7 @@ def resolved(name: str) -> Any:
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
 def test_what_frameworks_have_exists_with_these_defaults(framework: str) -> None:
     for component, entries in stock().items():
-        assert component in COMPONENTS
+        assert component in OWN
         for entry in (entry for entry in entries if entry.framework == framework):
             found = resolved(full_name(entry.name))
             signature = inspect.signature(found.__init__ if inspect.isclass(found) else found) if entry.defaults else None
@@ -243,7 +243,7 @@ def test_what_a_docstring_says_of_its_arguments() -> None:
 
 
 def test_every_argument_and_every_field_has_a_meaning() -> None:
-    assert [(component, one.name) for component in COMPONENTS for one in arguments(component) if not one.meaning] == []
+    assert [(component, one.name) for component in OWN for one in arguments(component) if not one.meaning] == []
     assert [name for name, one in fields().items() if not (one.meaning and one.must)] == []
     assert set(fields()) == {one.name for one in dataclasses.fields(TransformerConfig)}
 
@@ -436,5 +436,5 @@ def test_every_mask_of_the_cases_is_at_a_site_of_the_table_with_its_axes() -> No
 def test_a_site_alone_is_an_argument_of_a_component_that_has_its_rate() -> None:
     for one in sites.all_sites():
         assert one.argument in inspect.signature(function_of(one.component)).parameters
-        assert one.field in COMPONENTS[one.component][1].values()
+        assert one.field in OWN[one.component][1].values()
         assert one.layer == "" or one.path.endswith(f".layers.N.{one.layer}")

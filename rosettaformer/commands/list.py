@@ -1,5 +1,6 @@
 """`rosettaformer list`."""
 
+import dataclasses
 import importlib.util
 import inspect
 from collections import Counter
@@ -10,10 +11,12 @@ from typing import TypeVar
 import click
 
 from reference_numpy import parameters, preset
+from reference_numpy.strategy import Strategy
 
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.defects import all_defects
+from ..conformance.ports.adapters.derived import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of, takes_config
 from .options import Choice
@@ -48,6 +51,10 @@ def _components(expression: str | None) -> Iterable[str]:
         given, fields = _arguments(name), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
         yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
+        if stands := stands_for(forward_of(name) or name):
+            yield f"    in place of some: {', '.join(f'{made} for {of}' for made, of in stands.items())}"
+        if "strategy" in given:
+            yield from _strategy()
         taken = [own if own == field else f"{field} as {own}" for own, field in fields.items()] or ["all of it"] * takes_config(name)
         if taken:
             yield f"    from the config: {', '.join(taken)}"
@@ -72,6 +79,13 @@ def _parameters(name: str) -> str:
         if added := {key: letters for key, letters in more.items() if key not in axes}:
             text += f"; with {field} {_with_axes(added)}"
     return text
+
+
+def _strategy() -> Iterable[str]:
+    """The fields of a search's strategy with their defaults, and which ids no answer holds."""
+    fields = [one.name + ("" if one.default is dataclasses.MISSING else f"={one.default}") for one in dataclasses.fields(Strategy)]
+    yield f"    strategy: {', '.join(fields)}"
+    yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
 
 
 def _with_axes(axes: Mapping[str, str]) -> str:

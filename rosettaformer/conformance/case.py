@@ -14,7 +14,7 @@ from ..checkpoints.strict import DTYPES, numpy_dtype
 
 __all__ = ["DTYPES", "SUITE_VERSION", "Case", "numpy_dtype"]
 
-SUITE_VERSION = 7  # grows whenever cases are added; a case says since which version it stands
+SUITE_VERSION = 8  # grows whenever cases are added; a case says since which version it stands
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Case:
     parameters: by canonical name, relative to the component.
     catches: the defects of the catalogue that this case must reveal.
     core: one of the few cases of its component that a quick check runs; a full one runs all.
+    shared: the kernels that all heads share, each for its own slice of the width: zero but for one block, whose gradient is the sum over
+    the heads.
     twice: the port answers two times and must answer the same.
     since: the version of the suite in which the case appeared. excluded: why the case cannot be run on a port; empty where it can.
     A case is declared in float64; `at` gives the case that a port runs.
@@ -42,6 +44,7 @@ class Case:
     twice: bool = False
     since: int = 1
     excluded: str = ""
+    shared: tuple[str, ...] = ()
     dtype: str = "float64"
     device: str = "cpu"
     mode: str = ""  # "": the port's default mode

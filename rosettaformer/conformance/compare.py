@@ -42,7 +42,7 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
         return _refusal(f"must have shape {reference.shape}; got {got.shape}")
     integers = dtype.kind in "iu" and got.dtype.kind in "iu"
     if got.dtype != dtype and not integers:
-        return _refusal(f"must be {dtype}; got {got.dtype}")
+        return _refusal(f"must be {dtype}; got {got.dtype}{_although_right(expectation, got)}")
     reason = expectation.incomparable
     if not np.isfinite(expectation.bound):
         return Comparison(np.nan, np.nan, np.nan, expectation.noise, incomparable=reason)
@@ -54,6 +54,17 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
     if message := _other_places(expectation.reference, wide):
         return _refusal(message)
     return dataclasses.replace(_compare_closely(expectation, wide), incomparable=reason)
+
+
+def _although_right(expectation: Expectation, got: np.ndarray) -> str:
+    """What is said of an output of another dtype whose values conform; nothing of others."""
+    kinds = {expectation.dtype.kind, got.dtype.kind, expectation.reference.dtype.kind}
+    if not got.size or not kinds <= {"f", "V"} or not np.isfinite(expectation.bound):  # V: bfloat16
+        return ""
+    wide = got.astype(np.float64)
+    if _other_places(expectation.reference, wide) or _compare_closely(expectation, wide).excess > 1:
+        return ""
+    return "; its values are right"
 
 
 def _refusal(message: str) -> Comparison:

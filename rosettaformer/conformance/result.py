@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from .compare import compare, heat_map, relative_error
+from .reference.components import VJP
 from .reference.tolerance import Expectation
 
-__all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge"]
+__all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge", "of_pair"]
 
 Expected = dict[str, Expectation]
 FAILURES = ("differs", "error", "crash", "hang")
@@ -66,12 +67,24 @@ def _names(wanted: list[str], got: list[str]) -> str:
     return f"must return {', '.join(wanted)}; got {', '.join(got)}"
 
 
+def of_pair(component: str, wanted: bool, answer: Mapping[str, np.ndarray]) -> str:
+    """What is said of a pair where one array is wanted, or of one array where a pair is; nothing of other outputs."""
+    shapes = " and ".join(str(array.shape) for array in answer.values())
+    if not wanted and [*answer] == ["output", "weights"]:
+        pick = f'"return": lambda output, inputs: output[0] in the call of {component.removesuffix(VJP)}'
+        return f"must return one array; got a pair, of shapes {shapes}: in a port's file {pick} picks one"
+    if wanted and [*answer] == ["output"]:
+        return f"must return a pair, output and weights; got one array, of shape {shapes}"
+    return ""
+
+
 def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
     """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the reference gives."""
     if kind != "outputs":
         return Result(**row, status=kind, message=str(answer))
     if answer.keys() != expected.keys():
-        return Result(**row, status="differs", message=_names(list(expected), list(answer)))
+        message = of_pair(row["component"], "weights" in expected, answer) or _names([*expected], [*answer])
+        return Result(**row, status="differs", message=message)
     comparisons = {name: compare(expected[name], answer[name]) for name in expected}
     incomparable = {name: comparison.incomparable for name, comparison in comparisons.items() if comparison.incomparable}
     judged = {name: comparison for name, comparison in comparisons.items() if name not in incomparable}

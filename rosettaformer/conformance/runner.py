@@ -20,7 +20,7 @@ from .ports.command import PREFIX, Command
 from .ports.port import undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
-from .reference.components import SEARCHES
+from .reference.components import SEARCHES, is_layout
 from .reference.store import Store
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 
@@ -130,8 +130,13 @@ class _Plan:
     _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
 
     def questions(self, about: dict[str, Any]) -> list[Question]:
-        """The questions to a port that says this about itself. Raises ValueError where its config is none."""
-        cases, hidden = self._fit(about["config"])
+        """The questions to a port that says this about itself, without those of other layouts than its own where there are others.
+
+        Raises ValueError where its config is none.
+        """
+        cases, hidden = self._fit(about["config"], about.get("shared", ()))
+        if not all(is_layout(case.component) for case in cases):
+            cases = [case for case in cases if case.component in about["components"] or not is_layout(case.component)]
         return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
             for mode in _chosen(self.modes, about["modes"])
@@ -155,12 +160,12 @@ class _Plan:
             return expected
         return self.reference.submit(question.followed, expected, answer).result()
 
-    def _fit(self, config: dict[str, Any]) -> tuple[list[Case], Hidden]:
-        """The cases for that config, and what it hides: the same objects for equal configs."""
-        key = repr(sorted(config.items()))
+    def _fit(self, config: dict[str, Any], shared: Sequence[str]) -> tuple[list[Case], Hidden]:
+        """The cases for that config and these kernels, and what it hides: the same objects for equal ones."""
+        key = repr((sorted(config.items()), *shared))
         with self._lock:
             if key not in self._fitted:
-                cases = fitted(self.cases, config)
+                cases = fitted(self.cases, config, shared)
                 self._fitted[key] = cases, Hidden(cases, self.cases)
             return self._fitted[key]
 

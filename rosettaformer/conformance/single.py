@@ -21,7 +21,9 @@ class Single:
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self.ready = kind == "ready"  # whether the port has started
-        self._cases = {case.id: case for case in all_cases(self._about["config"], grad=True)} if self.ready else {}
+        self._cases = (
+            {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
+        )
         self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
 
     def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:

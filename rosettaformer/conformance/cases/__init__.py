@@ -19,14 +19,15 @@ __all__ = ["all_cases", "fitted", "of_components"]
 NAMED = 3  # config fields that a reason names where there are many
 
 
-def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False) -> list[Case]:
+def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
     """Every case, in the order of the components; those of a later version of the suite after the others.
 
     grad: with the gradient cases. fixed: the config fields that a port fixes. The cases have them; one that is about another value, or that
     the reference refuses with them, is excluded, with the reason.
+    shared: the ends of the names of kernels that all heads of the port share.
     Raises ValueError where two cases share an id, and on fixed fields that make no config.
     """
-    build = Builder(fixed or {})
+    build = Builder(fixed or {}, shared)
     cases = [
         _excluded(case, build.fixed)
         for module in (importlib.import_module(f"{__name__}.{part.name}") for part in pkgutil.iter_modules(__path__))
@@ -53,12 +54,12 @@ def of_components(cases: Iterable[Case], components: Collection[str], grad: bool
     return [case for case in cases if belongs(case.component)]
 
 
-def fitted(cases: Sequence[Case], fixed: Mapping[str, Any]) -> list[Case]:
-    """The same cases for a port that fixes some config fields: made anew with them where the suite has the case; those of a checkpoint are
-    excluded where they differ. Each keeps the dtypes in which it is to be run."""
-    if not fixed:
+def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> list[Case]:
+    """The same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew with them where the
+    suite has the case; those of a checkpoint are excluded where they differ. Each keeps the dtypes in which it is to be run."""
+    if not fixed and not shared:
         return list(cases)
-    own = {case.id: case for case in all_cases(fixed, grad=any(forward_of(case.component) for case in cases))}
+    own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
     return [
         dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _excluded(case, fixed, "the checkpoint has")
         for case in cases
@@ -70,9 +71,12 @@ def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     others = {name: value for name, value in fixed.items() if getattr(case.config, name) != value}
     fields = [f"{name}={value!r}" for name, value in others.items()]
     more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
+    split = [name for name in case.shared if case.parameters[name].shape[0] % case.parameters[name].shape[1]]
     reason = f"the port fixes {', '.join(fields[:NAMED] if more else fields)}{more}" if others else _refused(case) if fixed else ""
     if others and whose:
         reason += f"; {whose} {', '.join(f'{name}={getattr(case.config, name)!r}' for name in others)}"
+    if split and not reason:
+        reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
     return dataclasses.replace(case, excluded=reason) if reason else case
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ CORE = """
     decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
     token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
     transformer/skip_padding_inside_padding
+    self_attention/plain self_attention/left_padding self_attention/causal self_attention/causal_square self_attention_sublayer/post
+    self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
+    feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated two times
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
@@ -49,13 +52,14 @@ class Builder:
 
     fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field, or for one
     that makes no config with them, is declared with its own values, and `all_cases` excludes it with the reason.
+    shared: the ends of the names of kernels that all heads of the port share.
     conflict: why the first of these made none; empty where all did. Raises ValueError on fields that no config has.
     """
 
-    def __init__(self, fixed: Mapping[str, Any]) -> None:
+    def __init__(self, fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
         if problems := unknown("config field", fixed, preset("tiny").to_dict()):
             raise ValueError("; ".join(problems))
-        self.fixed, self.conflict = dict(fixed), ""
+        self.fixed, self.conflict, self._shared = dict(fixed), "", shared
         self._taken = 0  # bytes of the cases so far
 
     def config(self, dialect: str = "semillero", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
@@ -103,10 +107,12 @@ class Builder:
             values = parameters_of(config, component, generator)
         except ValueError:  # a component without parameters
             values = {}
+        kernels = tuple(name for name in values if any(f".{name}".endswith(f".{end}") for end in self._shared))
+        values |= {name: _one_block(values[name]) for name in kernels if not values[name].shape[0] % values[name].shape[1]}
         active_dropout = component != "dropout" and config.dropout_rate > 0
         case = Case(
             name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), dtypes,
-            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since,
+            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since, shared=kernels,
         )  # fmt: skip
         self._taken += case.size
         return case
@@ -149,6 +155,16 @@ def parameters_of(config: TransformerConfig, component: str, generator: np.rando
             value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)
         values[name] = {"scale": 1 + 0.4 * value, "bias": 0.5 * value, "offset": 0.5 * value}.get(kind, value)
     return values
+
+
+def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
+    """The kernel with the block of its first head for every head, which has its own slice of the width."""
+    width, heads = kernel_dhk.shape[:2]
+    size = width // heads
+    found = np.zeros_like(kernel_dhk)
+    for head in range(heads):
+        found[head * size : (head + 1) * size, head] = math.sqrt(heads) * kernel_dhk[:size, 0]
+    return found
 
 
 def ragged(batch: int, length: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, ids
 
-__all__ = ["cases"]
+__all__ = ["alone", "cases"]
 
 POSITIONS = 11  # so few that a table of them has another size than everything else
 SINGLE = ("float64", "float32")  # in which the longer ones are asked
@@ -31,6 +31,11 @@ def cases(build: Builder) -> Iterator[Case]:
     """Tables of positions and segments, with the first and the last row; heads; whole models with and without padding and segments."""
     for case in (*_table_cases(build), *_head_cases(build), *_encoder_cases(build), *_decoder_cases(build), *_state_cases(build)):
         yield dataclasses.replace(case, since=max(4, case.since))
+
+
+def alone(build: Builder, stack: str, **changes: Any) -> TransformerConfig:
+    """BERT's choices of an encoder alone, or GPT-2's of a decoder alone."""
+    return (_encoder if stack == "encoder" else _decoder)(build, **changes)
 
 
 def _encoder(build: Builder, **changes: Any) -> TransformerConfig:

@@ -10,6 +10,7 @@ from ..case import DTYPES, Case
 from ..cases import all_cases
 from ..defects import all_defects
 from ..ports.port import MissingBackend
+from ..result import of_pair
 from ..runner import open_worker
 from . import stability
 from .altered import Outputs
@@ -41,7 +42,7 @@ class Subject:
         self.covered: Collection[str] = about["components"]
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
-        self.all_cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
+        self.all_cases = [case for case in all_cases(about["config"], True, about.get("shared", ())) if not case.excluded]
 
     def close(self) -> None:
         """Ends the port's process."""
@@ -64,6 +65,8 @@ class Subject:
         """The replies to the cases that the port covers; heard is called with each as it comes."""
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
+            wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == "outputs" else ""
+            kind, answer = ("differs", wrong) if wrong else (kind, answer)
             if kind not in ("not covered", "unsupported"):
                 heard(case, kind, answer)
                 replies.append((case, kind, answer))

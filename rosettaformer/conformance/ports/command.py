@@ -19,7 +19,7 @@ from ...reading import parse_json
 from ..case import DTYPES, Case
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
-from ..reference.components import COMPONENTS
+from ..reference.components import COMPONENTS, OWN
 from ..result import NOT_STARTED
 from .process import RESTARTS, Worker
 from .server import UNEQUAL, equal
@@ -127,7 +127,7 @@ def _about(said: Any) -> dict[str, Any]:
         "modes": ("eager",),
         "config": said.get("config", {}),
         "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
-        "components": known("component", said.get("components", COMPONENTS), COMPONENTS),
+        "components": known("component", said.get("components", [*OWN]), COMPONENTS),
     }
 
 

@@ -26,6 +26,7 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "config": lambda value: _is_mapping(value, lambda item: item is None or type(item) in (bool, int, float, str)),
     "dtypes": lambda value: _is_names(value) and {*value} <= {*DTYPES},
     "components": lambda value: _is_names(value) and {*value} <= {*COMPONENTS},
+    "shared": lambda value: _is_names(value),
     "version": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "devices": lambda value: _is_names(value),
     "precision": lambda value: type(value) is str,

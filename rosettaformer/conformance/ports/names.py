@@ -11,12 +11,12 @@ from typing import Any
 from reference_numpy import TransformerConfig, layout, parameters
 from reference_numpy.suggestions import known
 
-from ..reference.components import FORWARD
+from ..reference.components import FORWARD, is_layout, model_of
 
 __all__ = ["Names", "Rename"]
 
 Rename = tuple[str, str]  # canonical part, own part
-LETTERS = "dhgkefvparc"  # the axes of `reference_numpy.parameters`
+LETTERS = "dhgkefvparci"  # the axes of `reference_numpy.parameters`, and a head's slice of the width
 # a step of a canonical path -> the component that stands there, where the step is not the component's own name
 _PARTS = {
     "source_embedding": "embedding",
@@ -28,6 +28,8 @@ _PARTS = {
     "cross_attention": "multi_head_attention",
     "norm": "layer_norm",
 }
+# components with the same parameters: the table of one is read where the other has none
+_ALIKE = {"self_attention": "multi_head_attention", "multi_head_attention": "self_attention"}
 _PART_OF = re.compile(r"\d/[1-9]")  # which part of a tensor that holds several
 
 
@@ -54,11 +56,17 @@ class Names:
 
     def table(self, component: str, config: TransformerConfig) -> layout.Table:
         """The component's own table, of whole names. Raises ValueError where no row fits a parameter."""
-        return tuple(self._row(component, name, axes) for name, axes in parameters.axes(config, component).items())
+        axes = parameters.axes(config, model_of(component))
+        return tuple(self._row(_owner(component), name, letters) for name, letters in axes.items())
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The ends of the canonical names of kernels that all heads share."""
+        return tuple(dict.fromkeys(row[0] for table in self._tables.values() for row in table if "i" in row[2]))
 
     def path(self, component: str, path: str) -> str:
         """The own path of a sub-module of the component, by its canonical path."""
-        return ".".join(self._own(component, path.split("."), self._paths))
+        return ".".join(self._own(_owner(component), path.split("."), self._paths))
 
     def _row(self, component: str, name: str, axes: str) -> layout.Row:
         steps = name.split(".")
@@ -90,7 +98,14 @@ class Names:
 
     def _of(self, tables: Mapping[str, Any], component: str, start: int) -> Any:
         """The rows of the component at that place of a path; one table is that of the outermost one."""
-        return tables.get(component, ()) if self._each else tables[""] if start == 0 else ()
+        if not self._each:
+            return tables[""] if start == 0 else ()
+        return tables.get(component) or tables.get(_ALIKE.get(component, ""), ())
+
+
+def _owner(component: str) -> str:
+    """The component whose table has the names: of what runs a whole model, the model."""
+    return component if is_layout(component) else model_of(component)
 
 
 def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:

@@ -108,7 +108,7 @@ class Port:
             "dtypes": self.dtypes,
             "components": self.components,
         }
-        return own | (self.adapter.describe() if self.adapter is not None else {})
+        return own | ({} if self.adapter is None else self.adapter.describe() | {"shared": self.adapter.names.shared})
 
     def answer(self, case: Case) -> Any:
         """The port's outputs for the case; raises NotCovered where it does not define the component, or does not look at `skip_padding`.

@@ -26,6 +26,7 @@ from .signature import hint
 
 __all__ = ["UNEQUAL", "equal", "reply"]
 
+FEW = 6  # so many parts of a tuple are described
 UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
 
 
@@ -69,7 +70,7 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
     """Copies of the arrays that the port returns, or their statistics; raises _Wrong where it returns something else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
-        raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got a tuple of {len(result)}")
+        raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got {_tuple(result, case.component)}")
     outputs = {_name(name): value for name, value in named_outputs(result).items()}
     for name, value in outputs.items():
         if not wire.is_array(value):
@@ -81,6 +82,13 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
         raise _Wrong(f"must return arrays of at most {most} bytes; got {size}")
     effects.returned(case, arrays)
     return statistics.measured(case.component, case.inputs, {name: np.array(array) for name, array in arrays.items()})
+
+
+def _tuple(result: tuple[Any, ...], component: str) -> str:
+    """What a port returned, and how its file says which of it is meant."""
+    parts = ", ".join(str(wire.base(item).shape) if wire.is_array(item) else wire.named(item) for item in result[:FEW])
+    which = f'"return": lambda output, inputs: output[0] in the call of {component}'
+    return f"a tuple of {len(result)}: {parts}{', ...' if len(result) > FEW else ''}; in a port's file {which} picks one"
 
 
 def _name(name: Any) -> str:

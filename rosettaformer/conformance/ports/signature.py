@@ -1,5 +1,6 @@
 """How the judge calls a port, said where a port cannot be called so."""
 
+import keyword
 import re
 import traceback
 from collections.abc import Mapping
@@ -43,7 +44,8 @@ def _of_function(case: Case) -> str:
 
 def _of_module(case: Case, call: Mapping[str, Mapping[str, Any]]) -> str:
     forward = forward_of(case.component) or case.component
-    names = call[forward] if forward in call else [name for name in _inputs(case) if name != "cotangent"]
+    row = [name for name in call.get(forward, ()) if not keyword.iskeyword(name)]
+    names = row if forward in call else [name for name in _inputs(case) if name != "cotangent"]
     return f"; {forward} is called as {forward}({', '.join(f'{name}=...' for name in names)})"
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, parameters
+from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
-from . import statistics
+from . import layouts, statistics
 
 __all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of", "function_of",
-    "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
+    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "OWN", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
+    "function_of", "is_layout", "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
 ]  # fmt: skip
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -35,15 +35,21 @@ FORWARD: Rows = {
     "softmax": ("softmax", {}),
     "scaled_dot_product_attention": ("attention", {}),
     "multi_head_attention": ("attention", {"dropout_rate": "attention_dropout_rate"}),
+    "self_attention": (layouts.__name__, {}),
     "activation": ("feed_forward", {"name": "activation"}),
     "feed_forward": ("feed_forward", {"activation_name": "activation", "dropout_rate": "hidden_dropout_rate"}),
     "layer_norm": ("normalization", {"epsilon": "epsilon"}),
     "dropout": ("dropout", {"rate": "dropout_rate"}),
+    "self_attention_sublayer": (layouts.__name__, {}),
+    "cross_attention_sublayer": (layouts.__name__, {}),
+    "feed_forward_sublayer": (layouts.__name__, {}),
     "encoder_layer": ("layers", {}),
     "decoder_layer": ("layers", {}),
     "encoder": ("stacks", {}),
     "decoder": ("stacks", {}),
     "logits": ("embedding", {}),
+    "token_encoder": (layouts.__name__, {}),
+    "token_decoder": (layouts.__name__, {}),
     "pooler": ("heads", {}),
     "classifier": ("heads", {"dropout_rate": "classifier_dropout_rate"}),
     "masked_language_head": ("heads", {"activation_name": "activation", "epsilon": "epsilon"}),
@@ -53,6 +59,8 @@ FORWARD: Rows = {
     "masked_language_logits": ("encoder_only", {}),
     "states": ("states", {}),
 }
+# those that divide a model otherwise: what only a port is asked that has them
+LAYOUTS = tuple(component for component, (module, _) in FORWARD.items() if module == layouts.__name__)
 DECODING: Rows = {
     "decode_in_steps": ("cache", {}),
     "penalise": ("sampling", {}),
@@ -79,7 +87,7 @@ DIFFERENTIABLE = (
     "embedding", "segment_embedding", "position_embedding", "softmax", "scaled_dot_product_attention", "multi_head_attention",
     "activation", "feed_forward", "layer_norm", "dropout", "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "pooler",
     "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits", "cross_entropy", "training_loss",
-    "classification_loss",
+    "classification_loss", *LAYOUTS,
 )  # fmt: skip
 # every component in the order of the report's rows, each gradient after what it is the gradient of
 COMPONENTS: Rows = {
@@ -90,6 +98,10 @@ COMPONENTS: Rows = {
 }
 
 
+# those that the four packages have
+OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
+
+
 def forward_of(component: str) -> str:
     """The component of which this one is the gradient; empty where it is none."""
     return component.removesuffix(VJP) if component.endswith(VJP) else ""
@@ -97,7 +109,12 @@ def forward_of(component: str) -> str:
 
 def model_of(component: str) -> str:
     """The component that has this one's parameters: of what runs a whole model, a loss or a search, the model."""
-    return "transformer" if component in WHOLE else component
+    return "transformer" if component in WHOLE else "multi_head_attention" if component == "self_attention" else component
+
+
+def is_layout(component: str) -> bool:
+    """Whether only a port is asked the component, or its gradient, that has it."""
+    return (forward_of(component) or component) in LAYOUTS
 
 
 def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
@@ -135,7 +152,18 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
         arguments["config"] = case.config
     with around or contextlib.nullcontext():
         result = function(**arguments)
-    return statistics.measured(case.component, case.inputs, named_outputs(result))
+    outputs = named_outputs(result)
+    for name in (f"parameters.{kernel}" for kernel in case.shared):
+        if name in outputs:
+            outputs[name] = _of_shared(outputs[name])
+    return statistics.measured(case.component, case.inputs, outputs)
+
+
+def _of_shared(gradient: np.ndarray) -> np.ndarray:
+    """The gradient `i k` of a kernel that all heads share, of that of all of them, `d h k`."""
+    slices = gradient.reshape(gradient.shape[1], -1, *gradient.shape[1:])
+    blocks_hik = np.stack([slices[head, :, head] for head in range(len(slices))])
+    return arithmetic.unbroadcast(blocks_hik, blocks_hik.shape[1:])
 
 
 def function_of(component: str) -> Callable[..., Any]:

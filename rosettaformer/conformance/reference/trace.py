@@ -11,7 +11,7 @@ from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
 from . import components
-from .paths import SCOPES, Paths, watched
+from .paths import SCOPES, Paths, joined, watched
 
 __all__ = ["TracedCall", "arrays", "record"]
 
@@ -42,7 +42,8 @@ class TracedCall:
     def case(self, dtype: str = "float64") -> Case:
         """The same call as a case of its component, in that dtype, on the device and in the mode of the whole run."""
         name = f"{self.origin.name}@{self.path}" if self.path else self.origin.name
-        case = Case(name, self.component, self.config, self.inputs, self.parameters)
+        shared = tuple(kernel for kernel in self.parameters if joined(self.path, kernel) in self.origin.shared)
+        case = Case(name, self.component, self.config, self.inputs, self.parameters, shared=shared)
         return case.at(dtype, self.origin.device, self.origin.mode)
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...conformance.reference.components import COMPONENTS, VJP, WHOLE, takes_config
+from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
 from ..site import Page
 from . import sites
@@ -79,7 +79,7 @@ def _config() -> Page:
 
 def _page(component: str, run: "Run") -> Page:
     sources = [source(component, package) for package in PACKAGES]
-    gradient = component + VJP if component + VJP in COMPONENTS else ""
+    gradient = component + VJP if component + VJP in OWN else ""
     known = tuple(entry for entry in stock().get(component, ()))
     values = {
         "component": component,

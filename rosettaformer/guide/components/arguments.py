@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from ...conformance.cases import all_cases
-from ...conformance.reference.components import COMPONENTS, VJP, function_of
+from ...conformance.reference.components import OWN, VJP, function_of
 from .modules import PACKAGES, Symbol, main_of, read
 from .prose import WORDS, axes_in_words
 
@@ -46,7 +46,7 @@ class Cases:
 @functools.cache
 def arguments(component: str) -> tuple[Argument, ...]:
     """The arguments of the reference's function, in its order."""
-    fields = COMPONENTS[component][1]
+    fields = OWN[component][1]
     found = []
     for name, parameter in inspect.signature(function_of(component)).parameters.items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
@@ -72,12 +72,12 @@ def errors(component: str) -> list[str]:
 @functools.cache
 def cases_of() -> Mapping[str, Cases]:
     """The cases of every component."""
-    every = all_cases(grad=True)
+    every = [case for case in all_cases(grad=True) if case.component in OWN]
     core, total = Counter(case.component for case in every if case.core), Counter(case.component for case in every)
-    given: dict[str, dict[str, None]] = {component: {} for component in COMPONENTS}
+    given: dict[str, dict[str, None]] = {component: {} for component in OWN}
     for case in every:
         given[case.component] |= dict.fromkeys(key.partition(".")[0] for key in case.inputs if key != "cotangent")
-    return {component: Cases(core[component], total[component], tuple(given[component])) for component in COMPONENTS}
+    return {component: Cases(core[component], total[component], tuple(given[component])) for component in OWN}
 
 
 def reached(component: str) -> Iterator[Symbol]:
@@ -107,7 +107,7 @@ def _meaning(component: str, name: str) -> str:
 
 def _handed_on(component: str, name: str) -> str:
     for other in re.findall(r"\b[Aa]s `(?:\w+\.)?(\w+)`", _text(inspect.getdoc(function_of(component)))):
-        if other in COMPONENTS and name in inspect.signature(function_of(other)).parameters:
+        if other in OWN and name in inspect.signature(function_of(other)).parameters:
             return _meaning(other, name)
     for symbol in reached(component):
         node = read(*symbol[:2]).definitions[symbol.name]

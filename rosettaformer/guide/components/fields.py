@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 from reference_numpy import parameters
 from reference_numpy.config import TransformerConfig
 
-from ...conformance.reference.components import COMPONENTS, VJP, model_of
+from ...conformance.reference.components import OWN, VJP, model_of
 from .arguments import reached
 from .facts import CONFIG, HEADS
 from .modules import read
@@ -48,7 +48,7 @@ def fields_of(component: str) -> tuple[Field, ...]:
     """The fields on which a component depends: those that its code and what it runs read, those that are its arguments, and those that
     decide which parameters it has, and their shapes."""
     forward = component.removesuffix(VJP)
-    found = {*COMPONENTS[forward][1].values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
+    found = {*OWN[forward][1].values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
     for symbol in reached(forward):
         if symbol.module != "config":
             found |= {*_read(read(*symbol[:2]).definitions[symbol.name])}

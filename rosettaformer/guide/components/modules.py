@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ...conformance.reference.components import COMPONENTS, VJP
+from ...conformance.reference.components import OWN, VJP
 
 __all__ = ["PACKAGES", "Definition", "File", "Symbol", "components_by_symbol", "main_of", "pascal", "read"]
 
@@ -119,7 +119,7 @@ def main_of(component: str, package: str) -> tuple[Symbol, ...]:
 
     Raises ValueError where it does not.
     """
-    module = COMPONENTS[component][0]
+    module = OWN[component][0]
     if places := ELSEWHERE.get(component, {}).get(package):
         return tuple(Symbol(JUDGE if where == "statistics" else package, where, name) for where, name in places)
     file = read(package, module)
@@ -134,7 +134,7 @@ def main_of(component: str, package: str) -> tuple[Symbol, ...]:
 def components_by_symbol(package: str) -> dict[Symbol, str]:
     """The component that each definition is."""
     found = {}
-    for component in COMPONENTS:
+    for component in OWN:
         if component.endswith(VJP) and package != PACKAGES[0]:
             continue
         if component not in ELSEWHERE:

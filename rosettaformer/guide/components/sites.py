@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import sites
 
-from ...conformance.reference.components import COMPONENTS, VJP, signature_of, takes_config
+from ...conformance.reference.components import OWN, VJP, signature_of, takes_config
 from ..site import Page
 from .arguments import letters_of
 from .facts import CONFIG, HEADS
@@ -66,7 +66,7 @@ def all_sites() -> tuple[Site, ...]:
 def takers() -> Mapping[str, list[str]]:
     """What takes `keep`: a model, a stack or a layer -> components, without gradients."""
     found: dict[str, list[str]] = {"model": [], "stack": [], "layer": []}
-    for component in COMPONENTS:
+    for component in OWN:
         if not component.endswith(VJP) and takes_config(component) and "keep" in signature_of(component).parameters:
             kind = "layer" if component.endswith("_layer") else "stack" if component in ("encoder", "decoder") else "model"
             found[kind].append(component)
@@ -84,7 +84,7 @@ def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int
 
 def _alone(field: str) -> tuple[str, str]:
     """The component that has the rate for an argument, and its argument for the mask."""
-    for component, (_, settings) in COMPONENTS.items():
+    for component, (_, settings) in OWN.items():
         masks = [name for name in signature_of(component).parameters if name.partition("_")[0] == "keep"]
         if field in settings.values() and masks and not component.endswith(VJP):
             return component, masks[0]

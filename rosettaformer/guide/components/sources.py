@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...conformance.reference.components import COMPONENTS, VJP
+from ...conformance.reference.components import OWN, VJP
 from .modules import Definition, Symbol, components_by_symbol, main_of, read
 
 __all__ = ["Block", "Piece", "Source", "source"]
@@ -146,7 +146,7 @@ def _owner(symbol: Symbol) -> Symbol:
 
 def _methods_of_ports(symbol: Symbol, main: Sequence[Symbol]) -> Iterator[Symbol]:
     """Functions of the reference that are methods of the class that a port has for the component, under the same name."""
-    if symbol != main[0] or symbol.name not in COMPONENTS or symbol.name.endswith(VJP):
+    if symbol != main[0] or symbol.name not in OWN or symbol.name.endswith(VJP):
         return
     port = main_of(symbol.name, "impl_torch")[0]
     if isinstance(_node(port), ast.ClassDef):

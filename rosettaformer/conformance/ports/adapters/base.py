@@ -18,7 +18,7 @@ from ...reference import trace
 from ...reference.components import forward_of, model_of
 from ..messages import Force
 from ..names import Names
-from ..port import Unsupported
+from ..port import NotCovered, Unsupported
 from . import matching
 from .calls import Called, Calls
 from .tracing import Recorder, Tensors, intercepted
@@ -84,11 +84,14 @@ class Base(abc.ABC):
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
         """
+        if self.calls.repeats(case.component):
+            raise NotCovered("the module is called for each row, and only one that takes the batch can be traced")
         with self._settings(case), self._unsupported(), self._eagerly():
             function, inputs = self._built(case)
             module = matching.owner(function)
             calls = trace.record(case.at("float64"))
-            modules = matching.submodules(functools.partial(self._submodule, module), filter(None, calls), case, self.names)
+            find, table = functools.partial(self._submodule, module), self._found_table(module, case)
+            modules = matching.submodules(find, filter(None, calls), case, self.names, table)
             positions = {
                 path: call.inputs["position_bt"]
                 for path, call in calls.items()
@@ -101,12 +104,16 @@ class Base(abc.ABC):
                     recorder = Recorder(modules, tensors, force, positions, arguments)
                     with self._watched(recorder):
                         results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
-            return results
+            wanted = {path: trace.arrays(call.inputs) for path, call in calls.items()}
+            return [
+                {path: one for path, one in run.items() if not matching.is_less(one.get("inputs", ()), wanted.get(path, ()))}
+                for run in results
+            ]
 
     def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
         """The component with its parameters, and the arguments of its call."""
         built = self.port.components[case.component](case.config, self._dtype(case.dtype))
-        function, inputs = self.calls.around(self._module(built), case.component), self._inputs(case)
+        function, inputs = self.calls.around(self._module(built), case, self._stack), self._inputs(case)
         self._prepare(function, inputs, case)
         return function, inputs
 
@@ -120,18 +127,22 @@ class Base(abc.ABC):
         return module if isinstance(module, self.kinds) else None
 
     def _inputs(self, case: Case) -> dict[str, Any]:
-        device, inputs = self._device(case.device), {**case.inputs, **self.calls.zeros(case)}
+        device, inputs = self._device(case.device), {**case.inputs, **self.calls.derived(case)}
         return parameters.nest(
             {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
         )
 
     def _table(self, case: Case) -> layout.Table:
         """The table of the component's parameters, of whole names."""
-        return self.names.table(model_of(case.component), case.config) if case.parameters else ()
+        return self.names.table(case.component, case.config) if case.parameters else ()
 
     def _load(self, module: Any, case: Case) -> None:
         if case.parameters:
-            self.own.load(module, case.parameters, case.config, model_of(case.component), self._table(case))
+            self.own.load(module, case.parameters, case.config, model_of(case.component), self._found_table(module, case))
+
+    def _found_table(self, module: Any, case: Case) -> layout.Table:
+        """The same table with names that the module has: one that it lacks is the end of the only one that it can be."""
+        return matching.found(self._table(case), lambda native: matching.walk(module, native) is not None, lambda: self._own_names(module))
 
     def _outputs(self, case: Case) -> Any:
         function, inputs = self._built(case)
@@ -148,7 +159,8 @@ class Base(abc.ABC):
     def _variables(self, function: Any, case: Case) -> dict[str, Any]:
         """What the table names in the component's module, by native name."""
         root = matching.owner(function)
-        return {native: matching.walk(root, native) for _, native, _ in self._table(case)}
+        rows = zip(self._table(case), self._found_table(root, case), strict=True)
+        return {native: matching.walk(root, found) for (_, native, _), (_, found, _) in rows}
 
     def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
         """Gradients as arrays, those of parameters from native names and layouts to canonical ones."""
@@ -194,6 +206,14 @@ class Base(abc.ABC):
     @abc.abstractmethod
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
         """Puts what was built into evaluation mode and loads its parameters; refuses keep masks and biases that it does not take."""
+
+    @abc.abstractmethod
+    def _stack(self, tensors: list[Any]) -> Any:
+        """Tensors of one shape as one, along a new first axis."""
+
+    @abc.abstractmethod
+    def _own_names(self, module: Any) -> list[str]:
+        """The names of the parameters that a module has."""
 
     @abc.abstractmethod
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:

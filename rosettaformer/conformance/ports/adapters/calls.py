@@ -1,23 +1,30 @@
-"""The arguments that a port's modules have of their own: its `call`, component -> {own argument: input, or function of all inputs}."""
+"""How a port's modules are called: its `call`, component -> {own argument: input, or function of all inputs}, and what Python calls
+`if`, `for` and `return`."""
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from reference_numpy import preset
 from reference_numpy.suggestions import known
 
-from ...case import Case, numpy_dtype
+from ...case import Case
 from ...reference import components
 from ..port import NotCovered
+from . import derived, nests
+from .derived import ZEROS, inputs_of
 
 __all__ = ["ZEROS", "Called", "Calls", "Row"]
 
-Row = Mapping[str, str | Callable[[Mapping[str, Any]], Any]]
-ZEROS = "zeros_btd"  # what a module is given that adds the positions to it
+Row = Mapping[str, str | Callable[..., Any]]
+# What no argument can be called: which cases the module answers; over what it is called again and again; what is made of its output.
+IF, FOR, RETURN = KEYWORDS = ("if", "for", "return")
+EACH_ROW = "b"  # the one axis for which a module can be called again and again
+_TOKENS = ("source", "target", "token")  # inputs that have the axis without saying so
 
 
 class Calls:
@@ -29,70 +36,139 @@ class Calls:
         known("component of call", call, [name for name in components.COMPONENTS if not components.forward_of(name)])
         self._rows: Mapping[str, Row] = call
         for component, row in call.items():
-            allowed = [*_defaults(component), *[ZEROS] * (component == "positional_encoding")]
-            for argument, what in row.items():
-                if not isinstance(argument, str) or not (isinstance(what, str) or callable(what)):
-                    must = f"call of {component} must map own arguments to inputs or functions of all inputs"
-                    raise ValueError(f"{must}; got {argument!r}: {what!r:.100}")
-            known(f"an input in call of {component}", [what for what in row.values() if isinstance(what, str)], allowed)
+            _check(component, row)
 
-    def around(self, function: Any, component: str) -> Any:
-        """The component as it is called with the case's inputs."""
-        return Called(function, component, self._rows[component]) if component in self._rows else function
+    def around(self, function: Any, case: Case, stack: Callable[[list[Any]], Any]) -> Any:
+        """The component as it is called with the case's inputs. stack: tensors of equal shapes as one, along a new first axis."""
+        if case.component not in self._rows:
+            return function
+        return Called(function, case.component, self._rows[case.component], derived.derived(case)[1], stack)
 
     def arguments(self, component: str) -> list[str]:
         """The own arguments that are inputs as they are, in the order of the reference's inputs."""
-        order, row = [*_defaults(component), ZEROS], self._rows.get(component, {})
-        return sorted((argument for argument, what in row.items() if what in order), key=lambda argument: order.index(str(row[argument])))
+        order, row = [*inputs_of(component), ZEROS], self._rows.get(component, {})
+        own = [argument for argument, what in row.items() if argument not in KEYWORDS and what in order]
+        return sorted(own, key=lambda argument: order.index(str(row[argument])))
 
     def adds_positions(self) -> bool:
-        """Whether the module of the positions adds them to what it is given."""
-        return ZEROS in self._rows.get("positional_encoding", {}).values()
+        """Whether the module of the positions adds them to what it is given: its row, or a function in it, looks at the zeros."""
+        return any(
+            what == ZEROS or (argument != RETURN and callable(what) and _looks_at_zeros(what))
+            for argument, what in self._rows.get("positional_encoding", {}).items()
+        )
 
-    def zeros(self, case: Case) -> dict[str, np.ndarray]:
-        """What such a module is given for the case; nothing for other components.
+    def repeats(self, component: str) -> bool:
+        """Whether the module is called for each row of the batch."""
+        return FOR in self._rows.get(component, {})
 
-        Raises NotCovered where the positions are not those that it knows.
-        """
-        if case.component != "positional_encoding" or not self.adds_positions():
-            return {}
-        position = np.asarray(case.inputs["position_bt"])
-        if position.ndim != 2 or not np.array_equal(position, np.broadcast_to(np.arange(position.shape[1]), position.shape)):
-            raise NotCovered("the module adds positions 0, 1, 2, ... to what it is given, and the case has others")
-        return {ZEROS: np.zeros((*position.shape, case.config.model_width), numpy_dtype(case.dtype))}
+    def derived(self, case: Case) -> dict[str, np.ndarray | None]:
+        """The inputs that follow from those of the case, of a component that has a row."""
+        return derived.derived(case)[0] if case.component in self._rows else {}
+
+
+def _check(component: str, row: Mapping[Any, Any]) -> None:
+    """Raises ValueError where a row is none."""
+    allowed = [*inputs_of(component), *derived.stands_for(component)]
+    others = {argument: what for argument, what in row.items() if argument not in (FOR, RETURN)}
+    for argument, what in others.items():
+        if not isinstance(argument, str) or not (isinstance(what, str) or callable(what)):
+            must = f"call of {component} must map own arguments to inputs or functions of all inputs"
+            raise ValueError(f"{must}; got {argument!r}: {what!r:.100}")
+    known(f"an input in call of {component}", [what for what in others.values() if isinstance(what, str)], allowed)
+    if RETURN in row and not callable(row[RETURN]):
+        raise ValueError(f'"return" in call of {component} must be a function of the output and all inputs; got {row[RETURN]!r:.100}')
+    if FOR in row and (row[FOR] != EACH_ROW or not any(map(_has_rows, inputs_of(component)))):
+        raise ValueError(f'"for" in call of {component} must be "b", the axis of its inputs that the module lacks; got {row[FOR]!r:.100}')
 
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """A module or function of a port, called with the case's inputs: it is given its own arguments."""
+    """A module or function of a port, called with the case's inputs: it is given its own arguments, for each row where it has no batch.
+
+    refused: the inputs that cannot be derived from those of the case, with the reason.
+    """
 
     function: Any
     component: str
     row: Row
+    refused: Mapping[str, str]
+    stack: Callable[[list[Any]], Any]
 
     def __call__(self, **inputs: Any) -> Any:
-        return self.function(**self.arguments(inputs))
+        rows = [self._one(one) for one in self._each(inputs)]
+        return self._stacked(rows) if FOR in self.row else rows[0]
 
     def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The own arguments; what is no input (`training`) stays. Raises NotCovered where an input has a value that no argument takes."""
-        defaults = _defaults(self.component)
-        given = _Inputs({**defaults, **{name: value for name, value in inputs.items() if name in (*defaults, ZEROS)}})
+        """The own arguments, of the first row where there is a call for each; what is no input (`training`) stays.
+
+        Raises NotCovered where the module does not answer the case, or where an input has a value that no argument takes.
+        """
+        own, given = self._given(self._each(inputs)[0])
+        if RETURN not in self.row:
+            self._require_taken(given)
+        return own
+
+    def _one(self, inputs: Mapping[str, Any]) -> Any:
+        """The output of one call. What "return" looks at counts as taken, such as `return_weights`."""
+        own, given = self._given(inputs)
+        if RETURN not in self.row:
+            self._require_taken(given)
+            return self.function(**own)
+        try:
+            output = self.row[RETURN](self.function(**own), given)  # type: ignore[operator]
+        except Exception:
+            self._require_taken(given)
+            raise
+        self._require_taken(given)
+        return output
+
+    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], "_Inputs"]:
+        """The own arguments, and all inputs."""
+        defaults, of = _defaults(self.component), derived.stands_for(self.component)
+        given = _Inputs({**defaults, **{name: value for name, value in inputs.items() if name in (*defaults, *of)}}, self.refused)
         others = {name: value for name, value in inputs.items() if name not in given}
-        own = {argument: given[what] if isinstance(what, str) else what(given) for argument, what in self.row.items()}
-        taken = {*given.taken, *["position_bt"] * (ZEROS in given.taken)}
-        left = [name for name, default in defaults.items() if name not in taken and _has_value(given[name], default)]
+        if IF in self.row and not _holds(_read(self.row[IF], given)):
+            condition = self.row[IF] if isinstance(self.row[IF], str) else "its condition holds"
+            raise NotCovered(f"the port's {self.component} answers only if {condition}")
+        own = {argument: _read(what, given) for argument, what in self.row.items() if argument not in KEYWORDS}
+        return others | own, given
+
+    def _require_taken(self, given: "_Inputs") -> None:
+        """Raises NotCovered where an input has a value that nothing has looked at."""
+        of = derived.stands_for(self.component)
+        taken = {*given.taken, *(of[name] for name in given.taken if name in of)}
+        left = [name for name, default in _defaults(self.component).items() if name not in taken and _has_value(given[name], default)]
         if left:
             raise NotCovered(f"the port's {self.component} takes no {', '.join(left)}")
-        return others | own
+
+    def _each(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The inputs of each call."""
+        if FOR not in self.row:
+            return [inputs]
+        if any(name.startswith("keep") and value is not None for name, value in inputs.items()):
+            raise NotCovered(f"the port's {self.component} is called for each row, without keep masks")
+        rows = {name: value for name, value in inputs.items() if _has_rows(name) and getattr(value, "ndim", 0)}
+        count = max(int(value.shape[0]) for value in rows.values())
+        if not count:
+            raise NotCovered(f"the port's {self.component} is called for each row, and the case has none")
+        return [{**inputs, **{name: value[min(i, int(value.shape[0]) - 1)] for name, value in rows.items()}} for i in range(count)]
+
+    def _stacked(self, rows: list[Any]) -> Any:
+        """The outputs of all rows as one."""
+        leaves = [self.stack(list(same)) for same in zip(*(list(nests.leaves(row)) for row in rows), strict=True)]
+        stacked = iter(leaves)
+        return nests.mapped(rows[0], lambda leaf: next(stacked))
 
 
 class _Inputs(Mapping[str, Any]):
     """All inputs by name, None or the default where a case has none; it knows which of them were looked at."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values, self.taken = values, set[str]()
+    def __init__(self, values: Mapping[str, Any], refused: Mapping[str, str] | None = None) -> None:
+        self._values, self._refused, self.taken = values, refused or {}, set[str]()
 
     def __getitem__(self, name: str) -> Any:
+        if name in self._refused:
+            raise NotCovered(self._refused[name])
         if name not in self._values:
             raise KeyError(f"the inputs are {', '.join(self._values)}; got {name}")
         self.taken.add(name)
@@ -108,11 +184,31 @@ class _Inputs(Mapping[str, Any]):
         return name in self._values
 
 
+def _read(what: Any, given: _Inputs) -> Any:
+    return given[what] if isinstance(what, str) else what(given)
+
+
+def _holds(value: Any) -> bool:
+    """Whether a condition holds, or an input that is one is given."""
+    return value is not None and (hasattr(value, "ndim") or bool(value))
+
+
+def _looks_at_zeros(what: Callable[..., Any]) -> bool:
+    given = _Inputs(dict.fromkeys((*inputs_of("positional_encoding"), ZEROS), mock.MagicMock()))
+    with contextlib.suppress(Exception):  # it looks before it computes
+        what(given)
+    return ZEROS in given.taken
+
+
+def _has_rows(name: str) -> bool:
+    """Whether the first axis of an input is the batch."""
+    return name in _TOKENS or (name.rpartition("_")[2].startswith("b") and "_" in name)
+
+
 def _defaults(component: str) -> dict[str, Any]:
     """The inputs of a component, and what each is where a case has none."""
-    settings = {"parameters", "config", *components.settings(component, preset("tiny"), "float64")}
-    declared = components.signature_of(component).parameters.values()
-    return {p.name: None if p.default is inspect.Parameter.empty else p.default for p in declared if p.name not in settings}
+    declared = components.signature_of(component).parameters
+    return {name: None if declared[name].default is inspect.Parameter.empty else declared[name].default for name in inputs_of(component)}
 
 
 def _has_value(value: Any, default: Any) -> bool:

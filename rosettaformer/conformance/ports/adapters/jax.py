@@ -71,14 +71,20 @@ class Adapter(Base):
         if not isinstance(module, linen.Applied):
             super()._load(module, case)
             return
-        component = model_of(case.component)
-        module.load(layout.to_native(case.parameters, self._table(case), case.config, component) if case.parameters else {})
+        component, table = model_of(case.component), self._found_table(module, case)
+        module.load(layout.to_native(case.parameters, table, case.config, component) if case.parameters else {})
+
+    def _found_table(self, module: Any, case: Case) -> layout.Table:
+        if not isinstance(module, linen.Applied):
+            return super()._found_table(module, case)
+        return matching.found(self._table(case), module.has, lambda: [*module.params])
 
     def _variables(self, function: Any, case: Case) -> dict[str, Any]:
         module = matching.owner(function)
         if not isinstance(module, linen.Applied):
             return super()._variables(function, case)
-        return {native: module.variable(native) for _, native, _ in self._table(case)}
+        rows = zip(self._table(case), self._found_table(module, case), strict=True)
+        return {native: module.variable(found) for (_, native, _), (_, found, _) in rows}
 
     def _submodule(self, root: Any, path: str) -> Any:
         return root.part(path) if isinstance(root, linen.Applied) else super()._submodule(root, path)
@@ -86,6 +92,12 @@ class Adapter(Base):
     def _watched(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
         is_linen = any(isinstance(module, linen.Part) for module in recorder.modules)
         return linen.intercepted(recorder) if is_linen else super()._watched(recorder)
+
+    def _stack(self, tensors: list[Any]) -> Any:
+        return jnp.stack(tensors)
+
+    def _own_names(self, module: Any) -> list[str]:
+        return [".".join(map(str, path)) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable)]
 
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return getattr(self.port, "compiled", compiled)(function)

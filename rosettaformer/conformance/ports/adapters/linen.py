@@ -60,6 +60,10 @@ class Applied(nnx.Module):
         for key, (_, array) in given.items():
             self.params[key].set_value(weights.from_numpy(array))
 
+    def has(self, name: str) -> bool:
+        """Whether there is a parameter of that own name."""
+        return _uniform(name) in self.params
+
     def variable(self, name: str) -> Any:
         """The parameter of that own name."""
         return self.params[_uniform(name)]

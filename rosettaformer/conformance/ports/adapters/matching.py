@@ -3,34 +3,43 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from reference_numpy import layout
+
 from ...case import Case
-from ...reference.components import model_of
 from ..names import Names
 from ..port import SKIP, NotCovered
 from .calls import Called
+from .nests import leaves, mapped
 
-__all__ = ["assign", "compiles_itself", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed", "walk"]
+__all__ = [
+    "assign", "compiles_itself", "found", "is_less", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed",
+    "walk",
+]  # fmt: skip
 
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
 
-def submodules(find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names) -> dict[str, Any]:
+def submodules(
+    find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names, table: layout.Table
+) -> dict[str, Any]:  # fmt: skip
     """The submodules of a model that stand for components, by canonical path.
 
     find: the submodule at an own path, or None. paths: those of the reference's calls, in their order. A component whose step `names`
-    drops is written out in the one around it, and no module.
+    drops is written out in the one around it, and no module. table: of whole names; a module that holds a parameter of another component
+    is more than the one that it is named for, such as a sub-layer with its norm.
     """
     found = {}
-    component = model_of(case.component)
+    component = case.component
     for path in paths:
         native, around = names.path(component, path), path.rpartition(".")[0]
-        module = None if native == (around and names.path(component, around)) else find(native)
+        dropped = native == (around and names.path(component, around))
+        module = None if dropped or _is_more(native, path, table) else find(native)
         if module is None and path == "target_embedding" and case.config.share_embeddings:
             module = find(names.path(component, "source_embedding"))
         if module is not None:
@@ -54,6 +63,18 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
     return None if lost or not placed else chosen
 
 
+def _is_more(native: str, path: str, table: layout.Table) -> bool:
+    """Whether the module at an own path holds a parameter that is none of the component's at a canonical path."""
+    within = {own for name, own, _ in table if own.startswith(f"{native}.")}
+    return bool(native) and bool(within - {own for name, own, _ in table if name.startswith(f"{path}.")})
+
+
+def is_less(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+    """Whether a module is only a part of the component whose name it has, such as the dense layer of a pooler: what it is given has fewer
+    axes and fewer elements than each of the reference's inputs."""
+    return bool(own and wanted) and all(array.ndim < other.ndim and array.size < other.size for array in own for other in wanted)
+
+
 def transposed(array: Any, shape: tuple[int, ...]) -> Any:
     """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
@@ -72,24 +93,24 @@ def walk(root: Any, path: str) -> Any:
     return node
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """What a nest of mappings, tuples and lists holds, in order."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
+def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], Sequence[str]]) -> layout.Table:
+    """The table with the module's own names: of a name that it does not have, the one that has more steps within or before it.
+
+    Where several could be meant, or none, the name stays as it is.
+    """
+    if all(has(native) for _, native, _ in table):
+        return table
+    every = names()
+    return tuple((name, native if has(native) else _longer(native, every), axes) for name, native, axes in table)
 
 
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same nest with every leaf mapped, in the order of `leaves`."""
-    if isinstance(value, Mapping):
-        return {name: mapped(item, function) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)([mapped(item, function) for item in value])
-    return function(value)
+def _longer(name: str, names: Sequence[str]) -> str:
+    """The only one of the names that begins and ends as this one does, step by step, with others between; or this one."""
+    steps = name.split(".")
+    ways = [("".join(f"{step}." for step in steps[:at]), "." + ".".join(steps[at:])) for at in range(len(steps))]
+    fitting = [one for one in names if any(f".{one}".startswith(f".{start}") and one.endswith(end) for start, end in ways)]
+    fitting = [one for one in fitting if len(one.split(".")) > len(steps)]
+    return fitting[0] if len(fitting) == 1 else name
 
 
 def _shapes(array: np.ndarray) -> tuple[tuple[int, ...], ...]:

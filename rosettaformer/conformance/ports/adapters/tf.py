@@ -84,6 +84,14 @@ class Adapter(Base):
             function(**{name: value for name, value in inputs.items() if name != "cotangent"})
         self._load(module, case)
 
+    def _stack(self, tensors: list[Any]) -> Any:
+        return tf.stack(tensors)
+
+    def _own_names(self, module: Any) -> list[str]:
+        from ....proposals.walking import leaves  # of the few ports whose tables name less than the whole path
+
+        return [leaf.path for leaf in leaves(module)]
+
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if own := getattr(self.port, "compiled", None):
             return own(function)

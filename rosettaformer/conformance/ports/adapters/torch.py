@@ -67,6 +67,12 @@ class Adapter(Base):
     def prepared(self, case: Case) -> Callable[[], Any]:
         return torch.inference_mode()(super().prepared(case))
 
+    def _stack(self, tensors: list[Any]) -> Any:
+        return torch.stack(tensors)
+
+    def _own_names(self, module: Any) -> list[str]:
+        return [name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())]
+
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
         torch.compiler.reset()
