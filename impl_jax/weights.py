@@ -1,6 +1,6 @@
 """Weights: canonical NumPy parameters into any Flax NNX module and back, bit by bit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -92,7 +92,10 @@ def _variables(
         else:
             missing.append(f"the module has no variable {native_name} for {name}")
     if missing:
-        raise ValueError(_HEADLINE + "\n  ".join([*missing, *_unfilled(module, found.values())]))
+        raise ValueError(
+            _HEADLINE
+            + "\n  ".join([*missing, *(f"no row of the weight table loads the module's {path}" for path in _others(module, found))])
+        )
     return found
 
 
