@@ -101,6 +101,19 @@ def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
     assert len(shown) == 6 and shown[1] == f"error\t{errors[0]}"
 
 
+def test_a_text_without_a_token_is_no_text_of_padding(model: tuple[Path, Any], tmp_path: Path) -> None:
+    """As a tokenizer makes of nothing that puts nothing around texts; transformers fails on it."""
+    import tokenizers
+
+    shutil.copytree(model[0], folder := tmp_path / "model")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token="[UNK]"))
+    inner.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+    errors = invoke("classify", folder, *NUMPY, stdin="the\n\n").err
+    assert errors.startswith("Error: 1 of 2 lines has no answer: line 2: a text must have a token; got ''")
+    assert "a text must have a token; got ''" in refused("attention", folder, *NUMPY, "--text", "", "--out", tmp_path / "page.html")
+
+
 def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
     found = invoke("classify", model[0], *NUMPY, stdin="\n".join(LINES))
     rows = classified(model[0], LINES)

@@ -168,7 +168,7 @@ def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Pat
             "prompt 1: a prompt must have at least one token; it is empty, and the model has no bos",
         ),
         ({"max_time": 5.0}, ("--prompt", "a"), "not supported, and is read without what --ignore names: max_time=5.0"),
-        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample searches)"),
+        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample draws none)"),
     ):
         file.write_text(json.dumps(said | entries))
         assert message in refused("generate", folder, *NUMPY, *words)

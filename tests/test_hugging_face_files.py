@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from checkpoint_models import assert_same_bits, random_parameters
 from forked import Forks, forks
-from hugging_face_folders import Drawn, assert_close, edit, ours, saved, theirs, tokens
+from hugging_face_folders import Drawn, assert_close, drawn, edit, ours, saved, theirs, tokens
 from invoke import invoke, refused
 from model_folders import bert, gpt2
 from test_hugging_face_folders import CONFIGS, folder_of, problems_of
@@ -130,6 +130,21 @@ def test_files_of_torch_save_are_read_where_there_are_no_safetensors(tmp_path: P
         assert_same_bits(checkpoints.load(folder).parameters, wanted.parameters)
 
 
+@pytest.mark.parametrize("seeds", [pytest.param(range(4), marks=pytest.mark.sample), pytest.param(range(24), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_random_folders_of_torch_save_without_a_model_type(tmp_path: Path, family: str, seeds: range) -> None:
+    """Every class, dtype and activation; the tensors are those of the safetensors, whose numbers are those of transformers."""
+    pytest.importorskip("transformers")
+    for seed in seeds:
+        model = drawn(family, seed)
+        folder = saved(Drawn(model.kind, model.settings, model.dtype, {}), tmp_path / f"{seed}")
+        wanted = checkpoints.load(folder)
+        in_torch(folder, 1 + seed % 3)
+        found = checkpoints.load(edit(folder, model_type=...))
+        assert found.config == wanted.config and found.foreign == wanted.foreign
+        assert_same_bits(found.parameters, wanted.parameters)
+
+
 def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
     """config.json without model_type and architectures, pytorch_model.bin with gamma and beta and the heads of its training: the numbers of
     transformers, which is told the class.
@@ -161,10 +176,11 @@ def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_model_type_may_be_absent_where_class_or_tensors_tell_it(tmp_path: Path, kind: str) -> None:
     folder = edit(folder_of(tmp_path / "a", CONFIGS[kind]), model_type=...)
-    for entries in ({}, {"architectures": ...}):
+    for entries in ({}, {"architectures": None}, {"architectures": ...}):
         assert checkpoints.load(edit(folder, **entries)).config == CONFIGS[kind]
-    folder = edit(folder_of(tmp_path / "b", CONFIGS[kind]), model_type=..., architectures=["RobertaModel"])
-    assert "must have a model_type of bert, gpt2; got None" in refused("inspect", folder)
+    for classes in (["RobertaModel"], [["BertModel"]], "BertModel"):
+        folder = edit(folder_of(tmp_path / f"b{classes}", CONFIGS[kind]), model_type=..., architectures=classes)
+        assert "must have a model_type of bert, gpt2; got None" in refused("inspect", folder)
 
 
 # --- which of two

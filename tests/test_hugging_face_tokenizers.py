@@ -140,6 +140,7 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, bases: dict[s
         ("tokenizer_config.json", {"tokenizer_class": 3}, r"tokenizer_class of .* must be one of BertTokenizer, .*; got 3"),
         ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names must be a list of names; got \[1\]"),
         ("tokenizer_config.json", {"mask_token": 3}, "mask_token must be a text; got 3"),
+        ("tokenizer_config.json", {"truncation_side": 3}, "truncation_side must be right or left; got 3"),
         ("tokenizer_config.json", {"do_lower_case": 3}, "vocab.txt of .* is no tokenizer: "),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": "a"}}, "an added token must be an object with its content; got 'a'"),
         ("tokenizer_config.json", [1], r"tokenizer_config.json must hold a JSON object; got list"),

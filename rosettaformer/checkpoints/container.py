@@ -148,9 +148,9 @@ def _split(sizes: Mapping[str, int], max_shard_bytes: int) -> list[list[str]]:
 
 def _only_checkpoint(folder: Path) -> Path:
     found = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.safetensors"))
-    whole = folder / found[0].name.removesuffix(".index.json") if found else folder
-    if len(found) == 1 and whole != found[0] and whole.exists():
-        raise ValueError(f"{folder} must hold {whole.name}, which transformers reads, or {found[0].name}; it holds both: remove one")
+    for index in (path for path in found if path.name.endswith(".index.json")):
+        if (whole := index.with_name(index.name.removesuffix(".index.json"))).exists():
+            raise ValueError(f"{folder} must hold {whole.name}, which transformers reads, or {index.name}; it holds both: remove one")
     if not found:
         recognise.refuse_folder(folder)
     if len(found) != 1:

@@ -17,7 +17,7 @@ from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 
-__all__ = ["SUFFIXES", "is_pickled", "read", "weights", "write"]
+__all__ = ["SUFFIXES", "read", "weights", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
@@ -44,14 +44,14 @@ def read(path: Path, key: str | None = None) -> Container:
     path = weights(path) or path
     if path.is_file() and path.name.endswith(".bin.index.json"):
         return container.read_index(path, lambda shard: Container(_state_dict(shard, None)))
-    if is_pickled(path):
+    if _is_pickled(path):
         return Container(_state_dict(path, key))
     if key is not None:
         raise ValueError(f"--key names an entry of a file of torch.save; {path} is none")
     return container.read(path)
 
 
-def is_pickled(path: Path) -> bool:
+def _is_pickled(path: Path) -> bool:
     """Whether it is a file of torch.save, as its content says, else its suffix."""
     if not path.is_file() or path.name.endswith(".index.json"):
         return False

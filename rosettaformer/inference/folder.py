@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import checkpoints
-from ..checkpoints import Checkpoint
+from ..checkpoints import Checkpoint, recognise
 from ..checkpoints.hugging_face.reading import CONFIG
 from .options import defaults
 from .tokenizer import Tokenizer
@@ -56,7 +56,7 @@ def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Seq
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
         problems.append(problem)
-    tokenizer = tried(Tokenizer, path, vocabulary, checkpoint.foreign.get(CONFIG, {}) if checkpoint else {})
+    tokenizer = tried(Tokenizer, path, vocabulary, _entries(path, checkpoint))
     given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
     labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
     refuse(problems)
@@ -67,6 +67,17 @@ def _checkpoint(path: Path, use: str, leave_out: Sequence[str], ignore: Sequence
     format = checkpoints.recognised(path)
     spare = ("pooler",) if format == "hugging-face" and use != "classify" else ()
     return checkpoints.view(path, format, leave_out=leave_out, ignore=ignore, spare=spare)
+
+
+def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
+    """What config.json says, as far as it can be read."""
+    if checkpoint:
+        entries: Mapping[str, Any] = checkpoint.foreign.get(CONFIG, {})
+        return entries
+    try:
+        return recognise.hugging_face_config(path)
+    except (OSError, ValueError):
+        return {}
 
 
 def refuse(problems: Iterable[str]) -> None:

@@ -38,8 +38,8 @@ def fill(model: Model, tokenizer: Tokenizer, texts: Sequence[str], top_k: int) -
     masked_bs = mask_bs & (token_bs == mask_id)
     for text, masked_s in zip(texts, masked_bs, strict=True):
         if not masked_s.any():
-            room = f" within {config.max_positions} tokens" if config.max_positions else ""
-            raise ValueError(f"a text must have a mask, {tokenizer.words([mask_id])[0]},{room}; got {text!r:.200}")
+            room = f" within the {config.max_positions} positions of the model" if config.max_positions else ""
+            raise ValueError(f"a text must have a mask, {tokenizer.words([mask_id])[0]}{room}; got {text!r:.200}")
     logits_bsv = model.masked_language_logits(token_bs, mask_bs, segment_bs)
     return [
         _of_text(tokenizer, token_s[real_s], masked_s[real_s], logits_sv[real_s], top_k)

@@ -61,7 +61,7 @@ class GenerationOptions(Fields):
 
     def _conflicts(self) -> Iterator[str]:
         if self.do_sample and self.num_beams > 1:
-            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams} (--no-do-sample searches)"
+            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams} (--no-do-sample draws none)"
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             yield (
                 "num_return_sequences must be at most num_beams, or do_sample be set; "

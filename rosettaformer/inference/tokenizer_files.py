@@ -21,6 +21,7 @@ __all__ = ["Files", "read"]
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_OF_A_TOKEN = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 _EXTRA = "extra_special_tokens"
 
 
@@ -94,6 +95,9 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
     names = settings.get("model_input_names", kind.input_names)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"model_input_names must be a list of names; got {names!r:.100}")
+    for side in ("padding_side", "truncation_side"):
+        if settings.get(side, "right") not in ("right", "left"):
+            raise ValueError(f"{side} must be right or left; got {settings[side]!r:.100}")
     inner.no_padding()
     inner.no_truncation()
     return Files(inner, settings, names, size)
@@ -141,7 +145,7 @@ def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[
         for content, number in _object(folder / "added_tokens.json").items():
             added[number] = AddedToken(content, normalized=content not in special, special=content in special)
         for token in whole.get("added_tokens", ()):
-            added[token["id"]] = _token({key: value for key, value in token.items() if key != "id"})
+            added[token["id"]] = _token(token)
     _rename(settings, _EXTRA not in settings)
     settings["model_specific_special_tokens"] = own
     by_text = {token.content: token for token in added.values()}
@@ -163,7 +167,7 @@ def _rename(settings: dict[str, Any], absent: bool) -> None:
 def _token(value: Any) -> AddedToken:
     if not isinstance(value, Mapping):
         raise ValueError(f"an added token must be an object with its content; got {value!r:.100}")
-    return AddedToken(**{key: entry for key, entry in value.items() if key != "__type"})
+    return AddedToken(**{key: value[key] for key in _OF_A_TOKEN if key in value})
 
 
 def _special(value: Any) -> Any:

@@ -75,8 +75,8 @@ class Family:
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
         """Whether a model is of this family, whose config.json has no model_type: by its class, or by tensors under the family's prefix."""
-        if "architectures" in said:
-            return isinstance(said["architectures"], list) and {*said["architectures"]} & self.classes.keys() != set()
+        if named := said.get("architectures"):
+            return isinstance(named, list) and any(name in named for name in self.classes)
         natives = {self.native(name) for name in names if name.startswith(self.prefix)}
         heads = "|".join([self.outside, *(head.tensors for head in self.heads)])
         return all(row.name.replace("*", "0") in natives for row in self.table if not re.fullmatch(heads, row.name))
