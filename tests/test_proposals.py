@@ -130,6 +130,34 @@ def test_combinations_that_were_not_tried_are_said(tmp_path: Path, monkeypatch: 
     assert proposal.left == () and '"epsilon": 0.001,\n' in proposal.text
 
 
+# what a norm's input is multiplied by, and why float64 is not proposed
+NARROW = [
+    ("torch.tensor(0.1).double() * 10", "it computes with numbers of float32, which leave an error of 1e-08"),
+    ("torch.ones(1, dtype=torch.float32).view(x.dtype)", "RuntimeError: "),
+]
+
+
+@pytest.mark.parametrize(("factor", "reason"), NARROW)
+def test_a_dtype_is_proposed_where_the_module_computes_in_it(factor: str, reason: str, tmp_path: Path) -> None:
+    text = LAYER.replace("EPSILON)", f"1e-5) * {factor}")
+    (tmp_path / "narrow_norms.py").write_text(text)
+    found = invoke("new-port", "--from", "narrow_norms.py:Norm", "narrow_port", "--no-check", folder=tmp_path)
+    assert found.code == 0 and f"proposed in float32 alone; in float64: {reason}" in found.out
+    assert f'dtypes = ("float32",)  # in float64: {reason}' in (tmp_path / "narrow_port.py").read_text()
+
+
+@SLOW
+@pytest.mark.parametrize("output", ["log_softmax(self.proj(x), dim=-1)", "self.proj(x).softmax(-1)"])
+def test_probabilities_in_place_of_logits_leave_nothing_open(output: str, tmp_path: Path) -> None:
+    text = (MODELS / "annotated_style.py").read_text().replace("self.generator.proj(", "self.generator(")
+    assert text.count("log_softmax(self.proj(x), dim=-1)") == 1
+    text = text.replace("log_softmax(self.proj(x), dim=-1)", output)
+    norm = "torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + self.eps)"
+    assert text.count(norm) == 1
+    proposal = proposed(tmp_path, text.replace(norm, "(x.std(-1, keepdim=True) + self.eps)"), "make_model", "my_model.py")
+    assert proposal.left == () and '"scale_embedding": True,\n' in proposal.text
+
+
 def test_positions_are_given_vectors_or_looked_up() -> None:
     for source, argument in (("torch_files.py:AddedPositions", "zeros_btd"), ("torch_deviation.py:PositionalEncoder", "zeros_btd")):
         proposal = propose(str(MODELS / source), "my_port.py", "positional_encoding")

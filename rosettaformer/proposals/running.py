@@ -80,7 +80,7 @@ def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[
         found = _run(_adapter(draft, settings), case, dtype)
     except FAILURES as error:
         return None, failure(error)
-    several = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
+    several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
     place = next((name for name, value in several.items() if getattr(value, "shape", None) == shape), None)
     if place is None:
         return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
