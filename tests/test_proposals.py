@@ -176,6 +176,35 @@ def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     assert '"scale_embedding": True,\n' in proposal.text and proposal.left == ()
 
 
+def test_a_module_that_needs_a_mask_is_given_one_of_ones(tmp_path: Path) -> None:
+    text = (MODELS / "torch_deviation.py").read_text()
+    guarded = "        if mask is not None:\n            scores = "
+    assert text.count(guarded) == 1
+    proposal = proposed(tmp_path, text.replace(guarded, "        scores = "), "MultiHeadAttention", "my_attention.py")
+    assert proposal.left == () and "given(filled(attend_mask(inputs), inputs[" in proposal.text
+
+
+def test_an_argument_without_a_counterpart_leaves_nothing_else_open(tmp_path: Path) -> None:
+    text = (
+        LAYER.replace("EPSILON", "1e-5")
+        .replace("POST", "True")
+        .replace("forward(self, x):\n        if", "forward(self, x, valid_lens):\n        if")
+    )
+    proposal = proposed(tmp_path, text, "Layer")
+    assert proposal.left == ("the argument valid_lens has no counterpart",)
+    assert '"valid_lens": lambda inputs: None,  # TODO: decide: what this argument is given' in proposal.text
+
+
+def test_one_kernel_for_all_heads_is_said(tmp_path: Path) -> None:
+    text = (
+        "from torch import nn\n\n\nclass Shared(nn.Module):\n    def __init__(self, embed_size, heads):\n        super().__init__()\n"
+        "        size = embed_size // heads\n        self.q, self.k, self.v = (nn.Linear(size, size, bias=False) for _ in range(3))\n"
+        "        self.fc_out = nn.Linear(embed_size, embed_size)\n\n    def forward(self, q, k, v, mask):\n        return self.fc_out(q)\n"
+    )
+    with pytest.raises(ValueError, match=r"one kernel of shape \(4, 4\) serves all heads \(q.weight\)"):
+        proposed(tmp_path, text, "Shared", "shared_kernels.py")
+
+
 # classes and the sentence that refuses them
 REFUSED = [
     ("torch_sublayers.py:MultiHeadAttention", "", "the module is an attention together with its norm, which no case asks for"),
