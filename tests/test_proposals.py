@@ -132,7 +132,7 @@ def test_combinations_that_were_not_tried_are_said(tmp_path: Path, monkeypatch: 
 
 # what a norm's input is multiplied by, and why float64 is not proposed
 NARROW = [
-    ("torch.tensor(0.1).double() * 10", "it computes with numbers of float32, which leave an error of 1e-08"),
+    ("torch.tensor(0.1).double() * 10", "it errs by 1e-08, as what computes with numbers of float32"),
     ("torch.ones(1, dtype=torch.float32).view(x.dtype)", "RuntimeError: "),
 ]
 

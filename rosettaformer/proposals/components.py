@@ -43,7 +43,7 @@ def _unknown(found: Mapping[str, Match], leaves: Sequence[Leaf], sizes: Mapping[
             return f"the module is {what} together with its norm, which no case asks for; name the layer that contains it"
     shared = [leaf for leaf in leaves if leaf.shape == (sizes["key_size"],) * 2]
     if len(shared) >= 3:
-        return f"one kernel of shape {shared[0].shape} serves all heads ({shared[0].path}); the port is to be written by hand: docs/ports.md"
+        return f"one kernel of shape {shared[0].shape} serves all heads ({shared[0].path}); write its port by hand: docs/ports.md"
     return (
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
         f"{', '.join(INPUTS)}; its parameters are {', '.join(f'{leaf.path} {leaf.shape}' for leaf in leaves[:8])}"
