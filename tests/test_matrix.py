@@ -115,6 +115,19 @@ def test_what_takes_long_is_said_before_and_how_far_it_is_now_and_then(monkeypat
     ]
 
 
+def test_what_happens_once_is_not_expected_of_every_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first case imports the framework: 16 s for it say nothing of the others."""
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with Checking(("keras.py",), 52, Console(file=stream, width=100)) as checking:
+        now[0] = 16
+        checking.advance(row("softmax/plain", seconds=16.0))
+        for _ in range(31):
+            now[0] += 0.5
+            checking.advance(row("softmax/plain", seconds=0.5))
+    assert stream.getvalue().splitlines()[1:] == ["1 of 52 cases after 16 s", "32 of 52 cases after 32 s, about 10 s left"]
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

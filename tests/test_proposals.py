@@ -130,6 +130,34 @@ def test_combinations_that_were_not_tried_are_said(tmp_path: Path, monkeypatch: 
     assert proposal.left == () and '"epsilon": 0.001,\n' in proposal.text
 
 
+# what a norm's input is multiplied by, and why float64 is not proposed
+NARROW = [
+    ("torch.tensor(0.1).double() * 10", "it errs by 1e-08, as what computes with numbers of float32"),
+    ("torch.ones(1, dtype=torch.float32).view(x.dtype)", "RuntimeError: "),
+]
+
+
+@pytest.mark.parametrize(("factor", "reason"), NARROW)
+def test_a_dtype_is_proposed_where_the_module_computes_in_it(factor: str, reason: str, tmp_path: Path) -> None:
+    text = LAYER.replace("EPSILON)", f"1e-5) * {factor}")
+    (tmp_path / "narrow_norms.py").write_text(text)
+    found = invoke("new-port", "--from", "narrow_norms.py:Norm", "narrow_port", "--no-check", folder=tmp_path)
+    assert found.code == 0 and f"proposed in float32 alone; in float64: {reason}" in found.out
+    assert f'dtypes = ("float32",)  # in float64: {reason}' in (tmp_path / "narrow_port.py").read_text()
+
+
+@SLOW
+@pytest.mark.parametrize("output", ["log_softmax(self.proj(x), dim=-1)", "self.proj(x).softmax(-1)"])
+def test_probabilities_in_place_of_logits_leave_nothing_open(output: str, tmp_path: Path) -> None:
+    text = (MODELS / "annotated_style.py").read_text().replace("self.generator.proj(", "self.generator(")
+    assert text.count("log_softmax(self.proj(x), dim=-1)") == 1
+    text = text.replace("log_softmax(self.proj(x), dim=-1)", output)
+    norm = "torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + self.eps)"
+    assert text.count(norm) == 1
+    proposal = proposed(tmp_path, text.replace(norm, "(x.std(-1, keepdim=True) + self.eps)"), "make_model", "my_model.py")
+    assert proposal.left == () and '"scale_embedding": True,\n' in proposal.text
+
+
 def test_positions_are_given_vectors_or_looked_up() -> None:
     for source, argument in (("torch_files.py:AddedPositions", "zeros_btd"), ("torch_deviation.py:PositionalEncoder", "zeros_btd")):
         proposal = propose(str(MODELS / source), "my_port.py", "positional_encoding")
@@ -146,6 +174,35 @@ def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     name = line.split("self.")[1].split(" ")[0]
     assert f'("target_embedding", "{name}")' in proposal.text and '("table", "lut.weight", "v d")' in proposal.text
     assert '"scale_embedding": True,\n' in proposal.text and proposal.left == ()
+
+
+def test_a_module_that_needs_a_mask_is_given_one_of_ones(tmp_path: Path) -> None:
+    text = (MODELS / "torch_deviation.py").read_text()
+    guarded = "        if mask is not None:\n            scores = "
+    assert text.count(guarded) == 1
+    proposal = proposed(tmp_path, text.replace(guarded, "        scores = "), "MultiHeadAttention", "my_attention.py")
+    assert proposal.left == () and "given(filled(attend_mask(inputs), inputs[" in proposal.text
+
+
+def test_an_argument_without_a_counterpart_leaves_nothing_else_open(tmp_path: Path) -> None:
+    text = (
+        LAYER.replace("EPSILON", "1e-5")
+        .replace("POST", "True")
+        .replace("forward(self, x):\n        if", "forward(self, x, valid_lens):\n        if")
+    )
+    proposal = proposed(tmp_path, text, "Layer")
+    assert proposal.left == ("the argument valid_lens has no counterpart",)
+    assert '"valid_lens": lambda inputs: None,  # TODO: decide: what this argument is given' in proposal.text
+
+
+def test_one_kernel_for_all_heads_is_said(tmp_path: Path) -> None:
+    text = (
+        "from torch import nn\n\n\nclass Shared(nn.Module):\n    def __init__(self, embed_size, heads):\n        super().__init__()\n"
+        "        size = embed_size // heads\n        self.q, self.k, self.v = (nn.Linear(size, size, bias=False) for _ in range(3))\n"
+        "        self.fc_out = nn.Linear(embed_size, embed_size)\n\n    def forward(self, q, k, v, mask):\n        return self.fc_out(q)\n"
+    )
+    with pytest.raises(ValueError, match=r"one kernel of shape \(4, 4\) serves all heads \(q.weight\)"):
+        proposed(tmp_path, text, "Shared", "shared_kernels.py")
 
 
 # classes and the sentence that refuses them

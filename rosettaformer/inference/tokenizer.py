@@ -84,10 +84,12 @@ class Tokenizer:
     def read(self, texts: Sequence[str | tuple[str, str]], config: TransformerConfig, positions: int = 0) -> Inputs:
         """As `batch`, for an encoder of that config: cut to its positions, or fewer; without segments where it has none.
 
-        Raises ValueError on a pair for which it has no second segment.
+        Raises ValueError on a text without a token, and on a pair for which there is no second segment.
         """
         limits = [limit for limit in (config.max_positions, positions) if limit]
         token_bs, mask_bs, segment_bs = self.batch(texts, min(limits, default=0))
+        if empty := [text for text, real_s in zip(texts, mask_bs, strict=True) if not real_s.any()]:
+            raise ValueError(f"a text must have a token; got {empty[0]!r:.100}")
         if config.segments and (most := int(segment_bs.max(initial=0))) >= config.segments:
             raise ValueError(f"a pair needs {most + 1} segments (type_vocab_size); the model has {config.segments}")
         return token_bs, mask_bs, segment_bs if config.segments else None

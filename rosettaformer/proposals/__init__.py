@@ -41,7 +41,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     with quiet(), loaded(source) as found:
         try:
             draft = drafted(found, component, framework, given or {})
-            if not draft.failure and not draft.missing and not draft.match.rest and not draft.call.unknown:
+            if not draft.failure and not draft.missing and not draft.match.rest:
                 decide(draft)
             problems = _open(draft)
             text = written(draft, draft.settings, file, problems)

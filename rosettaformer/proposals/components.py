@@ -41,6 +41,9 @@ def _unknown(found: Mapping[str, Match], leaves: Sequence[Leaf], sizes: Mapping[
         rest = {leaf.shape for leaf in found[component].rest}
         if _share(component, found[component], sizes) == 1 and rest == {(sizes["model_width"],)}:
             return f"the module is {what} together with its norm, which no case asks for; name the layer that contains it"
+    shared = [leaf for leaf in leaves if leaf.shape == (sizes["key_size"],) * 2]
+    if len(shared) >= 3:
+        return f"one kernel of shape {shared[0].shape} serves all heads ({shared[0].path}); write its port by hand: docs/ports.md"
     return (
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
         f"{', '.join(INPUTS)}; its parameters are {', '.join(f'{leaf.path} {leaf.shape}' for leaf in leaves[:8])}"
@@ -59,7 +62,7 @@ def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
     if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
         return 0.0
     shown = {name: found.shown[name] for name in ("attention_bias", "output_bias") if name in found.shown}
-    wanted = parameters.axes(preset("semillero", **{**sizes, **shown}), component)
+    wanted = parameters.axes(preset("semillero", **(dict(sizes) | shown)), component)
     return len(wanted.keys() & {*names}) / len(wanted)
 
 

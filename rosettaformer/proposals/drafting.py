@@ -59,7 +59,7 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False) -> Draft:
     draft.filled = subject.masked and bool(call.filled)
     outer_embeddings(found.root, module, framework)
     _require_names(draft)
-    if not draft.missing and not found.rest and not call.unknown:
+    if not draft.missing and not found.rest:  # an argument without a counterpart is given None
         start(draft)
     return draft
 

@@ -4,11 +4,9 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
-import io
 import itertools
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -80,7 +78,7 @@ def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[
         found = _run(_adapter(draft, settings), case, dtype)
     except FAILURES as error:
         return None, failure(error)
-    several = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
+    several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
     place = next((name for name, value in several.items() if getattr(value, "shape", None) == shape), None)
     if place is None:
         return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
@@ -143,9 +141,7 @@ def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
 
 
 def _run(adapter: Any, case: Case, dtype: str) -> Any:
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return adapter.run(case.at(dtype, mode="eager"))
+    return adapter.run(case.at(dtype, mode="eager"))
 
 
 def _error(case: Case, found: Any, deviation: Defect | None) -> float:
@@ -160,14 +156,13 @@ def _error(case: Case, found: Any, deviation: Defect | None) -> float:
 
 def _comparable(case: Case, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
     """What is wanted; its log-softmax or softmax where a model gives these in place of logits, which is not for the proposal to judge."""
-    if is_model(case.component):
-        shares = np.exp(wanted - wanted.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        with np.errstate(over="ignore"):
-            for given, instead in ((np.exp(found), np.log(shares)), (found, shares)):
-                if found.min() >= 0 or found.max() <= 0:
-                    wanted = instead if np.allclose(given.sum(-1), 1, atol=1e-4) else wanted
-    return wanted
+    if not is_model(case.component):
+        return wanted
+    shares = np.exp(wanted - wanted.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    if found.max() <= 0 and np.allclose(np.exp(found).sum(-1), 1, atol=1e-4):
+        return np.log(shares)
+    return shares if found.min() >= 0 and np.allclose(found.sum(-1), 1, atol=1e-4) else wanted
 
 
 def is_causal(draft: Draft) -> bool:

@@ -69,10 +69,10 @@ def _quieten(case: Case) -> None:
         place = np.arange(case.inputs[side].shape[1])
         case.inputs[side][...] = FIRST + place
         shared = config.share_embeddings and side == "target"
-        table = case.parameters.get(f"{side}_embedding.table")
-        if config.positions == "sinusoidal" and table is not None and not shared:
+        rows_of = case.parameters.get(f"{side}_embedding.table")
+        if config.positions == "sinusoidal" and rows_of is not None and not shared:
             rows = positional_encoding(np.arange(S)[None], config.model_width, np.dtype("float64"))[0]
-            table[FIRST : FIRST + S] -= rows / (math.sqrt(config.model_width) if config.scale_embedding else 1)
+            rows_of[FIRST : FIRST + S] -= rows / (math.sqrt(config.model_width) if config.scale_embedding else 1)
 
 
 def _silent(name: str, group: str, component: str) -> bool:
