@@ -83,11 +83,11 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
 
 def fitting(name: str, axes: str, table: Table) -> Row | None:
     """The longest row that ends the name and has the same axes."""
-    heads = "g" if "g" in axes.split() else "h"
+    slice_of = " ".join(axes.split()[:2]) if axes.startswith(("d h", "d g")) else "i"
     rows = [
         row
         for row in table
-        if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2]).replace("i", f"d {heads}")) == _letters(axes)
+        if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2]).replace("i", slice_of)) == _letters(axes)
     ]
     return max(rows, key=lambda row: len(row[0]), default=None)
 

@@ -28,6 +28,7 @@ from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import LAYOUTS, forward_of
+from rosettaformer.conformance.vectors import golden
 
 CASES = all_by_id()
 # of the document's port, each through another word of `call`
@@ -144,6 +145,12 @@ def test_a_port_that_has_none_of_these_components_is_not_asked_them() -> None:
     assert (result.case, result.status) == ("layer_norm/plain", "pass")
     results = runner.run(cases[1:3], ["tests/ports/numpy_function.py"], ["float64"])
     assert {result.status for result in results} == {"not covered"}
+
+
+def test_of_results_that_were_made_elsewhere_none_is_missed_of_these_components(tmp_path: Path) -> None:
+    (tmp_path / "float64").mkdir()
+    results = golden.judge_results(tmp_path, [CASES["layer_norm/plain"], CASES["self_attention/plain"]], ["float64"])
+    assert [(result.case, result.status) for result in results] == [("layer_norm/plain", "not given")]
 
 
 # --- kernels that all heads share

@@ -20,7 +20,7 @@ from .ports.command import PREFIX, Command
 from .ports.port import undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
-from .reference.components import SEARCHES, is_layout
+from .reference.components import SEARCHES, without_other_layouts
 from .reference.store import Store
 from .result import FAILURES, NOT_STARTED, Expected, Result, judge
 
@@ -135,8 +135,7 @@ class _Plan:
         Raises ValueError where its config is none.
         """
         cases, hidden = self._fit(about["config"], about.get("shared", ()))
-        if not all(is_layout(case.component) for case in cases):
-            cases = [case for case in cases if case.component in about["components"] or not is_layout(case.component)]
+        cases = without_other_layouts(cases, about["components"])
         return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
             for mode in _chosen(self.modes, about["modes"])

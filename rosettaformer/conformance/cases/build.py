@@ -47,6 +47,9 @@ CORE = """
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
 
 
+PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # what all heads may share, each for its slice of the width
+
+
 class Builder:
     """Makes configs and cases, in which the config fields that a port fixes have the port's values.
 
@@ -107,7 +110,9 @@ class Builder:
             values = parameters_of(config, component, generator)
         except ValueError:  # a component without parameters
             values = {}
-        kernels = tuple(name for name in values if any(f".{name}".endswith(f".{end}") for end in self._shared))
+        kernels = tuple(
+            name for name in values if name.endswith(PROJECTIONS) and any(f".{name}".endswith(f".{end}") for end in self._shared)
+        )
         values |= {name: _one_block(values[name]) for name in kernels if not values[name].shape[0] % values[name].shape[1]}
         active_dropout = component != "dropout" and config.dropout_rate > 0
         case = Case(

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,7 @@ from . import layouts, statistics
 __all__ = [
     "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "OWN", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
     "function_of", "is_layout", "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
+    "without_other_layouts",
 ]  # fmt: skip
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -115,6 +116,12 @@ def model_of(component: str) -> str:
 def is_layout(component: str) -> bool:
     """Whether only a port is asked the component, or its gradient, that has it."""
     return (forward_of(component) or component) in LAYOUTS
+
+
+def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> list[Case]:
+    """The cases without those of layouts that are not covered, where there are others."""
+    left = [case for case in cases if case.component in covered or not is_layout(case.component)]
+    return left or list(cases)
 
 
 def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:

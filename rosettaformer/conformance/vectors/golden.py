@@ -21,6 +21,7 @@ from ..case import DTYPES, SUITE_VERSION, Case
 from ..cases import all_cases
 from ..cases.case_files import MANIFEST, answer_path, read_answer
 from ..reference import near_ties, statistics
+from ..reference.components import without_other_layouts
 from ..reference.tolerance import expect
 from ..result import Result, judge
 from . import seal
@@ -97,7 +98,8 @@ def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str])
     found = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*.safetensors"))]
     if strangers := [path for path in found if path not in known]:
         raise ValueError("files must be named <dtype>/<component>/<name>.safetensors after a case; got\n  " + "\n  ".join(strangers))
-    return [_judge_file(directory, case.at(dtype)) for case in cases for dtype in dtypes if dtype in case.dtypes]
+    asked = without_other_layouts(cases, {path.split("/")[1] for path in found})
+    return [_judge_file(directory, case.at(dtype)) for case in asked for dtype in dtypes if dtype in case.dtypes]
 
 
 def _judge_file(directory: Path, case: Case) -> Result:

@@ -147,7 +147,7 @@ class Called:
             return [inputs]
         if any(name.startswith("keep") and value is not None for name, value in inputs.items()):
             raise NotCovered(f"the port's {self.component} is called for each row, without keep masks")
-        rows = {name: value for name, value in inputs.items() if _has_rows(name) and getattr(value, "ndim", 0)}
+        rows = {name: value for name, value in inputs.items() if _has_rows(name) and getattr(value, "ndim", 0) > 0}
         count = max(int(value.shape[0]) for value in rows.values())
         if not count:
             raise NotCovered(f"the port's {self.component} is called for each row, and the case has none")
@@ -155,7 +155,8 @@ class Called:
 
     def _stacked(self, rows: list[Any]) -> Any:
         """The outputs of all rows as one."""
-        leaves = [self.stack(list(same)) for same in zip(*(list(nests.leaves(row)) for row in rows), strict=True)]
+        alike = zip(*(list(nests.leaves(row)) for row in rows), strict=True)
+        leaves = [None if same[0] is None else self.stack(list(same)) for same in alike]
         stacked = iter(leaves)
         return nests.mapped(rows[0], lambda leaf: next(stacked))
 
