@@ -136,6 +136,10 @@ class Seq2Seq(nn.Module):
         width = x.shape[-1]
         angle = position[:, None] * torch.exp(-math.log(10000.0) * 2 * (torch.arange(width, dtype=torch.float64) // 2) / width)
         table = torch.where(torch.arange(width) % 2 == 0, angle.sin(), angle.cos())
+        if self.mistake == "float32 positions":
+            table = table.float()
+        if self.mistake == "halves":
+            table = torch.cat([table[:, 0::2], table[:, 1::2]], -1)
         return (x + table.to(x.dtype)).transpose(0, 1)
 
 
