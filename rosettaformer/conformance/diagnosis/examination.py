@@ -14,9 +14,10 @@ from typing import Any
 from ..case import Case
 from ..defects import all_defects
 from ..defects.settings import all_settings
-from ..reference.components import COMPONENTS, FORWARD, forward_of
+from ..reference.components import COMPONENTS, DECODING, FORWARD, forward_of
 from . import crashes, evidence, explanation, stability
 from .altered import Combination, Outputs
+from .common import common
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .divergence import Failure
@@ -180,6 +181,8 @@ class _Examiner:
 
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
+        if place.component not in FORWARD:
+            self._relations = self._describe(place, search)
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
@@ -210,10 +213,14 @@ class _Examiner:
         return [relation.sentence for relation in self._relations]
 
     def _describe(self, place: About, search: Search) -> list[Relation]:
-        """The relations of the port's answers to the reference's values."""
-        if place.component not in FORWARD:
-            return []
-        found = describe(search.hypotheses.probes, search.answers, self._subject.framework, search.clean)
+        """The relations of the port's answers to the reference's values; where none are sought, what the answers that fail have in
+        common."""
+        probes = search.hypotheses.probes
+        if place.component in FORWARD:
+            found = describe(probes, search.answers, self._subject.framework, search.clean)
+        else:
+            failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
+            found = common(failing, [probes[index] for index in search.right()])
         for one in found:
             self._say(f"{place.name}: {one.sentence}")
         return found
@@ -243,12 +250,14 @@ class _Examiner:
 
     def _alone(self, place: About, search: Search) -> list[Combination]:
         """Further explanations by one alteration: at one place, besides NaN, a constant."""
-        self._current, self._relations = (place, search), self._describe(place, search)
+        if place.component in FORWARD:
+            self._relations = self._describe(place, search)
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output."""
-        if self._described or not self._pairs:
+        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output, or of
+        an answer that takes many steps where it is wrong."""
+        if self._described or not self._pairs or (place.component in DECODING and self._relations):
             return []
         found: list[Combination] = []
         if not search.imprecise():

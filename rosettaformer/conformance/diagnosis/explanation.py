@@ -14,6 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 SHOWN = 4
+NEAR = 0.05  # of the error: what leaves more is not near
 
 
 def crashed(sentence: str, found: Sequence[Combination]) -> str:
@@ -115,11 +116,12 @@ def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
 
 
 def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
-    """Nothing explains the answers; the nearest hypotheses, with the share of the error that they leave, and what else was seen."""
-    text = f"none of {search.tried} alterations{', nor two together,' if pairs else ''} gives this output"
+    """Nothing explains the answers; the hypotheses that come near, with the share of the error that they leave, and what else was seen."""
+    tried = f"none of {search.tried} alterations{', nor two together,' if pairs and search.tried > 1 else ''}"
+    text = f"{tried} gives this output" if search.tried > 1 else "the one alteration that shows here does not give this output"
     if not search.tried:
         text = "the catalogue has no defect and no setting that shows here"
-    if nearest := search.nearest():
+    if nearest := [(one, share) for one, share in search.nearest() if share <= NEAR]:
         text += "; the nearest: " + ", ".join(f"{one.name} leaves {_share(share)} of the error" for one, share in nearest)
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
