@@ -19,7 +19,6 @@ from ..reference.components import SEARCHES, forward_of
 from ..reference.near_ties import followed
 from . import altered
 from .altered import Combination, Outputs
-from .deadline import Deadline
 from .hypotheses import Hypotheses
 
 __all__ = ["SUPPORT", "Answers", "Evidence", "complaint"]
@@ -36,12 +35,11 @@ Answers = Sequence[Outputs]  # a port's outputs, probe by probe; what ended with
 class Evidence:
     """A port's answers to the probes of the hypotheses, and what they say of alterations.
 
-    failed: the number of further cases, to which the port has no answer. deadline: when nothing is looked at any more, with `TimeIsUp`.
+    failed: the number of further cases, to which the port has no answer.
     """
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0, deadline: Deadline | None = None) -> None:
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
-        self._deadline = deadline or Deadline()
         self._relation = functools.cache(self._related)
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
@@ -70,7 +68,7 @@ class Evidence:
 
     def equals(self, combination: Combination) -> bool:
         """True where the altered reference equals every answer."""
-        self._deadline.check()
+        self.hypotheses.deadline.check()
         return all(self._near(combination, index) for index in self._order) and all(
             self._relation(combination, index) for index in self._order
         )

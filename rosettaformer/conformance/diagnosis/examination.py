@@ -58,7 +58,7 @@ def diagnose(
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
-    with contextlib.closing(Subject(port, mode, answer_limit, declared)) as subject:
+    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline)) as subject:
         examiner = _Examiner(subject, pairs, deadline, progress, say)
         try:
             for component in COMPONENTS:
@@ -199,8 +199,6 @@ class _Examiner:
             self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
         else:
             self.record.open.append((self.record.nameless(place, search, self._relations), search))
-        if found:
-            self.record.settle(found)
         return found
 
     @property
@@ -286,7 +284,7 @@ class _Examiner:
             self.record.open.append((finding, part))
 
     def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
-        return Search(self._hypotheses(cases), answers, failed, self._deadline)
+        return Search(self._hypotheses(cases), answers, failed)
 
     def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
-        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)))
+        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)), self._deadline)

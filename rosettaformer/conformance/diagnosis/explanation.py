@@ -9,7 +9,7 @@ from .crashes import Failed
 from .search import Search
 
 __all__ = [
-    "ONLY_IN_FLOAT32", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
+    "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
     "imprecise", "partly", "stopped", "unexplained", "unstable", "where",
 ]  # fmt: skip
 
@@ -38,24 +38,37 @@ def where(search: Search, combination: Combination) -> str:
     return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; {reason} on {rest}"
 
 
-def explained(found: Sequence[Combination], place: str, cases: Sequence[Case]) -> str:
-    """The combinations whose altered reference equals the port's answers, and what would tell them apart.
+def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], only: str = "") -> str:
+    """The combinations whose altered reference equals the port's answers, what they have in common, and what would tell them apart.
 
-    place: the cases, as `where` says it. cases: among which a separating one is sought.
+    place: the cases, as `where` says it. cases: among which a separating one is sought. only: the part of the output that differs.
     """
-    text = f"your output equals the reference with {_named(found[0])}, on {place}"
+    same = f"your output equals the reference with {alternatives(found)}, on {place}"
     if len(found) == 1:
-        return text
-    others = [f"  {_named(other)}; {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
-    return "\n".join([f"{text}. So does the reference with", *others] + [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN))
+        return same
+    common = _common(found) + f"; your output differs only at {only}" * bool(only)
+    others = [f"  {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
+    return "\n".join([": ".join(filter(None, (common.removeprefix("; "), f"{same}, which do not tell them apart"))), *others])
+
+
+def alternatives(found: Sequence[Combination]) -> str:
+    """The names of combinations of which one is meant."""
+    names = " or ".join(map(_named, found[:SHOWN]))
+    return names + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
+
+
+def _common(found: Sequence[Combination]) -> str:
+    """What is computed with each of these: of those that are not in all of them the family."""
+    differing = [[one for one in combination if not all(one in other for other in found)] for combination in found]
+    families = {one.family for combination in differing for one in combination}
+    return families.pop() if len(families) == 1 and all(len(combination) == 1 for combination in differing) else ""
 
 
 def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]:
     """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
-    names = " or ".join(map(_named, found[:SHOWN])) + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
     count, right = len(search.failing), len(search.answers) - len(search.failing)
     those = f"all {count} of these cases" if count > 1 else "the one such case"
-    text = f"{search.condition}: your output equals the reference with {names}, on {those}"
+    text = f"{search.condition}: your output equals the reference with {alternatives(found)}, on {those}"
     return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
 
 
@@ -75,9 +88,10 @@ def imprecise(combination: Combination, dtype: str) -> str:
     return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s"
 
 
-def follows(known: Combination) -> str:
-    """The component fails because of what was found in its parts."""
-    return f"follows from {' and '.join(one.id for one in known)}: your output equals the reference with that alone"
+def follows(found: Sequence[Combination]) -> str:
+    """The component fails because of what was found in its parts; of several that it may be, one."""
+    names = " or ".join(" and ".join(one.id for one in combination) for combination in found)
+    return f"follows from {names}: your output equals the reference with that alone"
 
 
 def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
@@ -160,4 +174,5 @@ def _named(combination: Combination) -> str:
 
 def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:
     case = next((case for case in cases if separates(case, first, second)), None)
-    return f"{case.id} would tell them apart" if case else "no case of the suite tells them apart"
+    names = [" and ".join(one.id for one in combination) for combination in (first, second)]
+    return f"{case.id if case else 'no case of the suite'} {'would tell' if case else 'tells'} {names[0]} from {names[1]}"

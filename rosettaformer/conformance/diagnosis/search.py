@@ -14,7 +14,6 @@ from . import altered
 from .altered import Combination, Outputs
 from .conditions import condition
 from .constants import constants
-from .deadline import Deadline
 from .evidence import Answers, Evidence
 from .hypotheses import Hypotheses
 
@@ -28,8 +27,8 @@ SCREENED = 6  # of so many answers that fail what is part of a cover must explai
 class Search(Evidence):
     """The alterations that explain a port's answers. Arguments as of `Evidence`."""
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0, deadline: Deadline | None = None) -> None:
-        super().__init__(hypotheses, answers, failed, deadline)
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
+        super().__init__(hypotheses, answers, failed)
         self._tried: set[Defect] = set()
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:

@@ -13,6 +13,7 @@ from ..ports.port import MissingBackend
 from ..runner import open_worker
 from . import stability
 from .altered import Outputs
+from .deadline import Deadline
 
 __all__ = ["Reply", "Subject"]
 
@@ -22,12 +23,13 @@ Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, an
 class Subject:
     """A port in its process.
 
-    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out.
+    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
+    asked nothing any more, with `TimeIsUp`.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
 
-    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]]) -> None:
-        self.limit, self._mode, self._declared = limit, mode, declared
+    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline) -> None:
+        self._limit, self._mode, self._declared, self._deadline = limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
         if kind != "ready":
@@ -42,6 +44,12 @@ class Subject:
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.all_cases = [case for case in all_cases(about["config"], grad=True) if not case.excluded]
+
+    @property
+    def limit(self) -> float:
+        """Seconds for one answer."""
+        self._deadline.check()
+        return self._deadline.within(self._limit)
 
     def close(self) -> None:
         """Ends the port's process."""
@@ -64,6 +72,7 @@ class Subject:
         """The replies to the cases that the port covers; heard is called with each as it comes."""
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
+            self._deadline.check()  # what hangs at the end may only have been cut short
             if kind not in ("not covered", "unsupported"):
                 heard(case, kind, answer)
                 replies.append((case, kind, answer))
