@@ -21,7 +21,7 @@ from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 
-__all__ = ["SUPPORT", "Answers", "Evidence", "complaint"]
+__all__ = ["SUPPORT", "Answers", "Evidence", "complaint", "narrowed"]
 
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
@@ -146,6 +146,21 @@ def complaint(case: Case, kind: str, answer: Any) -> str:
         return ""
     clean = tolerance.expect(case)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
+
+
+def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
+    """The answers whose floating outputs have the dtype that they must have, and the wider one that they have, for each that has one."""
+    found, wide = [], {}
+    for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):
+        wider = {name for name, one in expectations.items() if _wider(answer.get(name), one.dtype)}
+        wide |= {index: str(np.asarray(answer[name]).dtype) for name in wider}
+        found.append({name: value.astype(expectations[name].dtype) if name in wider else value for name, value in answer.items()})
+    return found, wide
+
+
+def _wider(got: Any, dtype: np.dtype) -> bool:
+    floats = isinstance(got, np.ndarray) and got.dtype.kind == "f" and dtype.kind not in "biu"
+    return floats and got.dtype.itemsize > dtype.itemsize
 
 
 def _complaint(case: Case, clean: tolerance.Expectations, answer: Outputs) -> str:

@@ -93,46 +93,42 @@ class _Examiner:
         self._relations: list[Relation] = []  # what is known to hold of it
 
     def examine(self, component: str) -> None:
-        """Adds the findings on a component, in the first dtype in which it fails; in float32 where float64 stays unexplained."""
-        unexplained = None
+        """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
+        cannot = None
         for dtype in self._subject.dtypes:
             self._deadline.check()
             place = About(component, dtype)
-            self._heard = None
-            self._progress(f"{component} {dtype}", 0.0)
-            replies = self._subject.ask(stability.twice(self._subject.cases(component, dtype), TWICE), self._hear)
-            failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
-            answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
-            search = self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed))
-            if unexplained is not None:
-                self._heard = None
-                self._again(place, search, unexplained)
+            search, failed = self._ask(place, bool(cannot))
+            if cannot and not search.failing:
+                if search.answers and not failed:
+                    self.record.change(cannot, text=f"{cannot.text}\n  {dtype} conforms")
                 return
             if failed or search.failing:
                 self._current, self._relations = (place, search) if search.failing else None, []
                 self._say(explanation.first(component, dtype, search, failed))
                 self._heard = None
+                search = self._in_its_dtype(place, search)
                 self._examine(place, search, failed)
-                last = self.record.findings[-1]
-                if dtype != "float64" or "float32" not in self._subject.dtypes or last.verdict not in ("unexplained", "described"):
+                if search.answers or cannot or dtype != "float64":
                     return
-                unexplained = last
+                cannot = self.record.findings[-1]
+
+    def _ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
+        """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
+        in another dtype than the first."""
+        self._heard = None
+        self._progress(f"{place.component} {place.dtype}", 0.0)
+        cases = self._subject.cases(place.component, place.dtype, every)
+        replies = self._subject.ask(stability.twice(cases, TWICE), self._hear)
+        failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
+        answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
+        return self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed)), failed
 
     def _hear(self, case: Case, kind: str, answer: Any) -> None:
         """Says the first failure among the replies to the cases of a component, before the others are there."""
         if self._heard is None and (complaint := evidence.complaint(case, kind, answer)):
             self._heard = About(case.component, case.dtype), complaint
             self._say(f"{case.component} fails in {case.dtype}: {complaint}")
-
-    def _again(self, place: About, search: Search, before: Finding) -> None:
-        """A component that nothing explains in float64: what explains it in float32, where a loss of digits does not show."""
-        if not search.failing:
-            if before.verdict == "unexplained":
-                self.record.change(before, verdict="described", text=explanation.digits(before.text))
-        elif found := search.explain(self.record.known, located=False):
-            self.record.drop(before)
-            finding = self.record.explained(place, search, found)
-            self.record.change(finding, text=f"{finding.text}\n{explanation.ONLY_IN_FLOAT32}")
 
     def stop(self, reason: str) -> None:
         """Ends the examination: what is known of the component that is being searched is its finding."""
@@ -191,7 +187,13 @@ class _Examiner:
             self.record.explained(place, search, found)
         elif conditional := [] if self._described else search.where_failing():
             self.record.add(place, *explanation.conditional(conditional, search), conditional)
-        elif found := self._together(place, search):
+        elif not self._in_float32(place, search):
+            return self._search_long(place, search)
+        return found
+
+    def _search_long(self, place: About, search: Search) -> list[Combination]:
+        """Adds the finding on the answers that no single alteration gives; returns what explains them."""
+        if found := self._together(place, search):
             self.record.explained(place, search, found)
         elif imprecise := search.imprecise():
             self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
@@ -200,6 +202,47 @@ class _Examiner:
         else:
             self.record.open.append((self.record.nameless(place, search, self._relations), search))
         return found
+
+    def _in_its_dtype(self, place: About, search: Search) -> Search:
+        """The search among the same values in the dtype that they must have; adds the finding where the port's is a wider one."""
+        answers, wide = evidence.narrowed(search.answers, search.clean)
+        if wide:
+            cases = f"{len(wide)} of {len(answers)} cases"
+            search = Search(search.hypotheses, answers, search.failed)
+            self.record.add(place, "described", explanation.wide(cases, place.dtype, min(wide.values()), bool(search.failing)))
+            self._current = (place, search) if search.failing else None
+        return search
+
+    def _in_float32(self, place: About, search: Search) -> bool:
+        """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
+        conforms, or is explained; where it fails on fewer cases the long search is made in it."""
+        if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
+            return False
+        narrow = About(place.component, "float32")
+        other, failed = self._ask(narrow)
+        self._heard = None
+        if failed or not other.answers:
+            return False
+        if not other.failing:
+            finding = self.record.nameless(place, search, self._relations)
+            self.record.change(finding, verdict="described", text=explanation.digits(finding.text))
+            return True
+        names = {probe.id for probe in other.hypotheses.probes}
+        fewer = len(other.failing) < sum(search.hypotheses.probes[index].id in names for index in search.failing)
+        before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
+        self.record.forget_parts()
+        if found := self._quickly(narrow, other) or (self._alone(narrow, other) if fewer else []):
+            self.record.explained(narrow, other, found)
+        elif fewer:
+            self._search_long(narrow, other)
+        else:
+            self.record.restore(before)
+            self._relations = relations
+            del self.tracing.divergences[trees:]
+            return False
+        last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
+        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
+        return True
 
     @property
     def _described(self) -> bool:

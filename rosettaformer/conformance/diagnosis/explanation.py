@@ -10,7 +10,7 @@ from .search import Search
 
 __all__ = [
     "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
-    "imprecise", "partly", "stopped", "unexplained", "unstable", "where",
+    "imprecise", "partly", "stopped", "unexplained", "unstable", "where", "wide",
 ]  # fmt: skip
 
 SHOWN = 4
@@ -99,6 +99,11 @@ def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
     return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+
+
+def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
+    """The outputs have a wider dtype than they must have. wrong: whether their values are wrong, too."""
+    return f"your output must be {dtype}; got {got}, on {cases}: " + ("the values are wrong, too" if wrong else "the values are right")
 
 
 def described(search: Search, relations: Sequence[str]) -> str:

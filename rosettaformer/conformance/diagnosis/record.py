@@ -34,6 +34,9 @@ class About(NamedTuple):
         return ", ".join([*self.paths[:SHOWN], *([f"and {more} more places"] if more > 0 else [])]) or self.component
 
 
+State = tuple[list[Finding], Combination, list[tuple[Finding, Search]], dict[Defect, list[Defect]]]
+
+
 class Record:
     """The findings on a port, the smallest components first.
 
@@ -52,10 +55,20 @@ class Record:
         """Whether nothing was found in the component."""
         return all(finding.component != component for finding in self.findings)
 
-    def drop(self, first: Finding) -> None:
-        """Takes back this finding and those after it."""
-        del self.findings[self.findings.index(first) :]
-        self.open = [(finding, search) for finding, search in self.open if finding in self.findings]
+    def saved(self) -> State:
+        """What has been found so far, for `restore`."""
+        return list(self.findings), self.known, list(self.open), dict(self._doubtful)
+
+    def restore(self, state: State) -> None:
+        """Takes back what was found since."""
+        self.findings, self.known, self.open, self._doubtful = state
+
+    def forget_parts(self) -> None:
+        """Takes back what was found in parts of the whole that is being examined, and what shows in float64 alone."""
+        parts = [finding for finding, _ in self.open]
+        self.findings = [finding for finding in self.findings if finding not in parts]
+        self.known = tuple(one for one in self.known if not one.rounding or "float32" in one.dtypes)
+        self.open = []
 
     def add(self, place: About, verdict: str, text: str, found: Sequence[Combination] = ()) -> Finding:
         """Adds a finding, with the fixes where one combination was found: of several none is the port's for sure."""

@@ -55,11 +55,12 @@ class Subject:
         """Ends the port's process."""
         self.worker.close()
 
-    def cases(self, component: str, dtype: str) -> list[Case]:
-        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype."""
+    def cases(self, component: str, dtype: str, every: bool = False) -> list[Case]:
+        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype, unless every
+        case is wanted."""
         cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
         cases = [case for case in cases if (case.id, dtype) not in self._declared]
-        if dtype != self.dtypes[0]:  # what fails in the first dtype was seen there
+        if dtype != self.dtypes[0] and not every:  # what fails in the first dtype was seen there
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
 
