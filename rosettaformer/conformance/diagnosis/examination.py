@@ -20,6 +20,7 @@ from .altered import Combination, Outputs
 from .common import common
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
+from .digits import nearly
 from .divergence import Failure
 from .findings import Diagnosis, Finding
 from .hypotheses import Hypotheses, candidates
@@ -193,7 +194,11 @@ class _Examiner:
 
     def _search_long(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers that no single alteration gives; returns what explains them."""
-        if found := self._together(place, search):
+        found: list[Combination] = []
+        near = None if self._described else nearly(search, self.record.known) or nearly(search)
+        if near:
+            self.record.add(place, "imprecise", explanation.nearly(near, search), near.found)
+        elif found := self._together(place, search):
             self.record.explained(place, search, found)
         elif imprecise := search.imprecise():
             self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)

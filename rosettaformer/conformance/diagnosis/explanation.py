@@ -6,11 +6,12 @@ from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
 from .crashes import Failed
+from .digits import Nearly
 from .search import Search
 
 __all__ = [
     "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
-    "imprecise", "partly", "stopped", "unexplained", "unstable", "where", "wide",
+    "imprecise", "nearly", "partly", "stopped", "unexplained", "unstable", "where", "wide",
 ]  # fmt: skip
 
 SHOWN = 4
@@ -99,6 +100,15 @@ def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
     return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+
+
+def nearly(found: Nearly, search: Search) -> str:
+    """The output but for its last digits."""
+    text = f"your output is the reference with {alternatives(found.found)} but for {found.left:.0e} of the error"
+    where = f"{found.where}: " * bool(found.where)
+    others = ", ".join(found.others[:SHOWN]) + f" and {len(found.others) - SHOWN} more" * (len(found.others) > SHOWN)
+    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", "  something is computed or stored with fewer digits"]
+    return "\n".join([*lines, *([f"  it differs besides on {others}"] if found.others else [])])
 
 
 def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
