@@ -1,4 +1,4 @@
-"""What the answers that fail have in common, of components whose values no relation describes: losses, updates, caches, searches, gradients.
+"""What the answers that fail have in common, where no relation describes the values: of losses, updates, caches, searches and gradients.
 
 Which cases they are, which of the outputs are wrong, and from which step on.
 """

@@ -35,9 +35,9 @@ def nearly(search: Search, known: Combination = ()) -> Nearly | None:
     probes = search.hypotheses.probes
     if any(probe.dtype != "float64" for probe in probes):
         return None
-    candidates = [(*known, one) for one in (*search.hypotheses.defects, *search.hypotheses.settings) if not one.rounding and one not in known]
+    alterations = (*search.hypotheses.defects, *search.hypotheses.settings)
     best: Nearly | None = None
-    for combination in candidates:
+    for combination in [(*known, one) for one in alterations if not one.rounding and one not in known]:
         shares = _shares(search, combination)
         if 2 * len(shares) < len(search.failing) or not 0 < float(np.median(list(shares.values()))) <= USUAL:
             continue
@@ -84,12 +84,12 @@ def _share(search: Search, combination: Combination, index: int, right: bool = F
 
 def _sizes(arrays: Sequence[np.ndarray]) -> tuple[float, float, float] | None:
     """How far the answer lies from the prediction and from the reference, and how large the reference is; None of other shapes."""
-    answer, predicted, reference = arrays
+    reference = arrays[-1]
     if len({array.shape for array in arrays}) > 1:
         return None
     finite = np.isfinite(reference)
     if not all(np.array_equal(np.isfinite(array), finite) for array in arrays):
         return None
-    wide = [np.where(finite, array, 0).astype(np.float64) for array in arrays]
-    distances = (float(np.abs(wide[0] - other).max(initial=0.0)) for other in wide[1:])
-    return (*distances, float(np.abs(wide[2]).max(initial=0.0)))  # type: ignore[return-value]
+    got, predicted, right = (np.where(finite, array, 0).astype(np.float64) for array in arrays)
+    left, error, scale = (float(np.abs(array).max(initial=0.0)) for array in (got - predicted, got - right, right))
+    return left, error, scale

@@ -150,10 +150,12 @@ def complaint(case: Case, kind: str, answer: Any) -> str:
 
 def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
     """The answers whose floating outputs have the dtype that they must have, and the wider one that they have, for each that has one."""
-    found, wide = [], {}
+    found: list[Outputs] = []
+    wide: dict[int, str] = {}
     for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):
         wider = {name for name, one in expectations.items() if _wider(answer.get(name), one.dtype)}
-        wide |= {index: str(np.asarray(answer[name]).dtype) for name in wider}
+        if wider:
+            wide[index] = str(answer[min(wider)].dtype)
         found.append({name: value.astype(expectations[name].dtype) if name in wider else value for name, value in answer.items()})
     return found, wide
 

@@ -8,21 +8,25 @@ names together. What nothing explains is described.
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..case import Case
-from ..defects import all_defects
+from ..defects import all_defects, injected
 from ..defects.settings import all_settings
 from ..reference.components import COMPONENTS, DECODING, FORWARD, forward_of
-from . import crashes, evidence, explanation, stability
+from . import altered, crashes, evidence, explanation, stability
 from .altered import Combination, Outputs
 from .common import common
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .digits import nearly
 from .divergence import Failure
-from .findings import Diagnosis, Finding
+from .findings import Diagnosis
 from .hypotheses import Hypotheses, candidates
 from .record import About, Record
 from .relations import Relation, describe
@@ -174,7 +178,7 @@ class _Examiner:
         answers = {index: self._subject.draws(cases[index]) for index in self._subject.random(cases)}
         found = stability.random_defects(self._hypotheses(cases), answers)
         part = stability.random_part(cases[min(answers)], self._subject) if answers and place.component in TRACEABLE else ""
-        self.record.add(place, "unstable", explanation.unstable(found, part), found)
+        self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(cases, answers)), found)
 
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
@@ -258,18 +262,31 @@ class _Examiner:
     def _sentences(self) -> list[str]:
         return [relation.sentence for relation in self._relations]
 
-    def _describe(self, place: About, search: Search) -> list[Relation]:
-        """The relations of the port's answers to the reference's values; where none are sought, what the answers that fail have in
-        common."""
+    def _describe(self, place: About, search: Search, aloud: bool = True) -> list[Relation]:
+        """The relations of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
+        are sought, what the answers that fail have in common. aloud: whether they are said at once."""
         probes = search.hypotheses.probes
         if place.component in FORWARD:
             found = describe(probes, search.answers, self._subject.framework, search.clean)
+            if not any(relation.complete for relation in found):
+                found = self._describe_besides(search) or found
         else:
             failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
             found = common(failing, [probes[index] for index in search.right()])
-        for one in found:
+        for one in found if aloud or any(relation.complete for relation in found) else ():
             self._say(f"{place.name}: {one.sentence}")
         return found
+
+    def _describe_besides(self, search: Search) -> list[Relation]:
+        """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
+        known, probes = self.record.known, search.hypotheses.probes
+        clean = [altered.expected(known, probe) for probe in probes] if known else []
+        if not clean or any(one is None for one in clean):
+            return []
+        with injected(*known), np.errstate(all="ignore"):
+            found = describe(probes, search.answers, self._subject.framework, [one or {} for one in clean])
+        names = " and ".join(one.id for one in known)
+        return [replace(one, sentence=f"besides {names}, {one.sentence}") for one in found if one.complete]
 
     def _quickly(self, place: About, search: Search) -> list[Combination]:
         """The simplest explanations: one name, what the parts of the model come to."""
@@ -321,15 +338,27 @@ class _Examiner:
         for failure in failures:
             parts.setdefault(failure.case.component, []).append(failure)
         for component, own in parts.items():
-            part = self._new_search([failure.case for failure in own], [{"output": failure.output} for failure in own])
-            place = About(component, dtype, sorted({failure.path for failure in own}))
-            if found := part.explain(self.record.known) or part.constants(self.record.known):
-                finding = self.record.explained(place, part, found)
-            else:
-                relations = self._describe(place, part)
-                found = [] if any(relation.complete for relation in relations) else part.pairs()
-                finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
-            self.record.open.append((finding, part))
+            self._localise_kind(component, dtype, own)
+
+    def _localise_kind(self, component: str, dtype: str, failures: Sequence[Failure]) -> None:
+        """Adds the finding on parts of one kind; where nothing is the same of all, one for each place that they have in a layer."""
+        part = self._new_search([failure.case for failure in failures], [{"output": failure.output} for failure in failures])
+        place = About(component, dtype, sorted({failure.path for failure in failures}))
+        roles: dict[str, list[Failure]] = {}
+        for failure in failures:
+            roles.setdefault(re.sub(r"\d+", "*", failure.path), []).append(failure)
+        if found := part.explain(self.record.known) or part.constants(self.record.known):
+            finding = self.record.explained(place, part, found)
+        else:
+            relations = self._describe(place, part, len(roles) == 1)
+            complete = any(relation.complete for relation in relations)
+            if len(roles) > 1 and not complete:
+                for own in roles.values():
+                    self._localise_kind(component, dtype, own)
+                return
+            found = [] if complete else part.pairs()
+            finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
+        self.record.open.append((finding, part))
 
     def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
         return Search(self._hypotheses(cases), answers, failed)

@@ -15,6 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 SHOWN = 4
+DIGITS = "  something is computed or stored with fewer digits"
 NEAR = 0.05  # of the error: what leaves more is not near
 
 
@@ -77,11 +78,20 @@ def partly(base: Combination, rest: Sequence[Combination], search: Search, relat
     """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
     probes = search.hypotheses.probes
     explained = search.explained(base)
-    others = [probes[index].id for index in range(len(probes)) if index not in explained]
+    failing, right = ([index for index in range(len(probes)) if index not in explained and (index in search.failing) is value]
+                      for value in (True, False))  # fmt: skip
+    others = ", ".join(probes[index].id for index in (*failing, *right))
     altered = f"the reference with {_named(base)}" if base else "the reference"
     same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
-    lines = [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
-    return "\n".join([same, *([f"  unexplained remain {', '.join(others)}"] if rest == [base] else lines), *_indented(relations)])
+    lines = [f"  on {others} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
+    if rest == [base]:
+        lines = [f"  unexplained remain {_listed(failing, search)}, which your port fails"] * bool(failing)
+        lines += [f"  your port is right on {_listed(right, search)}, where that would fail"] * bool(right)
+    return "\n".join([same, *lines, *_indented(relations)])
+
+
+def _listed(indices: Sequence[int], search: Search) -> str:
+    return ", ".join(search.hypotheses.probes[index].id for index in indices)
 
 
 def imprecise(combination: Combination, dtype: str) -> str:
@@ -104,10 +114,10 @@ def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
 
 def nearly(found: Nearly, search: Search) -> str:
     """The output but for its last digits."""
-    text = f"your output is the reference with {alternatives(found.found)} but for {found.left:.0e} of the error"
+    text = f"your output is the reference with {alternatives(found.found)} but for at most {found.left:.0e} of the error"
     where = f"{found.where}: " * bool(found.where)
     others = ", ".join(found.others[:SHOWN]) + f" and {len(found.others) - SHOWN} more" * (len(found.others) > SHOWN)
-    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", "  something is computed or stored with fewer digits"]
+    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", DIGITS]
     return "\n".join([*lines, *([f"  it differs besides on {others}"] if found.others else [])])
 
 
@@ -159,10 +169,15 @@ def _indented(sentences: Sequence[str]) -> list[str]:
     return [f"  {sentence}" for sentence in sentences]
 
 
-def unstable(found: Sequence[Combination], part: str = "") -> str:
-    """The port answers the same input differently. part: the first of its parts that does."""
+def unstable(found: Sequence[Combination], part: str = "", dropping: bool = False) -> str:
+    """The port answers the same input differently. part: the first of its parts that does. dropping: only where a rate of dropout is not
+    0, which it is on other cases."""
     text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
     text += f"; the first part to differ on equal inputs is {part}" * bool(part)
+    if dropping:
+        text += "; it is so only where a rate of dropout is not 0: dropout is active in evaluation"
+    if not found and dropping:
+        return text
     if not found:
         return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
     return f"{text}, as with {' or '.join(map(_named, found))}"

@@ -1,7 +1,7 @@
-"""One more case through a port's own module: which of several alterations it is, that the suite's cases do not tell apart.
+"""One more case through a port's own module, which tells alterations apart that the suite's cases do not.
 
-A case that the port was asked already is changed so that the alterations differ by far more than what passes: its logits are made large, its
-padding is taken away, its numbers are scaled. What the port answers leaves those that answer the same.
+A case that the port was asked already is changed so that the alterations differ by far more than what passes: its logits are made large,
+its padding is taken away, its numbers are scaled. What the port answers leaves those that answer the same.
 """
 
 import dataclasses
@@ -73,8 +73,9 @@ def _times(factor: float, ends: tuple[str, ...] = ("",)) -> Change:
     """The floating numbers whose names end so, times a factor."""
 
     def change(case: Case, values: Values) -> Values:
-        meant = [name for name, value in values.items() if name.endswith(ends) and isinstance(value, np.ndarray) and value.dtype.kind == "f"]
-        return dict(values) | {name: (values[name] * factor).astype(values[name].dtype) for name in meant} if meant else values
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
+        meant = [name for name in arrays if name.endswith(ends)]
+        return dict(values) | {name: (arrays[name] * factor).astype(arrays[name].dtype) for name in meant} if meant else values
 
     return change
 

@@ -86,8 +86,8 @@ class Record:
         self.open = [(changed if one is finding else one, search) for one, search in self.open]
 
     def explained(self, place: About, search: Search, found: list[Combination]) -> Finding:
-        """Adds the finding that these, each alone, explain the answers, as far as further cases do not tell them apart; the first of them is
-        known from then on."""
+        """Adds the finding that these, each alone, explain the answers, as far as further cases do not tell them apart; the first of them
+        is known from then on."""
         follows = found[0] == self.known
         found, told = self._alternatives(found, search), ""
         if not place.paths:

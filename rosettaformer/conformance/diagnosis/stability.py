@@ -16,7 +16,7 @@ from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "random_part", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
@@ -66,6 +66,12 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
         if defect.id not in found and _spreads(defect, hypotheses).keys() == answers.keys():
             found[defect.id] = (defect,)
     return list(found.values())
+
+
+def dropping(cases: Sequence[Case], random: Iterable[int]) -> bool:
+    """Whether every case that is random has a rate of dropout that is not 0, and another case has none."""
+    drops = [any(value for name, value in dataclasses.asdict(case.config).items() if name.endswith("dropout_rate")) for case in cases]
+    return not all(drops) and all(drops[index] for index in random)
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:

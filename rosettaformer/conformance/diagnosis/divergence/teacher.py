@@ -12,6 +12,7 @@ from ...reference import tolerance, trace
 
 __all__ = ["Teacher"]
 
+Run = Mapping[str, Mapping[str, Any]]  # of a port, by canonical path: inputs, output
 HALF = 0.5  # of what is wrong with an output: less than that is left where what follows undoes it
 SURE = 5  # times the standard error of that share
 
@@ -45,7 +46,7 @@ class Teacher:
         """What is allowed when everything before it was computed in the dtype, too."""
         return tolerance.expectation(self.calls[path].output, [run[path].output for run in self._runs])
 
-    def undone(self, path: str, run: Mapping[str, Mapping[str, Any]]) -> bool:
+    def undone(self, path: str, run: Run) -> bool:
         """Whether in a port's run what is wrong with a component's output is gone from the first recorded value that depends on it.
 
         The reference with that output in it says what that value would be. The share of the difference that is left in the port's is a
@@ -66,7 +67,7 @@ class Teacher:
         unsure = SURE * float(np.linalg.norm(left - share * expected)) / size / np.sqrt(len(left))
         return abs(share) + unsure < HALF
 
-    def _next(self, path: str, run: Mapping[str, Mapping[str, Any]], output: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    def _next(self, path: str, run: Run, output: np.ndarray) -> list[np.ndarray] | None:
         """The inputs of the first component that takes a component's output: the reference's, those that this output gives, and those of
         the run. None where no component of the run takes it, or its inputs have no counterpart."""
         case = self.case.at("float64", self.case.device, self.case.mode)
@@ -78,13 +79,12 @@ class Teacher:
             first = around  # what finishes first began within what began first
         if first is None or (chosen := assign(run[first]["inputs"], inputs[first][0])) is None:
             return None
-        values = [[], [], []]
+        found = []
         for array, index in zip(run[first]["inputs"], chosen, strict=True):
-            if index in changed[first]:
+            if index is not None and index in changed[first]:
                 reference, predicted = (each[index] for each in inputs[first])
-                for value, each in zip(values, (reference, predicted, transposed(array, reference.shape)), strict=True):
-                    value.append(np.asarray(each, np.float64).ravel())
-        return tuple(map(np.concatenate, values)) if values[0] else None
+                found.append([each.astype(np.float64).ravel() for each in (reference, predicted, transposed(array, reference.shape))])
+        return [np.concatenate(each) for each in zip(*found, strict=True)] if found else None
 
     def inputs_agree(self, path: str, got: list[np.ndarray]) -> bool | None:
         """Whether a port's inputs are the reference's; None where they have no counterpart."""
