@@ -325,6 +325,7 @@ class _Examiner:
         found: list[Combination] = []
         if not search.imprecise():
             found = search.pairs(lambda share: self._progress(f"{place.component} {place.dtype}, pairs", share))
+            found = found or search.with_nearest()
         cover = () if found else self._cover(search)
         return [cover] if cover and search.explains(cover, self.record.known) else found
 
