@@ -101,7 +101,8 @@ def _larger_sum(weights: np.ndarray, value: float) -> np.ndarray:
 
 _CONSTANTS = (
     _Constant(
-        "attention.scale", "scaled_dot_product_attention", "the attention's logits are, besides the scale, multiplied by", 1.0, "the scale 1 / sqrt(key_size) and no further factor",
+        "attention.scale", "scaled_dot_product_attention", "the attention's logits are, besides the scale, multiplied by", 1.0,
+        "the scale 1 / sqrt(key_size) and no further factor",
         lambda c: {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (query * c).astype(query.dtype))},
     ),
     _Constant(
@@ -110,20 +111,24 @@ _CONSTANTS = (
         scales=True,
     ),
     _Constant(
-        "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0, "the base 10000",
+        "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
+        "the base 10000",
         lambda c: {"positional_encoding.positional_encoding": _encoding(c)},
         scales=True,
     ),
     _Constant(
-        "positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by", 1.0, "the positions as they are",
+        "positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by", 1.0,
+        "the positions as they are",
         lambda c: {"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position: position * c)},
     ),
     _Constant(
-        "gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is", (2 / math.pi) ** 0.5, "sqrt(2 / pi) = 0.797885",
+        "gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is", (2 / math.pi) ** 0.5,
+        "sqrt(2 / pi) = 0.797885",
         lambda c: _curve(lambda x, root: _gelu(x, root, 0.044715), "gelu_tanh", c),
     ),
     _Constant(
-        "gelu_tanh.cubic", "activation", "in the tanh form of GELU the factor of the cube, 0.044715, is", 0.044715, "0.044715",
+        "gelu_tanh.cubic", "activation", "in the tanh form of GELU the factor of the cube, 0.044715, is", 0.044715,
+        "0.044715",
         lambda c: _curve(lambda x, cubic: _gelu(x, (2 / math.pi) ** 0.5, cubic), "gelu_tanh", c),
     ),
     _Constant(
@@ -131,23 +136,28 @@ _CONSTANTS = (
         lambda c: _curve(lambda x, slope: np.where(x > 0, x, slope * x), "relu", c),
     ),
     _Constant(
-        "mask.fill", "softmax", "masked logits become", 0.0, "minus infinity for masked logits, and zeros in a row that may attend to nothing",
+        "mask.fill", "softmax", "masked logits become", 0.0,
+        "minus infinity for masked logits, and zeros in a row that may attend to nothing",
         lambda c: {"softmax.softmax": _filled(c)},
     ),
     _Constant(
-        "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0, "the sum of the exponentials",
+        "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
+        "the sum of the exponentials",
         lambda c: {"softmax.softmax": on_result(lambda weights: _larger_sum(weights, c))},
     ),
     _Constant(
-        "residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0, "the sub-layer's input as it is",
+        "residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0,
+        "the sub-layer's input as it is",
         lambda c: {"layers.residual_out": on_call(lambda x_btd, **others: {"x_btd": (x_btd * c).astype(x_btd.dtype)})},
     ),
     _Constant(
-        "residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0, "the sub-layer's output as it is",
+        "residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0,
+        "the sub-layer's output as it is",
         lambda c: {"layers.residual_out": on_call(lambda y_btd, **others: {"y_btd": (y_btd * c).astype(y_btd.dtype)})},
     ),
     _Constant(
-        "embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0, "the config's scale and no further factor",
+        "embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0,
+        "the config's scale and no further factor",
         lambda c: {"embedding.embedding": on_result(lambda x_btd: (x_btd * c).astype(x_btd.dtype))},
     ),
     _Constant(
@@ -162,8 +172,8 @@ def constants(
 ) -> Iterator[list[Defect]]:
     """The constants, each at all its places and at one, with the value that the port's answers have: in few digits, and in all.
 
-    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out. base: what the reference is
-    altered by besides.
+    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out. base: what the reference
+    is altered by besides.
     """
     for constant in _CONSTANTS:
         sites = hypotheses.sites_of(constant.defect(constant.start))

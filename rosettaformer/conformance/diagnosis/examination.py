@@ -8,37 +8,23 @@ names together. What nothing explains is described.
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from ..case import Case
-from ..defects import all_defects, injected
-from ..defects.settings import all_settings
-from ..reference.components import COMPONENTS, DECODING, FORWARD, forward_of
-from . import altered, crashes, evidence, explanation, stability
-from .altered import Combination, Outputs
-from .common import common
+from ..reference.components import COMPONENTS, FORWARD, forward_of
+from . import crashes, explanation, stability
+from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
-from .digits import nearly
-from .divergence import Failure
 from .findings import Diagnosis
-from .hypotheses import Hypotheses, candidates
-from .record import About, Record
-from .relations import Relation, describe
+from .hypotheses import candidates
+from .inquiry import Inquiry
+from .record import About
 from .search import Search
 from .subject import Subject
-from .substitution import Substitution
-from .tracing import TRACEABLE, Progress, Tracing
+from .tracing import TRACEABLE, Progress
 
 __all__ = ["diagnose"]
-
-TRACED = 2  # a model that no name explains is traced on so many failing cases
-TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
 
 def diagnose(
@@ -64,7 +50,7 @@ def diagnose(
     """
     deadline = Deadline(limit)
     with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline)) as subject:
-        examiner = _Examiner(subject, pairs, deadline, progress, say)
+        examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
         try:
             for component in COMPONENTS:
                 forward = forward_of(component)
@@ -80,22 +66,10 @@ def diagnose(
         return Diagnosis(examiner.record.findings, examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
 
 
-class _Examiner:
-    """Examines component by component, and keeps a record of what is found."""
+class _Examiner(Inquiry):
+    """Examines component by component. stopped: why it ended early; empty where it did not."""
 
-    def __init__(
-        self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]
-    ) -> None:  # fmt: skip
-        self.stopped = ""
-        self._subject, self._pairs, self._deadline, self._progress = subject, pairs, deadline, progress
-        self._say = functools.cache(say)  # nothing is said twice
-        self.record = Record(subject, pairs, self._say)
-        self.tracing = Tracing(subject, progress)
-        self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
-        self._settings = list(all_settings().values())
-        self._heard: tuple[About, str] | None = None  # the first failure of the component whose cases are being run
-        self._current: tuple[About, Search] | None = None  # what is being searched
-        self._relations: list[Relation] = []  # what is known to hold of it
+    stopped = ""
 
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
@@ -117,23 +91,6 @@ class _Examiner:
                 if search.answers or cannot or dtype != "float64":
                     return
                 cannot = self.record.findings[-1]
-
-    def _ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
-        """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
-        in another dtype than the first."""
-        self._heard = None
-        self._progress(f"{place.component} {place.dtype}", 0.0)
-        cases = self._subject.cases(place.component, place.dtype, every)
-        replies = self._subject.ask(stability.twice(cases, TWICE), self._hear)
-        failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
-        answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
-        return self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed)), failed
-
-    def _hear(self, case: Case, kind: str, answer: Any) -> None:
-        """Says the first failure among the replies to the cases of a component, before the others are there."""
-        if self._heard is None and (complaint := evidence.complaint(case, kind, answer)):
-            self._heard = About(case.component, case.dtype), complaint
-            self._say(f"{case.component} fails in {case.dtype}: {complaint}")
 
     def stop(self, reason: str) -> None:
         """Ends the examination: what is known of the component that is being searched is its finding."""
@@ -179,190 +136,3 @@ class _Examiner:
         found = stability.random_defects(self._hypotheses(cases), answers)
         part = stability.random_part(cases[min(answers)], self._subject) if answers and place.component in TRACEABLE else ""
         self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(cases, answers)), found)
-
-    def _search(self, place: About, search: Search) -> list[Combination]:
-        """Adds the finding on the answers; returns what explains them."""
-        if place.component not in FORWARD:
-            self._relations = self._describe(place, search)
-        if found := self._quickly(place, search):
-            self.record.explained(place, search, found)
-        elif parts := self._follows(place, search):
-            self.record.add(place, "follows", parts)
-        elif found := self._alone(place, search):
-            self.record.explained(place, search, found)
-        elif conditional := [] if self._described else search.where_failing():
-            self.record.add(place, *explanation.conditional(conditional, search), conditional)
-        elif not self._in_float32(place, search):
-            return self._search_long(place, search)
-        return found
-
-    def _search_long(self, place: About, search: Search) -> list[Combination]:
-        """Adds the finding on the answers that no single alteration gives; returns what explains them."""
-        found: list[Combination] = []
-        near = None if self._described else nearly(search, self.record.known) or nearly(search)
-        if near:
-            self.record.add(place, "imprecise", explanation.nearly(near, search), near.found)
-        elif found := self._together(place, search):
-            self.record.explained(place, search, found)
-        elif imprecise := search.imprecise():
-            self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
-        elif rest := [] if self._described else search.partly(base := self._cover(search)):
-            self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
-        else:
-            self.record.open.append((self.record.nameless(place, search, self._relations), search))
-        return found
-
-    def _in_its_dtype(self, place: About, search: Search) -> Search:
-        """The search among the same values in the dtype that they must have; adds the finding where the port's is a wider one."""
-        answers, wide = evidence.narrowed(search.answers, search.clean)
-        if wide:
-            cases = f"{len(wide)} of {len(answers)} cases"
-            search = Search(search.hypotheses, answers, search.failed)
-            self.record.add(place, "described", explanation.wide(cases, place.dtype, min(wide.values()), bool(search.failing)))
-            self._current = (place, search) if search.failing else None
-        return search
-
-    def _in_float32(self, place: About, search: Search) -> bool:
-        """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
-        conforms, or is explained; where it fails on fewer cases the long search is made in it."""
-        if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
-            return False
-        narrow = About(place.component, "float32")
-        other, failed = self._ask(narrow)
-        self._heard = None
-        if failed or not other.answers:
-            return False
-        if not other.failing:
-            finding = self.record.nameless(place, search, self._relations)
-            self.record.change(finding, verdict="described", text=explanation.digits(finding.text))
-            return True
-        names = {probe.id for probe in other.hypotheses.probes}
-        fewer = len(other.failing) < sum(search.hypotheses.probes[index].id in names for index in search.failing)
-        before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
-        self.record.forget_parts()
-        if found := self._quickly(narrow, other) or (self._alone(narrow, other) if fewer else []):
-            self.record.explained(narrow, other, found)
-        elif fewer:
-            self._search_long(narrow, other)
-        else:
-            self.record.restore(before)
-            self._relations = relations
-            del self.tracing.divergences[trees:]
-            return False
-        last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
-        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
-        return True
-
-    @property
-    def _described(self) -> bool:
-        """Whether a relation says all of the output that is being searched."""
-        return any(relation.complete for relation in self._relations)
-
-    @property
-    def _sentences(self) -> list[str]:
-        return [relation.sentence for relation in self._relations]
-
-    def _describe(self, place: About, search: Search, aloud: bool = True) -> list[Relation]:
-        """The relations of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
-        are sought, what the answers that fail have in common. aloud: whether they are said at once."""
-        probes = search.hypotheses.probes
-        if place.component in FORWARD:
-            found = describe(probes, search.answers, self._subject.framework, search.clean)
-            if not any(relation.complete for relation in found):
-                found = self._describe_besides(search) or found
-        else:
-            failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
-            found = common(failing, [probes[index] for index in search.right()])
-        for one in found if aloud or any(relation.complete for relation in found) else ():
-            self._say(f"{place.name}: {one.sentence}")
-        return found
-
-    def _describe_besides(self, search: Search) -> list[Relation]:
-        """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
-        known, probes = self.record.known, search.hypotheses.probes
-        clean = [altered.expected(known, probe) for probe in probes] if known else []
-        if not clean or any(one is None for one in clean):
-            return []
-        with injected(*known), np.errstate(all="ignore"):
-            found = describe(probes, search.answers, self._subject.framework, [one or {} for one in clean])
-        names = " and ".join(one.id for one in known)
-        return [replace(one, sentence=f"besides {names}, {one.sentence}") for one in found if one.complete]
-
-    def _quickly(self, place: About, search: Search) -> list[Combination]:
-        """The simplest explanations: one name, what the parts of the model come to."""
-        found = search.explain(self.record.known, located=False) or self._besides_missing(search, located=False)
-        failures = self.tracing.failures(place.dtype, search, 1)
-        if found or not failures:
-            return found
-        self._localise(place.dtype, failures + self.tracing.failures(place.dtype, search, TRACED))
-        return search.explain(self.record.known, located=False) if self.record.known else []
-
-    def _besides_missing(self, search: Search, located: bool = True) -> list[Combination]:
-        """One more alteration, besides one that gives NaN where the port does: many a port does so in rows without keys."""
-        return next((found for base in search.missing() if (found := search.explain(base, located))), [])
-
-    def _follows(self, place: About, search: Search) -> str:
-        """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
-        nameless = [finding for finding in self.record.findings if finding.verdict in ("described", "partly", "unexplained")]
-        components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
-        paths = {path for finding, _ in self.record.open for path in finding.paths if finding in nameless}
-        if place.component not in FORWARD or not (components or paths):
-            return ""
-        count = Substitution(self._subject, components, paths, self.record.known).explains(search)
-        return explanation.follows_own(sorted(components) or sorted(paths), self.record.known, count) if count else ""
-
-    def _alone(self, place: About, search: Search) -> list[Combination]:
-        """Further explanations by one alteration: at one place, besides NaN, a constant."""
-        if place.component in FORWARD:
-            self._relations = self._describe(place, search)
-        return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
-
-    def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output, or of
-        an answer that takes many steps where it is wrong."""
-        if self._described or not self._pairs or (place.component in DECODING and self._relations):
-            return []
-        found: list[Combination] = []
-        if not search.imprecise():
-            found = search.pairs(lambda share: self._progress(f"{place.component} {place.dtype}, pairs", share))
-            found = found or search.with_nearest()
-        cover = () if found else self._cover(search)
-        return [cover] if cover and search.explains(cover, self.record.known) else found
-
-    def _cover(self, search: Search) -> Combination:
-        """What explains the most answers, from nothing or from what is known."""
-        return max((search.cover(base) for base in ((), self.record.known)), key=lambda cover: len(search.explained(cover)))
-
-    def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
-        """Adds the findings on the parts of a model that fail on the reference's inputs."""
-        parts: dict[str, list[Failure]] = {}
-        for failure in failures:
-            parts.setdefault(failure.case.component, []).append(failure)
-        for component, own in parts.items():
-            self._localise_kind(component, dtype, own)
-
-    def _localise_kind(self, component: str, dtype: str, failures: Sequence[Failure]) -> None:
-        """Adds the finding on parts of one kind; where nothing is the same of all, one for each place that they have in a layer."""
-        part = self._new_search([failure.case for failure in failures], [{"output": failure.output} for failure in failures])
-        place = About(component, dtype, sorted({failure.path for failure in failures}))
-        roles: dict[str, list[Failure]] = {}
-        for failure in failures:
-            roles.setdefault(re.sub(r"\d+", "*", failure.path), []).append(failure)
-        if found := part.explain(self.record.known) or part.constants(self.record.known):
-            finding = self.record.explained(place, part, found)
-        else:
-            relations = self._describe(place, part, len(roles) == 1)
-            complete = any(relation.complete for relation in relations)
-            if len(roles) > 1 and not complete:
-                for own in roles.values():
-                    self._localise_kind(component, dtype, own)
-                return
-            found = [] if complete else part.pairs()
-            finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
-        self.record.open.append((finding, part))
-
-    def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
-        return Search(self._hypotheses(cases), answers, failed)
-
-    def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
-        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)), self._deadline)

@@ -10,8 +10,8 @@ from .digits import Nearly
 from .search import Search
 
 __all__ = [
-    "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
-    "imprecise", "nearly", "partly", "stopped", "unexplained", "unstable", "where", "wide",
+    "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows",
+    "follows_own", "imprecise", "nearly", "partly", "stopped", "unexplained", "unstable", "where", "wide",
 ]  # fmt: skip
 
 SHOWN = 4
