@@ -75,7 +75,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
     """Where the first step is right in every answer that fails, and later ones are not."""
-    found = []
+    found: list[tuple[str, int, np.ndarray]] = []
     for case, clean, outputs in failing:
         for name, one in clean.items():
             off = _off(one, outputs.get(name))
@@ -95,12 +95,13 @@ def _off(expectation: Expectation, got: object) -> np.ndarray | None:
     """The elements that differ; None where the output has another shape."""
     if not isinstance(got, np.ndarray) or got.shape != expectation.reference.shape or not got.ndim:
         return None
-    return np.asarray(relative_error(expectation, got) > 1)
+    off: np.ndarray = relative_error(expectation, got) > 1
+    return off
 
 
 def _factor(failing: Sequence[Answer]) -> Iterator[str]:
     """One number by which every answer that fails is the reference's."""
-    factors = []
+    factors: list[float] = []
     for _, clean, outputs in failing:
         (name, one), *others = clean.items()
         got = outputs.get(name)

@@ -133,6 +133,7 @@ class _Examiner(Inquiry):
     def _unstable(self, place: About, cases: Sequence[Case]) -> None:
         """Adds the finding that two answers to a case differ, with the defects that make the same cases random, and by as much."""
         answers = {index: self._subject.draws(cases[index]) for index in self._subject.random(cases)}
-        found = stability.random_defects(self._hypotheses(cases), answers)
+        hypotheses = self._hypotheses(cases)
+        found = stability.random_defects(hypotheses, answers)
         part = stability.random_part(cases[min(answers)], self._subject) if answers and place.component in TRACEABLE else ""
-        self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(cases, answers)), found)
+        self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(hypotheses, answers)), found)

@@ -131,4 +131,5 @@ class Parts:
         return Search(self._hypotheses(cases), answers, failed)
 
     def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
-        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)), self._deadline)
+        defects, settings = (candidates(cases, kind) for kind in (self._defects, self._settings))
+        return Hypotheses(cases, defects, settings, self._deadline)

@@ -59,7 +59,7 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
 
     answers: of the port, DRAWS to every probe to which two of its answers were seen to differ.
     """
-    if any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items()):
+    if _rounds(hypotheses, answers):
         return []
     found: dict[str, Combination] = {}
     for defect in hypotheses.random:
@@ -68,10 +68,16 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
     return list(found.values())
 
 
-def dropping(cases: Sequence[Case], random: Iterable[int]) -> bool:
-    """Whether every case that is random has a rate of dropout that is not 0, and another case has none."""
-    drops = [any(value for name, value in dataclasses.asdict(case.config).items() if name.endswith("dropout_rate")) for case in cases]
-    return not all(drops) and all(drops[index] for index in random)
+def _rounds(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> bool:
+    """Whether a port's answers to some probe differ by no more than rounding."""
+    return any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items())
+
+
+def dropping(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> bool:
+    """Whether every probe that is random, by more than rounding, has a rate of dropout that is not 0, and another probe has none."""
+    configs = [dataclasses.asdict(probe.config) for probe in hypotheses.probes]
+    drops = [any(value for name, value in config.items() if name.endswith("dropout_rate")) for config in configs]
+    return bool(answers) and not all(drops) and all(drops[index] for index in answers) and not _rounds(hypotheses, answers)
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
