@@ -10,6 +10,7 @@ import numpy as np
 
 from ..case import Case
 from ..compare import compare, relative_error
+from ..reference.components import forward_of
 from ..reference.tolerance import Expectation
 from .altered import Outputs
 from .conditions import condition
@@ -52,12 +53,19 @@ def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
     parts = list(dict.fromkeys(map(_first, wrong)))
     within = [name for name in right if _first(name) in parts]
     endings = dict.fromkeys(map(_last, wrong))
+    of = f"of your {'gradients' if forward_of(failing[0][0].component) else 'outputs'} the"
     if not within:
-        yield f"of your outputs the {_listed(parts)} differ; the {_listed(list(dict.fromkeys(map(_first, right))))} are right"
+        others = list(dict.fromkeys(map(_first, right)))
+        yield f"{of} {_listed(parts)} {_plural(parts, 'differs')}; the {_listed(others)} {_plural(others, 'is')} right"
     elif not endings.keys() & set(map(_last, within)):
-        yield f"of your outputs the {_listed(parts)} that end in {_listed(list(endings))} differ; the others are right"
+        yield f"{of} {_listed(parts)} that end in {_listed(list(endings))} differ; the others are right"
     else:
-        yield f"of your outputs the {_listed(wrong)} differ; the others are right"
+        yield f"{of} {_listed(wrong)} {_plural(wrong, 'differs')}; the others are right"
+
+
+def _plural(names: Sequence[str], verb: str) -> str:
+    """The verb of some outputs, of which those that have words of their own are several."""
+    return verb if len(names) == 1 and names[0] not in WORDS else {"differs": "differ", "is": "are"}[verb]
 
 
 def _first(name: str) -> str:

@@ -135,5 +135,8 @@ def _config_sizes(case: Case) -> dict[str, int]:
 
 
 def _given(case: Case) -> list[str]:
-    """The inputs that are given; masks of dropout are one."""
-    return ["keep" if name.startswith("keep.") else name for name, value in case.inputs.items() if value is not None]
+    """The inputs that are given and no numbers, of which `_options` says it; masks of dropout are one."""
+    given = [
+        name for name, value in case.inputs.items() if value is not None and (isinstance(value, bool) or not isinstance(value, int | float))
+    ]
+    return ["keep" if name.startswith("keep.") else name for name in given]
