@@ -90,9 +90,9 @@ def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
             if off is None or not off.any():
                 continue
             if name in STEPPED:
-                found.append((STEPPED[name], 1, off.reshape(-1, off.shape[-1]).any(0)))
+                found.append((STEPPED[name], 1, np.asarray(off.reshape(-1, off.shape[-1]).any(0))))
             elif case.component == "decode_in_steps":
-                found.append(("step", case.inputs["splits"][0], off.any((0, 2))))
+                found.append(("step", case.inputs["splits"][0], np.asarray(off.any((0, 2)))))
             elif off.ndim == 1 and case.component == "noam":
                 found.append(("step", 1, off))
     if found and not any(off[:length].any() for _, length, off in found):
