@@ -16,7 +16,7 @@ __all__ = ["Nearly", "nearly"]
 
 MOST = 1e-2  # of the error, and of the largest value: in far positions float32 leaves more than elsewhere
 USUAL = 1e-4  # of the error: at least half of the cases leave less
-SCREENED = 3  # one of so many cases that fail, the smallest, must be met
+SCREENED = 1  # one of so many cases that fail, the smallest, must be met
 
 
 class Nearly(NamedTuple):
@@ -37,7 +37,8 @@ def nearly(search: Search, known: Combination = ()) -> Nearly | None:
         return None
     alterations = (*search.hypotheses.defects, *search.hypotheses.settings)
     best: Nearly | None = None
-    for combination in [(*known, one) for one in alterations if not one.rounding and one not in known]:
+    further = [(*known, one) for one in alterations if not one.rounding and one not in known]
+    for combination in ([known] if known else []) + further:
         shares = _shares(search, combination)
         if 2 * len(shares) < len(search.failing) or not 0 < float(np.median(list(shares.values()))) <= USUAL:
             continue

@@ -9,7 +9,7 @@ from . import evidence, explanation, stability
 from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline
-from .digits import nearly
+from .digits import Nearly, nearly
 from .parts import Parts
 from .record import About
 from .search import Search
@@ -56,18 +56,27 @@ class Inquiry(Parts):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
             self.record.add(place, "follows", parts)
-        elif found := self._alone(place, search):
+        elif (near := self._nearly(place, search)) and self._in_float32(place, search):
+            return []
+        elif found := self._alone(search):
             self.record.explained(place, search, found)
         elif conditional := [] if self._described else search.where_failing():
             self.record.add(place, *explanation.conditional(conditional, search), conditional)
-        elif not self._in_float32(place, search):
-            return self._search_long(place, search)
+        elif near or not self._in_float32(place, search):
+            return self._search_long(place, search, near)
         return found
 
-    def _search_long(self, place: About, search: Search) -> list[Combination]:
+    def _nearly(self, place: About, search: Search) -> Nearly | None:
+        """What gives the answers but for their last digits, where no relation says all of them."""
+        if place.component in FORWARD:
+            self._relations = self._describe(place, search)
+        if self._described or place.component not in FORWARD:
+            return None
+        return nearly(search, self.record.known) or (nearly(search) if self.record.known else None)
+
+    def _search_long(self, place: About, search: Search, near: Nearly | None = None) -> list[Combination]:
         """Adds the finding on the answers that no single alteration gives; returns what explains them."""
         found: list[Combination] = []
-        near = None if self._described else nearly(search, self.record.known) or nearly(search)
         if near:
             self.record.add(place, "imprecise", explanation.nearly(near, search), near.found)
         elif found := self._together(place, search):
@@ -108,9 +117,10 @@ class Inquiry(Parts):
         fewer = len(other.failing) < sum(search.hypotheses.probes[index].id in names for index in search.failing)
         before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
         self.record.forget_parts()
-        if found := self._quickly(narrow, other) or (self._alone(narrow, other) if fewer else []):
+        if found := self._quickly(narrow, other) or (self._alone(other) if fewer else []):
             self.record.explained(narrow, other, found)
         elif fewer:
+            self._relations = self._describe(narrow, other)
             self._search_long(narrow, other)
         else:
             self.record.restore(before)
@@ -121,10 +131,8 @@ class Inquiry(Parts):
         self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
         return True
 
-    def _alone(self, place: About, search: Search) -> list[Combination]:
+    def _alone(self, search: Search) -> list[Combination]:
         """Further explanations by one alteration: at one place, besides NaN, a constant."""
-        if place.component in FORWARD:
-            self._relations = self._describe(place, search)
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:
