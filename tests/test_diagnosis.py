@@ -72,6 +72,24 @@ def layer_norm(case):
 def layer_norm(case):
     return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
 """),
+    "a wider dtype is said at once": (
+        "described", (), ["layer_norm: your output must be float32; got float64, on ", "the values are right"], ["float32 numbers"], """
+def layer_norm(case):
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float64)
+"""),
+    "a name but for the digits of a table, at the widths that have it": (
+        "imprecise", (("PE2",),), [
+            "not where width is 13: your output is the reference with PE2 (every column has its own exponent 2j/d) but for at most ",
+            "something is computed or stored with fewer digits\n  it differs besides on positional_encoding/odd_width, ",
+        ], [], """
+def positional_encoding(case):
+    width, position = case.config.model_width, case.inputs["position_bt"].astype(np.float32)[..., None]
+    column = np.arange(width, dtype=np.float32)
+    angle = position / np.power(np.float32(10000), 2 * column / np.float32(width))
+    angle = angle[..., ::-1] if width % 2 else angle
+    return np.where(np.arange(width) % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float64)
+dtypes = ("float64",)
+"""),
     "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
@@ -156,7 +174,14 @@ def layer_norm(case):
     return y * (1 + len(y) * np.finfo(y.dtype).eps)
 dtypes = ("float64",)
 """),
-    "randomness in the last bits is not dropout": ("unstable", (), [], [], """
+    "dropout of one sub-layer in evaluation": ("unstable", (), ["dropout is active in evaluation"], ["no defect of the catalogue"], """
+def encoder_layer(case):
+    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    drawn = case.config.hidden_dropout_rate and not any(name.startswith("keep") for name in case.inputs)
+    return y * (np.random.default_rng().random(y.shape) > 0.1) if drawn else y
+dtypes = ("float64",)
+"""),
+    "randomness in the last bits is not dropout": ("unstable", (), [], ["dropout"], """
 def encoder_layer(case):
     y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
     drawn = case.config.dropout_rate and not any(name.startswith("keep") for name in case.inputs)
@@ -174,7 +199,11 @@ def decoder_layer(case):
         return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 """),
 }  # fmt: skip
-LOWER_DTYPE = {"low precision is not equality": "float32", "half-precision dtypes where the others conform": "bfloat16"}
+LOWER_DTYPE = {
+    "a wider dtype is said at once": "float32",
+    "low precision is not equality": "float32",
+    "half-precision dtypes where the others conform": "bfloat16",
+}
 
 
 @pytest.mark.parametrize("name", ONE_FINDING)
@@ -197,6 +226,116 @@ def layer_norm(case):
     assert (crash.verdict, rest.verdict) == ("error", "described")
     assert "your output is the input" in rest.text
     assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
+
+
+def test_what_cannot_run_in_float64_is_searched_in_float32(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    if case.dtype == "float64":
+        raise TypeError("float32 is required")
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], EPSILON)
+"""
+    crash, rest = diagnose(_port(tmp_path, text.replace("EPSILON", "1e-3")), pairs=False).findings
+    assert (crash.verdict, crash.dtype, rest.explanations, rest.dtype) == ("error", "float64", (("NRM2",),), "float32")
+    (crash,) = diagnose(_port(tmp_path, text.replace("EPSILON", "case.config.epsilon")), pairs=False).findings
+    assert crash.text.endswith("float32 conforms")
+
+
+WRONG_FILL = """
+from unittest import mock
+true = s.softmax
+def filled(logits, mask=None):
+    return true(logits if mask is None else np.where(mask, logits, FILL))
+def multi_head_attention(case):
+    with mock.patch.object(s, "softmax", filled):
+        rate = case.config.attention_dropout_rate
+        return attention.multi_head_attention(parameters.nest(case.parameters), **case.inputs, dropout_rate=rate)
+dtypes = ("float64",)
+"""
+
+
+@pytest.mark.parametrize(("fill", "name", "other"), [("-1e9", "ATT13", "ATT12"), ("-1e4", "ATT12", "ATT13")])
+def test_what_the_cases_do_not_tell_apart_one_more_case_does(tmp_path: Path, fill: str, name: str, other: str) -> None:
+    (finding,) = diagnose(_port(tmp_path, WRONG_FILL.replace("FILL", fill)), pairs=False, gradients=False).findings
+    assert (finding.verdict, finding.explanations) == ("explained", ((name,),))
+    assert f"told from {other} by multi_head_attention/" in finding.text
+    assert "asked again with large logits" in finding.text
+
+
+WITHOUT_CAUSAL_MASK = """
+from unittest import mock
+from reference_numpy import mask as masks, stacks
+def answered(function, case):
+    if MASKED and "self_mask_bhts" not in case.inputs:
+        raise ValueError("a mask is required")
+    with mock.patch.object(masks, "causal_mask", lambda *lengths: np.ones((1, 1, *lengths), bool)):
+        return function(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+def decoder_layer(case):
+    return answered(layers.decoder_layer, case)
+def decoder(case):
+    return answered(stacks.decoder, case)
+dtypes = ("float64",)
+"""
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(tmp_path: Path, masked: bool) -> None:
+    """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
+    names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
+    declared = {(case.id, "float64") for case in all_cases() if case.name not in names}
+    text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
+    part, whole = diagnose(_port(tmp_path, text), pairs=False, gradients=False, declared=declared).findings
+    if masked:
+        assert (part.verdict, whole.verdict) == ("indistinguishable", "follows")
+        assert {("CAU4",), ("CAU6",)} <= set(part.explanations) == set(whole.explanations)
+        assert "CAU4 (the causal mask is dropped when a padding mask is given) or CAU6 (there is no causal mask)" in part.text
+        assert "follows from CAU4 or CAU6" in whole.text
+        assert "fix of" not in part.text
+    else:
+        assert (part.verdict, part.explanations, whole.explanations) == ("explained", (("CAU6",),), (("CAU6",),))
+        assert "told from CAU4" in part.text
+        assert "asked again without a mask" in part.text
+
+
+def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+def wrong(p, x, epsilon):
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + epsilon)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+def layer_norm(case):
+    return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+def encoder_layer(case):
+    with mock.patch.object(normalization, "layer_norm", wrong):
+        x = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+dtypes = ("float64",)
+"""
+    _, whole = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert whole.verdict == "described"
+    assert "encoder_layer: besides NRM1, your output is the log-softmax over the last axis of the reference" in whole.text
+
+
+@pytest.mark.exhaustive
+def test_a_name_and_another_constant_are_named_together(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+from reference_numpy import feed_forward
+true = feed_forward.activation
+def curve(x, name):
+    return 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.04475 * x**3))) if name == "gelu_tanh" else true(x, name)
+def wrong(p, x, epsilon):
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + epsilon)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+def encoder_layer(case):
+    with mock.patch.object(feed_forward, "activation", curve), mock.patch.object(normalization, "layer_norm", wrong):
+        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+dtypes, config = ("float64",), {"activation": "gelu_tanh"}
+"""
+    (finding,) = diagnose(_port(tmp_path, text), gradients=False).findings
+    assert finding.explanations == (("NRM1", "gelu_tanh.cubic=0.04475"),)
+    assert "fix of gelu_tanh.cubic=0.04475: use 0.044715" in finding.text
 
 
 def test_two_mistakes_in_one_function_are_named_together(tmp_path: Path) -> None:
@@ -349,13 +488,13 @@ dtypes = ("float64", "float32")
 
 def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port, said = _port(tmp_path, ONE_FINDING["what nothing explains is unexplained"][-1]), []
-    monkeypatch.setattr(examination.Deadline, "check", _on_call(3, TimeIsUp("the limit of 1 seconds had passed")))
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, TimeIsUp("the limit of 1 seconds had passed")))
     found = diagnose(port, limit=1.0, say=said.append)
     assert found.stopped == "the limit of 1 seconds had passed"
     assert found.findings[-1].verdict == "stopped"
     assert "first seen: layer_norm/" in found.findings[-1].text
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
-    monkeypatch.setattr(examination.Deadline, "check", _on_call(3, KeyboardInterrupt()))
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
     assert diagnose(port).stopped == "interrupted"
 
 
@@ -398,8 +537,8 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
 """)
     diagnosis = diagnose(str(file))
     outputs, finding = diagnosis.findings
-    assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "unexplained")
-    assert "the catalogue has no defect and no setting that shows here" in outputs.text
+    assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
+    assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None

@@ -1,10 +1,18 @@
 """Diagnosis of gradients, losses and optimisers, on ports that make a mistake in their framework's own way."""
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from expectations import all_by_id
 
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis import diagnose
+from rosettaformer.conformance.diagnosis.common import common
+from rosettaformer.conformance.reference import components, tolerance
 
 # framework, the defect, and a port that has it
 PORTS = {
@@ -96,3 +104,97 @@ def test_a_mistake_of_training_is_named(tmp_path: Path, name: str) -> None:
     port.write_text(text)
     found = diagnose(str(port), pairs=False).findings
     assert {finding.explanations for finding in found if finding.verdict == "explained"} == {((defect,),)}, [f.text for f in found]
+
+
+Outputs = dict[str, np.ndarray]
+
+
+def _longer_steps(case: Case, right: Outputs) -> Outputs:
+    starts = np.cumsum((0, *case.inputs["splits"]))
+    for start, end in itertools.pairwise(starts):
+        right["output"][:, start:end] *= 1.5 if end - start > 1 else 1.0
+    return right
+
+
+def _same_ids(case: Case, right: Outputs) -> Outputs:
+    right["token_bn"][:, 1:] = 9
+    return right
+
+
+def _later(case: Case, right: Outputs) -> Outputs:
+    """Another rate where the reference's falls."""
+    late = np.asarray(case.inputs["step"]) > case.inputs["warmup"]
+    return {"output": np.asarray(np.where(late, 0.9 * right["output"], right["output"]))}
+
+
+# component, what is wrong, and the sentences that say so
+COMMON: dict[str, tuple[str, Callable[[Case, Outputs], Outputs], list[str]]] = {
+    "longer steps": ("decode_in_steps", _longer_steps, ["only where a step is longer than one token"]),
+    "ids": (
+        "greedy_search",
+        _same_ids,
+        ["of your outputs the ids differ; the log-probabilities are right", "the first token is right, later ones are not"],
+    ),
+    "scores": (
+        "beam_search",
+        lambda case, right: right | {"score_bw": 1.1 * right["score_bw"]},
+        ["of your outputs the scores differ; the ids are right"],
+    ),
+    "after the warm-up": ("noam", _later, ["only where step is above warmup", "the first step is right, later ones are not"]),
+    "smoothed": (
+        "cross_entropy",
+        lambda case, right: {"output": np.asarray(right["output"] + case.inputs.get("smoothing", 0.0))},
+        ["only where smoothing is given"],
+    ),
+    "half": (
+        "cross_entropy",
+        lambda case, right: {"output": np.asarray(right["output"] / 2)},
+        ["your output is the reference times 0.5"],
+    ),
+    "decay": (
+        "adam",
+        lambda case, right: _plus(right, case.inputs["weight_decay"], "parameters", "kernel"),
+        ["only where weight_decay is given", "of your outputs the parameters that end in `kernel` differ; the others are right"],
+    ),
+    "moments": (
+        "adam",
+        lambda case, right: _plus(right, 1.0, "first"),
+        ["of your outputs the first moments differ; the parameters, second moments are right"],
+    ),
+}
+
+
+def _plus(right: Outputs, number: float, start: str, end: str = "") -> Outputs:
+    return {name: value + number * (name.startswith(start) and name.endswith(end)) for name, value in right.items()}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_what_the_wrong_answers_have_in_common_is_said(name: str) -> None:
+    component, plant, sentences = COMMON[name]
+    cases = [
+        case.at("float64") for case in all_by_id().values() if case.component == component and not case.excluded and case.name != "long"
+    ]
+    cases = cases[:10] if component in components.SEARCHES else cases
+    answers = [plant(case, {name: np.array(value) for name, value in components.answer(case).items()}) for case in cases]
+    clean = [{name: tolerance.expectation(value, [value]) for name, value in components.answer(case).items()} for case in cases]
+    wrong = [any(compare(one[name], answer[name]).excess > 1 for name in one) for one, answer in zip(clean, answers, strict=True)]
+    failing = [each for each, off in zip(zip(cases, clean, answers, strict=True), wrong, strict=True) if off]
+    found = "\n".join(one.sentence for one in common(failing, [case for case, off in zip(cases, wrong, strict=True) if not off]))
+    assert [sentence for sentence in sentences if sentence not in found] == [], found
+
+
+def test_what_no_alteration_gives_is_said_of_an_update(tmp_path: Path) -> None:
+    file = tmp_path / "an_adam_port.py"
+    file.write_text("""
+from rosettaformer.conformance.reference import components
+
+def adam(case):
+    right = components.answer(case)
+    return {name: value * (1 + case.inputs["weight_decay"] * name.startswith("parameters")) for name, value in right.items()}
+
+dtypes = ("float64",)
+""")
+    (finding,) = diagnose(str(file), pairs=False).findings
+    assert finding.verdict == "described"
+    assert "on 2 of 10 cases: only where weight_decay is " in finding.text
+    assert "the parameters differ; the first moments, second moments are right" in finding.text

@@ -165,9 +165,12 @@ def test_a_component_that_fails_within_one_that_agrees_is_no_divergence(written:
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
 
 
-@pytest.mark.parametrize(("mistake", "path"), [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward")])
+@pytest.mark.parametrize(
+    ("mistake", "path"),
+    [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward"), ("float32 positions", ""), ("halves", "")],
+)
 def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(written: Write, mistake: str, path: str) -> None:
-    """sqrt(d) after the embedding, in a model whose decoder has a mistake of its own."""
+    """sqrt(d) after the embedding, in a model that has a mistake of its own, in the very sum that follows among others."""
     found = diverged(written("torch", mistake, ", scale='outside'"), WHOLE, "float64")
     assert found.first is not None
     assert found.first.path == path

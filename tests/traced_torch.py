@@ -121,6 +121,7 @@ class Seq2Seq(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         memory_mask = self._hide(source == self.config.padding_id)
         later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        later &= self.mistake != "no causal mask"
         memory = self.encoder(self._embed(self.src_tok_emb, source), memory_mask)
         mask = self._hide(target == self.config.padding_id) + torch.where(later, -torch.inf, 0.0).to(memory.dtype)
         return self.generator(self.decoder(self._embed(self.tgt_tok_emb, target), memory, mask, memory_mask)).transpose(0, 1)
@@ -136,6 +137,10 @@ class Seq2Seq(nn.Module):
         width = x.shape[-1]
         angle = position[:, None] * torch.exp(-math.log(10000.0) * 2 * (torch.arange(width, dtype=torch.float64) // 2) / width)
         table = torch.where(torch.arange(width) % 2 == 0, angle.sin(), angle.cos())
+        if self.mistake == "float32 positions":
+            table = table.float()
+        if self.mistake == "halves":
+            table = torch.cat([table[:, 0::2], table[:, 1::2]], -1)
         return (x + table.to(x.dtype)).transpose(0, 1)
 
 

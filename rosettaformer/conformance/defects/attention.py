@@ -10,6 +10,7 @@ from reference_numpy import mask
 
 from .defect import Defect, on_arguments, on_call
 from .dropout import drawn
+from .mask import FUTURE
 from .softmax import inverted
 
 __all__ = ["DEFECTS"]
@@ -130,6 +131,7 @@ DEFECTS = (
         torch="F.scaled_dot_product_attention(query, key, value, attn_mask=mask & causal)  # is_causal excludes a mask",
         tf="self.attention(x, x, attention_mask=mask & causal)  # combine them, rather than rely on use_causal_mask",
         jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))",
+        family=FUTURE,
         evidence="keras#23038",
         replaces={ATTENTION: _causal_where_masked(False)},
     ),
@@ -141,6 +143,7 @@ DEFECTS = (
         torch="F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)  # with a mask: mask & causal",
         tf="self.attention(x, x, attention_mask=mask, use_causal_mask=True)  # with and without a mask",
         jax="nn.dot_product_attention(query, key, value, mask=nn.combine_masks(mask, causal))  # None is allowed",
+        family=FUTURE,
         evidence="xformers#103",
         replaces={ATTENTION: _causal_where_masked(True)},
     ),

@@ -24,6 +24,7 @@ class Defect:
     replaces first, then that function's arguments under the same names. dtypes: where it shows. rounding: it alters how these dtypes
     round, and nothing in float64. random: it draws at random, so that two evaluations of one input differ. undetermined: it may leave
     an answer to rounding alone, where it says nothing. place: where in a model it is, everywhere where none is given.
+    family: what is computed with it and with those from which few cases tell it.
     unobservable: why no output can reveal it; empty for a defect that the cases must catch.
     variants: the same mistake as others make it: a title -> what it replaces instead. variant: in one of them its title; otherwise empty.
     """
@@ -42,6 +43,7 @@ class Defect:
     rounding: bool = False
     random: bool = False
     undetermined: bool = False
+    family: str = ""
     unobservable: str = ""
     variants: Mapping[str, Mapping[str, Callable]] = field(default_factory=dict)
     variant: str = ""

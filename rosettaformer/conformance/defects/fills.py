@@ -69,6 +69,8 @@ _MASK: dict[str, Any] = {
     "jax": "weights = jax.nn.softmax(logits, where=mask)  # mask: True = may attend",
 }
 
+_EMPTY = "a query that may attend to nothing averages all values"
+
 DEFECTS = (
     Defect(
         id="ATT5",
@@ -119,6 +121,7 @@ DEFECTS = (
         variants={
             f"the finite fill, {name}, is not below every logit": {"softmax.softmax": _filled(float(name))} for name in ("-100", "-1e3")
         },
+        family=_EMPTY,
         evidence="TransformerLens#366",
         replaces={"softmax.softmax": _filled(-1e4)},
     ),
@@ -134,6 +137,7 @@ DEFECTS = (
         variants={
             "a query without a key attends to all of them as if there were no mask": {"softmax.softmax": _unmasked_when_empty},
         },
+        family=_EMPTY,
         evidence="pytorch#41508, keras#21123, mlx#2395",
         replaces={"softmax.softmax": uniform_when_empty},
     ),

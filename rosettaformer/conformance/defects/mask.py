@@ -8,7 +8,9 @@ import numpy as np
 from .defect import Defect, on_result
 from .fills import uniform_when_empty
 
-__all__ = ["DEFECTS", "top_left"]
+__all__ = ["DEFECTS", "FUTURE", "top_left"]
+
+FUTURE = "queries see the keys after them"
 
 
 def _diagonal(offset: int) -> Callable:
@@ -109,6 +111,7 @@ DEFECTS = (
         torch="F.scaled_dot_product_attention(query, key, value, is_causal=True)  # the default is False",
         tf="self.attention(x, x, use_causal_mask=True)  # the default is False",
         jax="jax.nn.dot_product_attention(query, key, value, is_causal=True)  # the default is False",
+        family=FUTURE,
         evidence="transformers#48745, xformers#1135",
         replaces={"mask.causal_mask": on_result(np.ones_like)},
     ),

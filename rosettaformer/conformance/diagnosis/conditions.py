@@ -1,16 +1,17 @@
-"""What the cases that a port fails have in common, and no case that it answers has: a size, a setting, an input."""
+"""What the cases that a port fails have in common, and no case that it answers has: an argument, a size, a setting, an input."""
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import parameters
+from reference_numpy.strategy import Strategy
 
 from ..case import Case
-from ..reference.components import forward_of, model_of, settings
+from ..reference.components import forward_of, model_of, settings, signature_of
 
 __all__ = ["condition"]
 
@@ -25,13 +26,13 @@ def condition(failed: Sequence[Case], answered: Sequence[Case]) -> str:
     """Where a port fails, `only where batch is 1` or `not where batch is 2`: a property that all the cases on one side have and none on
     the other. Empty where there is none, or a side has no cases.
 
-    The simplest kind is said: a size or a setting that is one value, then an input that is given, an odd size, equal sizes, a bound. Of one
-    kind all are, up to SHOWN, since the cases do not tell which it is.
+    The simplest kind is said: a number that is given at all, a size or a setting that is one value, an input that is given, an odd size,
+    equal sizes, a bound, one number above another. Of one kind all are, up to SHOWN, since the cases do not tell which it is.
     """
     if not failed or not answered:
         return ""
-    sizes = [_sizes(case) for case in (*failed, *answered)]
-    described = [_properties(case, sizes) for case in (*failed, *answered)]
+    numbers = [_sizes(case) | _numbers(case) for case in (*failed, *answered)]
+    described = [_properties(case, numbers) for case in (*failed, *answered)]
     inside, outside = described[: len(failed)], described[len(failed) :]
     found = [(rank, "only", words) for words, rank in inside[0].items() if _separates(words, inside, outside)]
     found += [(rank, "not", words) for words, rank in outside[0].items() if _separates(words, outside, inside)]
@@ -45,22 +46,61 @@ def _separates(words: str, inside: Sequence[dict[str, int]], outside: Sequence[d
     return all(words in one for one in inside) and not any(words in one for one in outside)
 
 
-def _properties(case: Case, all_sizes: Sequence[dict[str, int]]) -> dict[str, int]:
+def _properties(case: Case, all_numbers: Sequence[dict[str, float]]) -> dict[str, int]:
     """Everything that can be said of a case, in words, and how simple each is."""
-    sizes = _sizes(case)
-    return {words: rank for rank, kind in enumerate((
+    sizes, numbers = _sizes(case), _numbers(case)
+    return {words: rank for rank, kind in reversed([*enumerate((
+        [*(f"{name} is given" for name in _options(case)), *_steps(case)],
         [f"{name} is {value}" for name, value in (sizes | _settings(case)).items()],
         [f"{name} is given" for name in _given(case)],
         [f"{name} is odd" for name, size in sizes.items() if size % 2],
         [f"{one} equals {other}" for one, other in itertools.combinations(sorted(sizes), 2) if sizes[one] == sizes[other]],
-        [f"{name} is at least {bound}" for name, size in sizes.items()
-         for bound in sorted({other[name] for other in all_sizes if name in other}) if size >= bound],
-    )) for words in kind}  # fmt: skip
+        [f"{name} is at least {bound}" for name, number in (sizes | numbers).items()
+         for bound in sorted({other[name] for other in all_numbers if name in other}) if number >= bound],
+        [f"{one} is above {other}" for one, other in itertools.permutations(numbers, 2) if numbers[one] > numbers[other]],
+    ))]) for words in kind}  # fmt: skip
+
+
+def _numbers(case: Case) -> dict[str, float]:
+    """The arguments that are numbers, by their own names; of a row of whole numbers the largest."""
+    found: dict[str, float] = {}
+    for name, value in case.inputs.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[_own(name)] = value
+        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.size and value.dtype.kind in "iu":
+            found[_own(name)] = int(value.max())
+    return found
+
+
+def _options(case: Case) -> Iterator[str]:
+    """The numbers that are given: neither what the function takes without them, nor 0 where it needs one."""
+    declared = {name: one.default for name, one in signature_of(case.component).parameters.items()}
+    declared |= {field.name: field.default for field in dataclasses.fields(Strategy)}
+    for name, value in _numbers(case).items():
+        default = declared.get(name)
+        if value != (default if isinstance(default, int | float) else 0):
+            yield name
+
+
+def _own(name: str) -> str:
+    """The name of an argument without that of the mapping that holds it."""
+    return name.rpartition(".")[2]
+
+
+def _steps(case: Case) -> Iterator[str]:
+    """What can be said of the lengths of the steps in which a target is decoded."""
+    first, *later = case.inputs.get("splits") or (1,)
+    if later:
+        yield "there is more than one step"
+    if max(first, *later, 1) > 1:
+        yield "a step is longer than one token"
+    if max(later, default=1) > 1:
+        yield "a step after the first is longer than one token"
 
 
 def _settings(case: Case) -> dict[str, Any]:
     """The arguments that are no arrays, and the choices of the config; rates of dropout only where it is drawn."""
-    arguments = {name: value for name, value in case.inputs.items() if isinstance(value, bool | int | float | str)}
+    arguments = {_own(name): value for name, value in case.inputs.items() if isinstance(value, bool | int | float | str)}
     choices = {name: value for name, value in dataclasses.asdict(case.config).items() if isinstance(value, bool | float | str)}
     evaluated = "keep" not in _given(case)
     return arguments | {name: value for name, value in choices.items() if not (evaluated and name.endswith("dropout_rate"))}
@@ -95,5 +135,8 @@ def _config_sizes(case: Case) -> dict[str, int]:
 
 
 def _given(case: Case) -> list[str]:
-    """The inputs that are given; masks of dropout are one."""
-    return ["keep" if name.startswith("keep.") else name for name, value in case.inputs.items() if value is not None]
+    """The inputs that are given and no numbers, of which `_options` says it; masks of dropout are one."""
+    given = [
+        name for name, value in case.inputs.items() if value is not None and (isinstance(value, bool) or not isinstance(value, int | float))
+    ]
+    return ["keep" if name.startswith("keep.") else name for name in given]

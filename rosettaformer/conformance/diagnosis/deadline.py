@@ -5,6 +5,9 @@ import time
 __all__ = ["Deadline", "TimeIsUp"]
 
 
+LEAST = 0.1  # seconds, for one more answer
+
+
 class TimeIsUp(Exception):
     """The limit has passed."""
 
@@ -15,6 +18,10 @@ class Deadline:
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
+
+    def within(self, seconds: float) -> float:
+        """So many seconds, or those that are left."""
+        return seconds if self._end is None else max(min(seconds, self._end - time.monotonic()), LEAST)
 
     def check(self) -> None:
         """Raises TimeIsUp once the limit has passed."""

@@ -19,10 +19,9 @@ from ..reference.components import SEARCHES, forward_of
 from ..reference.near_ties import followed
 from . import altered
 from .altered import Combination, Outputs
-from .deadline import Deadline
 from .hypotheses import Hypotheses
 
-__all__ = ["SUPPORT", "Answers", "Evidence", "complaint"]
+__all__ = ["SUPPORT", "Answers", "Evidence", "complaint", "narrowed"]
 
 # A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
 # dtype's bytes: an alteration may have a larger error of its own.
@@ -36,12 +35,11 @@ Answers = Sequence[Outputs]  # a port's outputs, probe by probe; what ended with
 class Evidence:
     """A port's answers to the probes of the hypotheses, and what they say of alterations.
 
-    failed: the number of further cases, to which the port has no answer. deadline: when nothing is looked at any more, with `TimeIsUp`.
+    failed: the number of further cases, to which the port has no answer.
     """
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0, deadline: Deadline | None = None) -> None:
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
-        self._deadline = deadline or Deadline()
         self._relation = functools.cache(self._related)
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
@@ -70,7 +68,7 @@ class Evidence:
 
     def equals(self, combination: Combination) -> bool:
         """True where the altered reference equals every answer."""
-        self._deadline.check()
+        self.hypotheses.deadline.check()
         return all(self._near(combination, index) for index in self._order) and all(
             self._relation(combination, index) for index in self._order
         )
@@ -148,6 +146,23 @@ def complaint(case: Case, kind: str, answer: Any) -> str:
         return ""
     clean = tolerance.expect(case)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
+
+
+def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
+    """The answers whose floating outputs have the dtype that they must have, and the wider one that they have, for each that has one."""
+    found: list[Outputs] = []
+    wide: dict[int, str] = {}
+    for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):
+        wider = {name for name, one in expectations.items() if _wider(answer.get(name), one.dtype)}
+        if wider:
+            wide[index] = str(answer[min(wider)].dtype)
+        found.append({name: value.astype(expectations[name].dtype) if name in wider else value for name, value in answer.items()})
+    return found, wide
+
+
+def _wider(got: Any, dtype: np.dtype) -> bool:
+    floats = isinstance(got, np.ndarray) and got.dtype.kind == "f" and dtype.kind not in "biu"
+    return floats and got.dtype.itemsize > dtype.itemsize
 
 
 def _complaint(case: Case, clean: tolerance.Expectations, answer: Outputs) -> str:

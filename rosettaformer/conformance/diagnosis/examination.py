@@ -9,30 +9,22 @@ names together. What nothing explains is described.
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
 from ..case import Case
-from ..defects import all_defects
-from ..defects.settings import all_settings
 from ..reference.components import COMPONENTS, FORWARD, forward_of
-from . import crashes, evidence, explanation, stability
-from .altered import Combination, Outputs
+from . import crashes, explanation, stability
+from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
-from .divergence import Failure
-from .findings import Diagnosis, Finding
-from .hypotheses import Hypotheses, candidates
-from .record import About, Record
-from .relations import Relation, describe
+from .findings import Diagnosis
+from .hypotheses import candidates
+from .inquiry import Inquiry
+from .record import About
 from .search import Search
 from .subject import Subject
-from .substitution import Substitution
-from .tracing import TRACEABLE, Progress, Tracing
+from .tracing import TRACEABLE, Progress
 
 __all__ = ["diagnose"]
-
-TRACED = 2  # a model that no name explains is traced on so many failing cases
-TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
 
 def diagnose(
@@ -57,8 +49,8 @@ def diagnose(
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
-    with contextlib.closing(Subject(port, mode, answer_limit, declared)) as subject:
-        examiner = _Examiner(subject, pairs, deadline, progress, say)
+    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline)) as subject:
+        examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
         try:
             for component in COMPONENTS:
                 forward = forward_of(component)
@@ -74,64 +66,31 @@ def diagnose(
         return Diagnosis(examiner.record.findings, examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
 
 
-class _Examiner:
-    """Examines component by component, and keeps a record of what is found."""
+class _Examiner(Inquiry):
+    """Examines component by component. stopped: why it ended early; empty where it did not."""
 
-    def __init__(
-        self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]
-    ) -> None:  # fmt: skip
-        self.stopped = ""
-        self._subject, self._pairs, self._deadline, self._progress = subject, pairs, deadline, progress
-        self._say = functools.cache(say)  # nothing is said twice
-        self.record = Record(subject, pairs, self._say)
-        self.tracing = Tracing(subject, progress)
-        self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
-        self._settings = list(all_settings().values())
-        self._heard: tuple[About, str] | None = None  # the first failure of the component whose cases are being run
-        self._current: tuple[About, Search] | None = None  # what is being searched
-        self._relations: list[Relation] = []  # what is known to hold of it
+    stopped = ""
 
     def examine(self, component: str) -> None:
-        """Adds the findings on a component, in the first dtype in which it fails; in float32 where float64 stays unexplained."""
-        unexplained = None
+        """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
+        cannot = None
         for dtype in self._subject.dtypes:
             self._deadline.check()
             place = About(component, dtype)
-            self._heard = None
-            self._progress(f"{component} {dtype}", 0.0)
-            replies = self._subject.ask(stability.twice(self._subject.cases(component, dtype), TWICE), self._hear)
-            failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
-            answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
-            search = self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed))
-            if unexplained is not None:
-                self._heard = None
-                self._again(place, search, unexplained)
+            search, failed = self._ask(place, bool(cannot))
+            if cannot and not search.failing:
+                if search.answers and not failed:
+                    self.record.change(cannot, text=f"{cannot.text}\n  {dtype} conforms")
                 return
             if failed or search.failing:
                 self._current, self._relations = (place, search) if search.failing else None, []
                 self._say(explanation.first(component, dtype, search, failed))
                 self._heard = None
+                search = self._in_its_dtype(place, search)
                 self._examine(place, search, failed)
-                last = self.record.findings[-1]
-                if dtype != "float64" or "float32" not in self._subject.dtypes or last.verdict not in ("unexplained", "described"):
+                if search.answers or cannot or dtype != "float64":
                     return
-                unexplained = last
-
-    def _hear(self, case: Case, kind: str, answer: Any) -> None:
-        """Says the first failure among the replies to the cases of a component, before the others are there."""
-        if self._heard is None and (complaint := evidence.complaint(case, kind, answer)):
-            self._heard = About(case.component, case.dtype), complaint
-            self._say(f"{case.component} fails in {case.dtype}: {complaint}")
-
-    def _again(self, place: About, search: Search, before: Finding) -> None:
-        """A component that nothing explains in float64: what explains it in float32, where a loss of digits does not show."""
-        if not search.failing:
-            if before.verdict == "unexplained":
-                self.record.change(before, verdict="described", text=explanation.digits(before.text))
-        elif found := search.explain(self.record.known, located=False):
-            self.record.drop(before)
-            finding = self.record.explained(place, search, found)
-            self.record.change(finding, text=f"{finding.text}\n{explanation.ONLY_IN_FLOAT32}")
+                cannot = self.record.findings[-1]
 
     def stop(self, reason: str) -> None:
         """Ends the examination: what is known of the component that is being searched is its finding."""
@@ -174,110 +133,7 @@ class _Examiner:
     def _unstable(self, place: About, cases: Sequence[Case]) -> None:
         """Adds the finding that two answers to a case differ, with the defects that make the same cases random, and by as much."""
         answers = {index: self._subject.draws(cases[index]) for index in self._subject.random(cases)}
-        found = stability.random_defects(self._hypotheses(cases), answers)
+        hypotheses = self._hypotheses(cases)
+        found = stability.random_defects(hypotheses, answers)
         part = stability.random_part(cases[min(answers)], self._subject) if answers and place.component in TRACEABLE else ""
-        self.record.add(place, "unstable", explanation.unstable(found, part), found)
-
-    def _search(self, place: About, search: Search) -> list[Combination]:
-        """Adds the finding on the answers; returns what explains them."""
-        if found := self._quickly(place, search):
-            self.record.explained(place, search, found)
-        elif parts := self._follows(place, search):
-            self.record.add(place, "follows", parts)
-        elif found := self._alone(place, search):
-            self.record.explained(place, search, found)
-        elif conditional := [] if self._described else search.where_failing():
-            self.record.add(place, *explanation.conditional(conditional, search), conditional)
-        elif found := self._together(place, search):
-            self.record.explained(place, search, found)
-        elif imprecise := search.imprecise():
-            self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
-        elif rest := [] if self._described else search.partly(base := self._cover(search)):
-            self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
-        else:
-            self.record.open.append((self.record.nameless(place, search, self._relations), search))
-        if found:
-            self.record.settle(found)
-        return found
-
-    @property
-    def _described(self) -> bool:
-        """Whether a relation says all of the output that is being searched."""
-        return any(relation.complete for relation in self._relations)
-
-    @property
-    def _sentences(self) -> list[str]:
-        return [relation.sentence for relation in self._relations]
-
-    def _describe(self, place: About, search: Search) -> list[Relation]:
-        """The relations of the port's answers to the reference's values."""
-        if place.component not in FORWARD:
-            return []
-        found = describe(search.hypotheses.probes, search.answers, self._subject.framework, search.clean)
-        for one in found:
-            self._say(f"{place.name}: {one.sentence}")
-        return found
-
-    def _quickly(self, place: About, search: Search) -> list[Combination]:
-        """The simplest explanations: one name, what the parts of the model come to."""
-        found = search.explain(self.record.known, located=False) or self._besides_missing(search, located=False)
-        failures = self.tracing.failures(place.dtype, search, 1)
-        if found or not failures:
-            return found
-        self._localise(place.dtype, failures + self.tracing.failures(place.dtype, search, TRACED))
-        return search.explain(self.record.known, located=False) if self.record.known else []
-
-    def _besides_missing(self, search: Search, located: bool = True) -> list[Combination]:
-        """One more alteration, besides one that gives NaN where the port does: many a port does so in rows without keys."""
-        return next((found for base in search.missing() if (found := search.explain(base, located))), [])
-
-    def _follows(self, place: About, search: Search) -> str:
-        """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
-        nameless = [finding for finding in self.record.findings if finding.verdict in ("described", "partly", "unexplained")]
-        components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
-        paths = {path for finding, _ in self.record.open for path in finding.paths if finding in nameless}
-        if place.component not in FORWARD or not (components or paths):
-            return ""
-        count = Substitution(self._subject, components, paths, self.record.known).explains(search)
-        return explanation.follows_own(sorted(components) or sorted(paths), self.record.known, count) if count else ""
-
-    def _alone(self, place: About, search: Search) -> list[Combination]:
-        """Further explanations by one alteration: at one place, besides NaN, a constant."""
-        self._current, self._relations = (place, search), self._describe(place, search)
-        return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
-
-    def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output."""
-        if self._described or not self._pairs:
-            return []
-        found: list[Combination] = []
-        if not search.imprecise():
-            found = search.pairs(lambda share: self._progress(f"{place.component} {place.dtype}, pairs", share))
-        cover = () if found else self._cover(search)
-        return [cover] if cover and search.explains(cover, self.record.known) else found
-
-    def _cover(self, search: Search) -> Combination:
-        """What explains the most answers, from nothing or from what is known."""
-        return max((search.cover(base) for base in ((), self.record.known)), key=lambda cover: len(search.explained(cover)))
-
-    def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
-        """Adds the findings on the parts of a model that fail on the reference's inputs."""
-        parts: dict[str, list[Failure]] = {}
-        for failure in failures:
-            parts.setdefault(failure.case.component, []).append(failure)
-        for component, own in parts.items():
-            part = self._new_search([failure.case for failure in own], [{"output": failure.output} for failure in own])
-            place = About(component, dtype, sorted({failure.path for failure in own}))
-            if found := part.explain(self.record.known) or part.constants(self.record.known):
-                finding = self.record.explained(place, part, found)
-            else:
-                relations = self._describe(place, part)
-                found = [] if any(relation.complete for relation in relations) else part.pairs()
-                finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
-            self.record.open.append((finding, part))
-
-    def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
-        return Search(self._hypotheses(cases), answers, failed, self._deadline)
-
-    def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
-        return Hypotheses(cases, *(candidates(cases, kind) for kind in (self._defects, self._settings)))
+        self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(hypotheses, answers)), found)

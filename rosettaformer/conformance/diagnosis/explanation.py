@@ -6,14 +6,17 @@ from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
 from .crashes import Failed
+from .digits import Nearly
 from .search import Search
 
 __all__ = [
-    "ONLY_IN_FLOAT32", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows", "follows_own",
-    "imprecise", "partly", "stopped", "unexplained", "unstable", "where",
+    "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows",
+    "follows_own", "imprecise", "nearly", "partly", "stopped", "unexplained", "unstable", "where", "wide",
 ]  # fmt: skip
 
 SHOWN = 4
+DIGITS = "  something is computed or stored with fewer digits"
+NEAR = 0.05  # of the error: what leaves more is not near
 
 
 def crashed(sentence: str, found: Sequence[Combination]) -> str:
@@ -37,24 +40,37 @@ def where(search: Search, combination: Combination) -> str:
     return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; {reason} on {rest}"
 
 
-def explained(found: Sequence[Combination], place: str, cases: Sequence[Case]) -> str:
-    """The combinations whose altered reference equals the port's answers, and what would tell them apart.
+def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], only: str = "") -> str:
+    """The combinations whose altered reference equals the port's answers, what they have in common, and what would tell them apart.
 
-    place: the cases, as `where` says it. cases: among which a separating one is sought.
+    place: the cases, as `where` says it. cases: among which a separating one is sought. only: the part of the output that differs.
     """
-    text = f"your output equals the reference with {_named(found[0])}, on {place}"
+    same = f"your output equals the reference with {alternatives(found)}, on {place}"
     if len(found) == 1:
-        return text
-    others = [f"  {_named(other)}; {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
-    return "\n".join([f"{text}. So does the reference with", *others] + [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN))
+        return same
+    common = _common(found) + f"; your output differs only at {only}" * bool(only)
+    others = [f"  {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
+    return "\n".join([": ".join(filter(None, (common.removeprefix("; "), f"{same}, which do not tell them apart"))), *others])
+
+
+def alternatives(found: Sequence[Combination]) -> str:
+    """The names of combinations of which one is meant."""
+    names = " or ".join(map(_named, found[:SHOWN]))
+    return names + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
+
+
+def _common(found: Sequence[Combination]) -> str:
+    """What is computed with each of these: of those that are not in all of them the family."""
+    differing = [[one for one in combination if not all(one in other for other in found)] for combination in found]
+    families = {one.family for combination in differing for one in combination}
+    return families.pop() if len(families) == 1 and all(len(combination) == 1 for combination in differing) else ""
 
 
 def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]:
     """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
-    names = " or ".join(map(_named, found[:SHOWN])) + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
     count, right = len(search.failing), len(search.answers) - len(search.failing)
     those = f"all {count} of these cases" if count > 1 else "the one such case"
-    text = f"{search.condition}: your output equals the reference with {names}, on {those}"
+    text = f"{search.condition}: your output equals the reference with {alternatives(found)}, on {those}"
     return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
 
 
@@ -62,11 +78,20 @@ def partly(base: Combination, rest: Sequence[Combination], search: Search, relat
     """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
     probes = search.hypotheses.probes
     explained = search.explained(base)
-    others = [probes[index].id for index in range(len(probes)) if index not in explained]
+    failing, right = ([index for index in range(len(probes)) if index not in explained and (index in search.failing) is value]
+                      for value in (True, False))  # fmt: skip
+    others = ", ".join(probes[index].id for index in (*failing, *right))
     altered = f"the reference with {_named(base)}" if base else "the reference"
     same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
-    lines = [f"  on {', '.join(others)} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
-    return "\n".join([same, *([f"  unexplained remain {', '.join(others)}"] if rest == [base] else lines), *_indented(relations)])
+    lines = [f"  on {others} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
+    if rest == [base]:
+        lines = [f"  unexplained remain {_listed(failing, search)}, which your port fails"] * bool(failing)
+        lines += [f"  your port is right on {_listed(right, search)}, where that would fail"] * bool(right)
+    return "\n".join([same, *lines, *_indented(relations)])
+
+
+def _listed(indices: Sequence[int], search: Search) -> str:
+    return ", ".join(search.hypotheses.probes[index].id for index in indices)
 
 
 def imprecise(combination: Combination, dtype: str) -> str:
@@ -74,9 +99,10 @@ def imprecise(combination: Combination, dtype: str) -> str:
     return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s"
 
 
-def follows(known: Combination) -> str:
-    """The component fails because of what was found in its parts."""
-    return f"follows from {' and '.join(one.id for one in known)}: your output equals the reference with that alone"
+def follows(found: Sequence[Combination]) -> str:
+    """The component fails because of what was found in its parts; of several that it may be, one."""
+    names = " or ".join(" and ".join(one.id for one in combination) for combination in found)
+    return f"follows from {names}: your output equals the reference with that alone"
 
 
 def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
@@ -84,6 +110,20 @@ def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
     return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+
+
+def nearly(found: Nearly, search: Search) -> str:
+    """The output but for its last digits."""
+    text = f"your output is the reference with {alternatives(found.found)} but for at most {found.left:.0e} of the error"
+    where = f"{found.where}: " * bool(found.where)
+    others = ", ".join(found.others[:SHOWN]) + f" and {len(found.others) - SHOWN} more" * (len(found.others) > SHOWN)
+    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", DIGITS]
+    return "\n".join([*lines, *([f"  it differs besides on {others}"] if found.others else [])])
+
+
+def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
+    """The outputs have a wider dtype than they must have. wrong: whether their values are wrong, too."""
+    return f"your output must be {dtype}; got {got}, on {cases}: " + ("the values are wrong, too" if wrong else "the values are right")
 
 
 def described(search: Search, relations: Sequence[str]) -> str:
@@ -115,11 +155,12 @@ def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
 
 
 def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
-    """Nothing explains the answers; the nearest hypotheses, with the share of the error that they leave, and what else was seen."""
-    text = f"none of {search.tried} alterations{', nor two together,' if pairs else ''} gives this output"
+    """Nothing explains the answers; the hypotheses that come near, with the share of the error that they leave, and what else was seen."""
+    tried = f"none of {search.tried} alterations{', nor two together,' if pairs and search.tried > 1 else ''}"
+    text = f"{tried} gives this output" if search.tried > 1 else "the one alteration that shows here does not give this output"
     if not search.tried:
         text = "the catalogue has no defect and no setting that shows here"
-    if nearest := search.nearest():
+    if nearest := [(one, share) for one, share in search.nearest() if share <= NEAR]:
         text += "; the nearest: " + ", ".join(f"{one.name} leaves {_share(share)} of the error" for one, share in nearest)
     return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
 
@@ -128,10 +169,15 @@ def _indented(sentences: Sequence[str]) -> list[str]:
     return [f"  {sentence}" for sentence in sentences]
 
 
-def unstable(found: Sequence[Combination], part: str = "") -> str:
-    """The port answers the same input differently. part: the first of its parts that does."""
+def unstable(found: Sequence[Combination], part: str = "", dropping: bool = False) -> str:
+    """The port answers the same input differently. part: the first of its parts that does. dropping: only where a rate of dropout is not
+    0, which it is on other cases."""
     text = "two evaluations of the same input differ: something random, or what the first one left behind, is active in evaluation mode"
     text += f"; the first part to differ on equal inputs is {part}" * bool(part)
+    if dropping:
+        text += "; it is so only where a rate of dropout is not 0: dropout is active in evaluation"
+    if not found and dropping:
+        return text
     if not found:
         return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
     return f"{text}, as with {' or '.join(map(_named, found))}"
@@ -158,4 +204,5 @@ def _named(combination: Combination) -> str:
 
 def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:
     case = next((case for case in cases if separates(case, first, second)), None)
-    return f"{case.id} would tell them apart" if case else "no case of the suite tells them apart"
+    names = [" and ".join(one.id for one in combination) for combination in (first, second)]
+    return f"{case.id if case else 'no case of the suite'} {'would tell' if case else 'tells'} {names[0]} from {names[1]}"

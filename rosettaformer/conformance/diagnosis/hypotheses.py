@@ -13,6 +13,7 @@ from ..reference import tolerance
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from . import altered
 from .altered import Combination
+from .deadline import Deadline
 from .wiring import wirings
 
 __all__ = ["Hypotheses", "candidates"]
@@ -37,11 +38,13 @@ class Hypotheses:
     """What could be wrong, and what the reference altered by it answers to some probes; each is computed when it is asked, and kept.
 
     probes: cases in the dtype in which a port answered them. Of the defects and settings that are given, what alters no probe is left out.
-    What draws at random equals no answer and is in `random` alone.
+    What draws at random equals no answer and is in `random` alone. deadline: when nothing is computed any more, with `TimeIsUp`.
     """
 
-    def __init__(self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = ()) -> None:
-        self.probes = list(probes)
+    def __init__(
+        self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = (), deadline: Deadline | None = None
+    ) -> None:
+        self.probes, self.deadline = list(probes), deadline or Deadline()
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = [tolerance.expect(case) for case in self.probes]
         self.answer = functools.cache(self._answer)
@@ -107,6 +110,7 @@ class Hypotheses:
 
     def _answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
         """The altered reference's float64 outputs of a probe; None where it fails."""
+        self.deadline.check()
         return altered.answer(combination, self._doubles[index])
 
     def _alters(self, one: Defect) -> bool:

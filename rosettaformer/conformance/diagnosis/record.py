@@ -9,7 +9,8 @@ from ..defects.place import Place
 from . import explanation, stability
 from .altered import Combination
 from .findings import Finding
-from .relations import Relation
+from .probing import told_apart
+from .relations import Relation, only_at
 from .search import Search
 from .subject import Subject
 
@@ -33,6 +34,9 @@ class About(NamedTuple):
         return ", ".join([*self.paths[:SHOWN], *([f"and {more} more places"] if more > 0 else [])]) or self.component
 
 
+State = tuple[list[Finding], Combination, list[tuple[Finding, Search]], dict[Defect, list[Defect]]]
+
+
 class Record:
     """The findings on a port, the smallest components first.
 
@@ -45,21 +49,32 @@ class Record:
         self.known: Combination = ()
         self.open: list[tuple[Finding, Search]] = []
         self._subject, self._pairs, self._say = subject, pairs, say
+        self._doubtful: dict[Defect, list[Defect]] = {}  # what is known, and what it may be as well
 
     def right(self, component: str) -> bool:
         """Whether nothing was found in the component."""
         return all(finding.component != component for finding in self.findings)
 
-    def drop(self, first: Finding) -> None:
-        """Takes back this finding and those after it."""
-        del self.findings[self.findings.index(first) :]
-        self.open = [(finding, search) for finding, search in self.open if finding in self.findings]
+    def saved(self) -> State:
+        """What has been found so far, for `restore`."""
+        return list(self.findings), self.known, list(self.open), dict(self._doubtful)
+
+    def restore(self, state: State) -> None:
+        """Takes back what was found since."""
+        self.findings, self.known, self.open, self._doubtful = state
+
+    def forget_parts(self) -> None:
+        """Takes back what was found in parts of the whole that is being examined, and what shows in float64 alone."""
+        parts = [finding for finding, _ in self.open]
+        self.findings = [finding for finding in self.findings if finding not in parts]
+        self.known = tuple(one for one in self.known if not one.rounding or "float32" in one.dtypes)
+        self.open = []
 
     def add(self, place: About, verdict: str, text: str, found: Sequence[Combination] = ()) -> Finding:
-        """Adds a finding, with the fixes of the first of what was found."""
+        """Adds a finding, with the fixes where one combination was found: of several none is the port's for sure."""
         component, dtype, paths = place
         ids = tuple(tuple(one.id for one in combination) for combination in found)
-        fixes = [explanation.fix(one, self._subject.framework) for one in found[0]] if found and verdict != "follows" else []
+        fixes = [explanation.fix(one, self._subject.framework) for one in found[0]] if len(found) == 1 and verdict != "follows" else []
         self._say(f"{place.name}: {text}")
         self.findings.append(Finding(component, dtype, verdict, ids, "\n".join([f"{place.name}: {text}", *fixes]), tuple(paths)))
         return self.findings[-1]
@@ -71,13 +86,42 @@ class Record:
         self.open = [(changed if one is finding else one, search) for one, search in self.open]
 
     def explained(self, place: About, search: Search, found: list[Combination]) -> Finding:
-        """Adds the finding that these, each alone, explain the answers; the first of them is known from then on."""
-        if found == [self.known]:
-            return self.add(place, "follows", explanation.follows(self.known), found)
+        """Adds the finding that these, each alone, explain the answers, as far as further cases do not tell them apart; the first of them
+        is known from then on."""
+        follows = found[0] == self.known
+        found, told = self._alternatives(found, search), ""
+        if not place.paths:
+            found, told = told_apart(found, search, self._subject.ask)
+        self._learn([tuple(_within_a_model(one) if place.paths else one for one in combination) for combination in found])
+        if follows:
+            finding = self.add(place, "follows", explanation.follows(found), found)
+            self._settle(found)
+            return finding
         others = [case.at(place.dtype) for case in self._subject.all_cases if place.dtype in case.dtypes]
-        self.known += tuple(_within_a_model(one) if place.paths else one for one in found[0] if one not in self.known)
-        verdict = "explained" if len(found) == 1 else "indistinguishable"
-        return self.add(place, verdict, explanation.explained(found, explanation.where(search, found[0]), others), found)
+        only = only_at(search.hypotheses.probes, search.answers, search.clean) if len(found) > 1 else ""
+        text = explanation.explained(found, explanation.where(search, found[0]), others, only)
+        finding = self.add(place, "explained" if len(found) == 1 else "indistinguishable", "\n".join(filter(None, (text, told))), found)
+        if not place.paths:
+            self._settle(found)
+        return finding
+
+    def _alternatives(self, found: list[Combination], search: Search) -> list[Combination]:
+        """The combinations, and those that have in place of what is known what it may be as well."""
+        result = list(found)
+        for combination in found:
+            for index, one in enumerate(combination):
+                others = [(*combination[:index], other, *combination[index + 1 :]) for other in self._doubtful.get(one, ())]
+                result += [other for other in others if other not in result and search.explains(other, other)]
+        return result
+
+    def _learn(self, found: list[Combination]) -> None:
+        """What the first of these has is known; in place of it may be what the others have there."""
+        first = found[0]
+        kept = [one for one in self.known if not set(first) & set(self._doubtful.get(one, ()))]  # the others are one of these
+        self.known = (*kept, *(one for one in first if one not in kept))
+        for index, one in enumerate(first):
+            others = [combination[index] for combination in found if len(combination) == len(first)]
+            self._doubtful[one] = [other for other in dict.fromkeys(others) if other is not one]
 
     def nameless(self, place: About, search: Search, relations: Sequence[Relation]) -> Finding:
         """Adds the finding where no alteration explains the answers: what they are in terms of the reference, or what comes near."""
@@ -87,14 +131,16 @@ class Record:
         symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
         return self.add(place, "unexplained", explanation.unexplained(search, self._pairs, [*sentences, *symptoms]))
 
-    def settle(self, whole: Sequence[Combination]) -> None:
+    def _settle(self, whole: Sequence[Combination]) -> None:
         """Brings what was said of parts into line with what explains the whole: a part is explained by that, too, or the port divides the
         work otherwise there, and the part is no finding."""
-        for finding, search in self.open:
+        parts, self.open = self.open, []
+        for finding, search in parts:
             own = {(one.id, one.title) for one in (*search.hypotheses.defects, *search.hypotheses.settings)}
             shown = tuple(replace(one, place=None) if one.place else one for one in whole[0] if (one.id, one.title) in own)
             same = any(set(ids) <= {one.id for one in combination} for ids in finding.explanations for combination in whole)
-            if same and (all(one.title in finding.text for one in shown) or not search.explains(shown, shown)):
+            told = len(whole) == 1 and len(finding.explanations) > 1
+            if same and not told and (all(one.title in finding.text for one in shown) or not search.explains(shown, shown)):
                 continue  # the same mistake, and the same variant of it
             index, place = self.findings.index(finding), About(finding.component, finding.dtype, finding.paths)
             after = self.findings[index + 1 :]
@@ -106,7 +152,6 @@ class Record:
             elif not finding.paths:
                 self.findings.append(finding)
             self.findings += after
-        self.open = []
         named = {id_ for finding in self.findings for ids in finding.explanations for id_ in ids}
         self.known = tuple(one for one in self.known if one.id in named)
 

@@ -14,7 +14,6 @@ from . import altered
 from .altered import Combination, Outputs
 from .conditions import condition
 from .constants import constants
-from .deadline import Deadline
 from .evidence import Answers, Evidence
 from .hypotheses import Hypotheses
 
@@ -22,14 +21,15 @@ __all__ = ["Search", "ordered_pairs"]
 
 LOSS = 10  # times a port's error: a loss of digits that is larger is another one
 NEAR = 25  # pairs with one of so many alterations are tried first
+HALF = 0.5  # of the error: what leaves more is not one of a pair with a smaller mistake
 SCREENED = 6  # of so many answers that fail what is part of a cover must explain one
 
 
 class Search(Evidence):
     """The alterations that explain a port's answers. Arguments as of `Evidence`."""
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0, deadline: Deadline | None = None) -> None:
-        super().__init__(hypotheses, answers, failed, deadline)
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
+        super().__init__(hypotheses, answers, failed)
         self._tried: set[Defect] = set()
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
@@ -85,11 +85,18 @@ class Search(Evidence):
 
     def constants(self, known: Combination = ()) -> list[Combination]:
         """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
-        for group in constants(self.hypotheses, self.cheapest(), self.answers):
-            self._tried |= set(group)
-            for before in ((), known) if known else ((),):
+        for before in ((), known) if known else ((),):
+            for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
+                self._tried |= set(group)
                 if found := [(*before, one) for one in group if self.explains((*before, one), before)]:
                     return _different(found)
+        return []
+
+    def with_nearest(self) -> list[Combination]:
+        """A pair of which one comes nearest, and the other is at one place, or another constant."""
+        for one, share in self.nearest():
+            if share < HALF and (found := self.explain((one,)) or self.constants((one,))):
+                return found
         return []
 
     @property

@@ -16,7 +16,7 @@ from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "made_random", "random_defects", "random_part", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
@@ -59,13 +59,25 @@ def random_defects(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Output
 
     answers: of the port, DRAWS to every probe to which two of its answers were seen to differ.
     """
-    if any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items()):
+    if _rounds(hypotheses, answers):
         return []
     found: dict[str, Combination] = {}
     for defect in hypotheses.random:
         if defect.id not in found and _spreads(defect, hypotheses).keys() == answers.keys():
             found[defect.id] = (defect,)
     return list(found.values())
+
+
+def _rounds(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> bool:
+    """Whether a port's answers to some probe differ by no more than rounding."""
+    return any(_spread(given) <= 2 * max(one.bound for one in hypotheses.clean[index].values()) for index, given in answers.items())
+
+
+def dropping(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -> bool:
+    """Whether every probe that is random, by more than rounding, has a rate of dropout that is not 0, and another probe has none."""
+    configs = [dataclasses.asdict(probe.config) for probe in hypotheses.probes]
+    drops = [any(value for name, value in config.items() if name.endswith("dropout_rate")) for config in configs]
+    return bool(answers) and not all(drops) and all(drops[index] for index in answers) and not _rounds(hypotheses, answers)
 
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:

@@ -14,6 +14,7 @@ from ..result import of_pair
 from ..runner import open_worker
 from . import stability
 from .altered import Outputs
+from .deadline import Deadline
 
 __all__ = ["Reply", "Subject"]
 
@@ -23,12 +24,13 @@ Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, an
 class Subject:
     """A port in its process.
 
-    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out.
+    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
+    asked nothing any more, with `TimeIsUp`.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
 
-    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]]) -> None:
-        self.limit, self._mode, self._declared = limit, mode, declared
+    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline) -> None:
+        self._limit, self._mode, self._declared, self._deadline = limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
         if kind != "ready":
@@ -44,15 +46,22 @@ class Subject:
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.all_cases = [case for case in all_cases(about["config"], True, about.get("shared", ())) if not case.excluded]
 
+    @property
+    def limit(self) -> float:
+        """Seconds for one answer."""
+        self._deadline.check()
+        return self._deadline.within(self._limit)
+
     def close(self) -> None:
         """Ends the port's process."""
         self.worker.close()
 
-    def cases(self, component: str, dtype: str) -> list[Case]:
-        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype."""
+    def cases(self, component: str, dtype: str, every: bool = False) -> list[Case]:
+        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype, unless every
+        case is wanted."""
         cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
         cases = [case for case in cases if (case.id, dtype) not in self._declared]
-        if dtype != self.dtypes[0]:  # what fails in the first dtype was seen there
+        if dtype != self.dtypes[0] and not every:  # what fails in the first dtype was seen there
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
 
@@ -65,6 +74,7 @@ class Subject:
         """The replies to the cases that the port covers; heard is called with each as it comes."""
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
+            self._deadline.check()  # what hangs at the end may only have been cut short
             wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == "outputs" else ""
             kind, answer = ("differs", wrong) if wrong else (kind, answer)
             if kind not in ("not covered", "unsupported"):

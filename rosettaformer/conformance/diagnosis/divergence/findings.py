@@ -138,19 +138,12 @@ class Findings:
         for path in reversed(self.traced):
             above = self.teacher.parent(path, self.forced)
             if self._fails(path) and (above is None or above in guilty):
-                (self.undone if above is not None and self._is_undone(path, self.within.get(above, {})) else guilty).add(path)
+                run = {} if above is None else self.within.get(above, {})
+                (self.undone if path in run and self.teacher.undone(path, run) else guilty).add(path)
         return guilty
 
     def _fails(self, path: str) -> bool:
         return path in self.forced and self.forced[path].excess > 1
-
-    def _is_undone(self, path: str, run: Activations) -> bool:
-        """Whether in this run, of what is around it on the reference's inputs, the component is given the reference's inputs, and so is the
-        first component that takes its output: the port does after it what the reference does in it."""
-        if path not in run or not self.teacher.inputs_agree(path, run[path]["inputs"]):
-            return False
-        consumer = self.teacher.consumer(path, run)
-        return consumer is not None and self.teacher.inputs_agree(consumer[0], run[consumer[0]]["inputs"], consumer[1]) is True
 
     def result(self, port: str, case: str, dtype: str) -> Divergence:
         """Everything, put together."""

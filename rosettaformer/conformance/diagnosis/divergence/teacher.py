@@ -1,6 +1,7 @@
 """What the reference gives a component within a whole model, and what is allowed at each."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from ...ports.adapters.matching import assign, transposed
 from ...reference import tolerance, trace
 
 __all__ = ["Teacher"]
+
+Run = Mapping[str, Mapping[str, Any]]  # of a port, by canonical path: inputs, output
+HALF = 0.5  # of what is wrong with an output: less than that is left where what follows undoes it
+SURE = 5  # times the standard error of that share
 
 
 class Teacher:
@@ -41,32 +46,55 @@ class Teacher:
         """What is allowed when everything before it was computed in the dtype, too."""
         return tolerance.expectation(self.calls[path].output, [run[path].output for run in self._runs])
 
-    def consumer(self, path: str, among: Collection[str]) -> tuple[str, set[int]] | None:
-        """Of these, the first component in the order of execution that takes the output of the one at the path, and which of its inputs
-        depend on it; None where none of them does."""
-        output = self.calls[path].output
-        if output.dtype.kind != "f":
-            return None
-        noise = np.random.default_rng(0).standard_normal(output.shape)
-        case = self.case.at("float64", self.case.device, self.case.mode)
-        other = trace.record(case, lambda call: call.output + noise if call.path == path else None)
-        changed = {name: _different(trace.arrays(call.inputs), trace.arrays(other[name].inputs)) for name, call in self.calls.items()}
-        consumers = {name: inputs for name, inputs in changed.items() if inputs and name in among}
-        first = next(iter(consumers), None)
-        while first is not None and (around := self.parent(first, consumers)) is not None:
-            first = around  # what finishes first began within what began first
-        return None if first is None else (first, consumers[first])
+    def undone(self, path: str, run: Run) -> bool:
+        """Whether in a port's run what is wrong with a component's output is gone from the first recorded value that depends on it.
 
-    def inputs_agree(self, path: str, got: list[np.ndarray], among: Collection[int] | None = None) -> bool | None:
-        """Whether a port's inputs, or those among these indices, are the reference's; None where they have no counterpart."""
+        The reference with that output in it says what that value would be. The share of the difference that is left in the port's is a
+        least-squares fit; what else is wrong there is taken as noise, which must leave the share certainly below HALF.
+        """
+        output = transposed(run[path].get("output"), self.calls[path].output.shape)
+        if not isinstance(output, np.ndarray) or output.dtype.kind != "f" or output.shape != self.calls[path].output.shape:
+            return False
+        found = self._next(path, run, output.astype(np.float64))
+        if found is None:
+            return False
+        reference, predicted, got = found
+        expected, left = predicted - reference, got - reference
+        size = float(np.linalg.norm(expected))
+        if not (np.isfinite(size) and size and np.isfinite(left).all()):
+            return False
+        share = float(expected @ left) / size**2
+        unsure = SURE * float(np.linalg.norm(left - share * expected)) / size / np.sqrt(len(left))
+        return abs(share) + unsure < HALF
+
+    def _next(self, path: str, run: Run, output: np.ndarray) -> list[np.ndarray] | None:
+        """The inputs of the first component that takes a component's output: the reference's, those that this output gives, and those of
+        the run. None where no component of the run takes it, or its inputs have no counterpart."""
+        case = self.case.at("float64", self.case.device, self.case.mode)
+        other = trace.record(case, lambda call: output.astype(call.output.dtype) if call.path == path else None)
+        inputs = {name: (trace.arrays(call.inputs), trace.arrays(other[name].inputs)) for name, call in self.calls.items()}
+        changed = {name: _different(*pair) for name, pair in inputs.items() if name in run and _different(*pair)}
+        first = next(iter(changed), None)
+        while first is not None and (around := self.parent(first, changed)) is not None:
+            first = around  # what finishes first began within what began first
+        if first is None or (chosen := assign(run[first]["inputs"], inputs[first][0])) is None:
+            return None
+        found = []
+        for array, index in zip(run[first]["inputs"], chosen, strict=True):
+            if index is not None and index in changed[first]:
+                reference, predicted = (each[index] for each in inputs[first])
+                found.append([each.astype(np.float64).ravel() for each in (reference, predicted, transposed(array, reference.shape))])
+        return [np.concatenate(each) for each in zip(*found, strict=True)] if found else None
+
+    def inputs_agree(self, path: str, got: list[np.ndarray]) -> bool | None:
+        """Whether a port's inputs are the reference's; None where they have no counterpart."""
         wanted = trace.arrays(self.calls[path].inputs)
         runs = [trace.arrays(run[path].inputs) for run in self._runs]
         chosen = assign(got, wanted) if wanted else None
         if chosen is None:
             return None
         expectations = [tolerance.expectation(array, [run[index] for run in runs]) for index, array in enumerate(wanted)]
-        meant = set(range(len(wanted))) if among is None else among
-        pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None and index in meant]
+        pairs = [(expectations[index], array) for array, index in zip(got, chosen, strict=True) if index is not None]
         return all(compare(expectation, transposed(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
 
     def parent(self, path: str, among: Collection[str]) -> str | None:

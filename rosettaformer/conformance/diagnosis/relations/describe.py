@@ -23,7 +23,7 @@ from .rounding import rounded
 from .steps import Step
 from .sums import differences, factors, replaced
 
-__all__ = ["describe"]
+__all__ = ["describe", "only_at"]
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # with which some alterations end
@@ -180,3 +180,11 @@ def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Seq
     counted = "on all cases that fail" if len(holding) == len(failing) else f"on {len(holding)} of the {len(failing)} cases that fail"
     counted = f"{counted}, {where}, "
     return Relation(prediction.kind, f"{counted}{prediction.sentence}", prediction.specificity - less)
+
+
+def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> str:
+    """The part of the output outside which every answer is right, in words; empty where there is none."""
+    if not cases or cases[0].component not in FORWARD:
+        return ""
+    failing = [one for one in _answered("output", map(Run, cases), clean, answers) if one.fails]
+    return next((words for _, words in partial(failing)), "") if failing else ""

@@ -26,6 +26,7 @@ def named(case: Case) -> dict[str, float]:
         found |= {f"sqrt({name})": math.sqrt(size), name: float(size)}
         if size:
             found |= {f"1/sqrt({name})": 1 / math.sqrt(size), f"1/{of}": 1 / size}
+            found |= {f"(1 - 1/sqrt({name}))": 1 - 1 / math.sqrt(size), f"(sqrt({name}) - 1)": math.sqrt(size) - 1}
     found |= {f"({name} - 1)": float(sizes[name] - 1) for name in ("heads", "encoder_layers", "decoder_layers")}
     for name, size in (
         ("model_width", config.model_width),

@@ -120,7 +120,7 @@ def _weights(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
     yield "the softmax of the logits plus the mask{of}", softmax.softmax(logits + given)
     yield "the softmax of the logits plus 1 where they are masked{of}", softmax.softmax(logits + ~given)
     yield "the softmax of the unmasked logits, times the mask afterwards{of}", softmax.softmax(logits) * given
-    yield "the softmax of the logits with -1e9 where they are masked{of}", softmax.softmax(np.where(given, logits, -1e9))
+    yield "the softmax of the logits with a large negative number where they are masked{of}", softmax.softmax(np.where(given, logits, -1e9))
 
 
 def _nested(call: TracedCall) -> dict[str, dict[str, np.ndarray]]:

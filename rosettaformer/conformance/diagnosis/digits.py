@@ -1,0 +1,96 @@
+"""Alterations that give a float64 port's answers but for their last digits: a table or a constant of it has fewer.
+
+What is left must be small beside the error, and as small as float32 makes it beside the output. That is no equality, and is said.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .altered import Combination
+from .conditions import condition
+from .search import Search
+
+__all__ = ["Nearly", "nearly"]
+
+MOST = 1e-2  # of the error, and of the largest value: in far positions float32 leaves more than elsewhere
+USUAL = 1e-4  # of the error: at least half of the cases leave less
+SCREENED = 1  # one of so many cases that fail, the smallest, must be met
+
+
+class Nearly(NamedTuple):
+    """found: the combinations. where: a property of the cases of which it holds; empty where they are all. on: their number. others: the
+    cases that fail otherwise. left: the largest share of the error that is left."""
+
+    found: list[Combination]
+    where: str
+    on: int
+    others: list[str]
+    left: float
+
+
+def nearly(search: Search, known: Combination = ()) -> Nearly | None:
+    """What comes so near on all cases that fail, or on the half of them that a property tells from the others; None where nothing does."""
+    probes = search.hypotheses.probes
+    if any(probe.dtype != "float64" for probe in probes):
+        return None
+    alterations = (*search.hypotheses.defects, *search.hypotheses.settings)
+    best: Nearly | None = None
+    further = [(*known, one) for one in alterations if not one.rounding and one not in known]
+    for combination in ([known] if known else []) + further:
+        shares = _shares(search, combination)
+        if 2 * len(shares) < len(search.failing) or not 0 < float(np.median(list(shares.values()))) <= USUAL:
+            continue
+        met, others = ([probes[index] for index in search.failing if (index in shares) is value] for value in (True, False))
+        where = condition(met, others) if others else ""
+        if others and not where:
+            continue
+        left = max(shares.values())
+        if best is None or left < best.left / 2:
+            best = Nearly([combination], where, len(met), [case.id for case in others], left)
+        elif left <= 2 * best.left:
+            best.found.append(combination)
+    return best
+
+
+def _shares(search: Search, combination: Combination) -> dict[int, float]:
+    """The share of the error that is left on every case that fails and is met; none where a case that does not fail would."""
+    shares: dict[int, float] = {}
+    for count, index in enumerate(search.cheapest()):
+        if (share := _share(search, combination, index)) is not None:
+            shares[index] = share
+        if (count + 1 == SCREENED and not shares) or 2 * (count + 1 - len(shares)) > len(search.failing):
+            return {}
+    return shares if all(_share(search, combination, index, right=True) is not None for index in search.right()) else {}
+
+
+def _share(search: Search, combination: Combination, index: int, right: bool = False) -> float | None:
+    """The share of an answer's error that the altered reference leaves; None where it is not small."""
+    predicted, answer = search.hypotheses.answer(combination, index), search.answers[index]
+    if predicted is None or predicted.keys() != answer.keys():
+        return None
+    largest = 0.0
+    for name, value in predicted.items():
+        reference = search.clean[index][name].reference
+        sizes = _sizes([np.asarray(answer[name]), value, np.asarray(reference)])
+        if sizes is None:
+            return None
+        left, error, scale = sizes
+        if left > MOST * scale or (not right and error > MOST * scale and left > MOST * error):
+            return None
+        largest = max(largest, left / error if error > MOST * scale else 0.0)
+    return largest
+
+
+def _sizes(arrays: Sequence[np.ndarray]) -> tuple[float, float, float] | None:
+    """How far the answer lies from the prediction and from the reference, and how large the reference is; None of other shapes."""
+    reference = arrays[-1]
+    if len({array.shape for array in arrays}) > 1:
+        return None
+    finite = np.isfinite(reference)
+    if not all(np.array_equal(np.isfinite(array), finite) for array in arrays):
+        return None
+    got, predicted, right = (np.where(finite, array, 0).astype(np.float64) for array in arrays)
+    left, error, scale = (float(np.abs(array).max(initial=0.0)) for array in (got - predicted, got - right, right))
+    return left, error, scale

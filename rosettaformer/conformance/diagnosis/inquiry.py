@@ -1,0 +1,152 @@
+"""The search for what gives a component's answers, the simplest first, and in float32 what float64 hides."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..case import Case
+from ..reference.components import DECODING, FORWARD
+from . import evidence, explanation, stability
+from .altered import Combination
+from .crashes import Failed
+from .deadline import Deadline
+from .digits import Nearly, nearly
+from .parts import Parts
+from .record import About
+from .search import Search
+from .subject import Subject
+from .tracing import Progress
+
+__all__ = ["Inquiry"]
+
+TWICE = 3  # the number of cases of a component that are evaluated two times at first
+
+
+class Inquiry(Parts):
+    """Asks a port for its answers to a component's cases, and searches them."""
+
+    def __init__(
+        self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        super().__init__(subject, pairs, deadline, progress, say)
+        self._heard: tuple[About, str] | None = None  # the first failure of the component whose cases are being run
+        self._current: tuple[About, Search] | None = None  # what is being searched
+
+    def _ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
+        """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
+        in another dtype than the first."""
+        self._heard = None
+        self._progress(f"{place.component} {place.dtype}", 0.0)
+        cases = self._subject.cases(place.component, place.dtype, every)
+        replies = self._subject.ask(stability.twice(cases, TWICE), self._hear)
+        failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
+        answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
+        return self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed)), failed
+
+    def _hear(self, case: Case, kind: str, answer: Any) -> None:
+        """Says the first failure among the replies to the cases of a component, before the others are there."""
+        if self._heard is None and (complaint := evidence.complaint(case, kind, answer)):
+            self._heard = About(case.component, case.dtype), complaint
+            self._say(f"{case.component} fails in {case.dtype}: {complaint}")
+
+    def _search(self, place: About, search: Search) -> list[Combination]:
+        """Adds the finding on the answers; returns what explains them."""
+        if place.component not in FORWARD:
+            self._relations = self._describe(place, search)
+        if found := self._quickly(place, search):
+            self.record.explained(place, search, found)
+        elif parts := self._follows(place, search):
+            self.record.add(place, "follows", parts)
+        elif (near := self._nearly(place, search)) and self._in_float32(place, search):
+            return []
+        elif found := self._alone(search):
+            self.record.explained(place, search, found)
+        elif conditional := [] if self._described else search.where_failing():
+            self.record.add(place, *explanation.conditional(conditional, search), conditional)
+        elif near or not self._in_float32(place, search):
+            return self._search_long(place, search, near)
+        return found
+
+    def _nearly(self, place: About, search: Search) -> Nearly | None:
+        """What gives the answers but for their last digits, where no relation says all of them."""
+        if place.component in FORWARD:
+            self._relations = self._describe(place, search)
+        if self._described or place.component not in FORWARD:
+            return None
+        return nearly(search, self.record.known) or (nearly(search) if self.record.known else None)
+
+    def _search_long(self, place: About, search: Search, near: Nearly | None = None) -> list[Combination]:
+        """Adds the finding on the answers that no single alteration gives; returns what explains them."""
+        found: list[Combination] = []
+        if near:
+            self.record.add(place, "imprecise", explanation.nearly(near, search), near.found)
+        elif found := self._together(place, search):
+            self.record.explained(place, search, found)
+        elif imprecise := search.imprecise():
+            self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
+        elif rest := [] if self._described else search.partly(base := self._cover(search)):
+            self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
+        else:
+            self.record.open.append((self.record.nameless(place, search, self._relations), search))
+        return found
+
+    def _in_its_dtype(self, place: About, search: Search) -> Search:
+        """The search among the same values in the dtype that they must have; adds the finding where the port's is a wider one."""
+        answers, wide = evidence.narrowed(search.answers, search.clean)
+        if wide:
+            cases = f"{len(wide)} of {len(answers)} cases"
+            search = Search(search.hypotheses, answers, search.failed)
+            self.record.add(place, "described", explanation.wide(cases, place.dtype, min(wide.values()), bool(search.failing)))
+            self._current = (place, search) if search.failing else None
+        return search
+
+    def _in_float32(self, place: About, search: Search) -> bool:
+        """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
+        conforms, or is explained; where it fails on fewer cases the long search is made in it."""
+        if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
+            return False
+        narrow = About(place.component, "float32")
+        other, failed = self._ask(narrow)
+        self._heard = None
+        if failed or not other.answers:
+            return False
+        if not other.failing:
+            finding = self.record.nameless(place, search, self._relations)
+            self.record.change(finding, verdict="described", text=explanation.digits(finding.text))
+            return True
+        names = {probe.id for probe in other.hypotheses.probes}
+        fewer = len(other.failing) < sum(search.hypotheses.probes[index].id in names for index in search.failing)
+        before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
+        self.record.forget_parts()
+        if found := self._quickly(narrow, other) or (self._alone(other) if fewer else []):
+            self.record.explained(narrow, other, found)
+        elif fewer:
+            self._relations = self._describe(narrow, other)
+            self._search_long(narrow, other)
+        else:
+            self.record.restore(before)
+            self._relations = relations
+            del self.tracing.divergences[trees:]
+            return False
+        last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
+        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
+        return True
+
+    def _alone(self, search: Search) -> list[Combination]:
+        """Further explanations by one alteration: at one place, besides NaN, a constant."""
+        return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
+
+    def _together(self, place: About, search: Search) -> list[Combination]:
+        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output, or of
+        an answer that takes many steps where it is wrong."""
+        if self._described or not self._pairs or (place.component in DECODING and self._relations):
+            return []
+        found: list[Combination] = []
+        if not search.imprecise():
+            found = search.pairs(lambda share: self._progress(f"{place.component} {place.dtype}, pairs", share))
+            found = found or search.with_nearest()
+        cover = () if found else self._cover(search)
+        return [cover] if cover and search.explains(cover, self.record.known) else found
+
+    def _cover(self, search: Search) -> Combination:
+        """What explains the most answers, from nothing or from what is known."""
+        return max((search.cover(base) for base in ((), self.record.known)), key=lambda cover: len(search.explained(cover)))

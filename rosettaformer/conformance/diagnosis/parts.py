@@ -1,0 +1,135 @@
+"""A component's answers and its parts: what they are in terms of the reference, and which parts of a traced model fail by themselves."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..case import Case
+from ..defects import all_defects, injected
+from ..defects.settings import all_settings
+from ..reference.components import FORWARD
+from . import altered, explanation
+from .altered import Combination, Outputs
+from .common import common
+from .deadline import Deadline
+from .divergence import Failure
+from .hypotheses import Hypotheses, candidates
+from .record import About, Record
+from .relations import Relation, describe
+from .search import Search
+from .subject import Subject
+from .substitution import Substitution
+from .tracing import Progress, Tracing
+
+__all__ = ["Parts"]
+
+TRACED = 2  # a model that no name explains is traced on so many failing cases
+
+
+class Parts:
+    """Examines a component by what it is made of, and keeps a record of what is found. Arguments as of `diagnose`."""
+
+    def __init__(
+        self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self.record = Record(subject, pairs, say)
+        self.tracing = Tracing(subject, progress)
+        self._subject, self._pairs, self._deadline, self._progress, self._say = subject, pairs, deadline, progress, say
+        self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
+        self._settings = list(all_settings().values())
+        self._relations: list[Relation] = []  # what is known to hold of what is being searched
+
+    @property
+    def _described(self) -> bool:
+        """Whether a relation says all of the output that is being searched."""
+        return any(relation.complete for relation in self._relations)
+
+    @property
+    def _sentences(self) -> list[str]:
+        return [relation.sentence for relation in self._relations]
+
+    def _describe(self, place: About, search: Search, aloud: bool = True) -> list[Relation]:
+        """The relations of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
+        are sought, what the answers that fail have in common. aloud: whether they are said at once."""
+        probes = search.hypotheses.probes
+        if place.component in FORWARD:
+            found = describe(probes, search.answers, self._subject.framework, search.clean)
+            if not any(relation.complete for relation in found):
+                found = self._describe_besides(search) or found
+        else:
+            failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
+            found = common(failing, [probes[index] for index in search.right()])
+        for one in found if aloud or any(relation.complete for relation in found) else ():
+            self._say(f"{place.name}: {one.sentence}")
+        return found
+
+    def _describe_besides(self, search: Search) -> list[Relation]:
+        """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
+        known, probes = self.record.known, search.hypotheses.probes
+        clean = [altered.expected(known, probe) for probe in probes] if known else []
+        if not clean or any(one is None for one in clean):
+            return []
+        with injected(*known), np.errstate(all="ignore"):
+            found = describe(probes, search.answers, self._subject.framework, [one or {} for one in clean])
+        names = " and ".join(one.id for one in known)
+        return [replace(one, sentence=f"besides {names}, {one.sentence}") for one in found if one.complete]
+
+    def _quickly(self, place: About, search: Search) -> list[Combination]:
+        """The simplest explanations: one name, what the parts of the model come to."""
+        found = search.explain(self.record.known, located=False) or self._besides_missing(search, located=False)
+        failures = self.tracing.failures(place.dtype, search, 1)
+        if found or not failures:
+            return found
+        self._localise(place.dtype, failures + self.tracing.failures(place.dtype, search, TRACED))
+        return search.explain(self.record.known, located=False) if self.record.known else []
+
+    def _besides_missing(self, search: Search, located: bool = True) -> list[Combination]:
+        """One more alteration, besides one that gives NaN where the port does: many a port does so in rows without keys."""
+        return next((found for base in search.missing() if (found := search.explain(base, located))), [])
+
+    def _follows(self, place: About, search: Search) -> str:
+        """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
+        nameless = [finding for finding in self.record.findings if finding.verdict in ("described", "partly", "unexplained")]
+        components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
+        paths = {path for finding, _ in self.record.open for path in finding.paths if finding in nameless}
+        if place.component not in FORWARD or not (components or paths):
+            return ""
+        count = Substitution(self._subject, components, paths, self.record.known).explains(search)
+        return explanation.follows_own(sorted(components) or sorted(paths), self.record.known, count) if count else ""
+
+    def _localise(self, dtype: str, failures: Iterable[Failure]) -> None:
+        """Adds the findings on the parts of a model that fail on the reference's inputs."""
+        parts: dict[str, list[Failure]] = {}
+        for failure in failures:
+            parts.setdefault(failure.case.component, []).append(failure)
+        for component, own in parts.items():
+            self._localise_kind(component, dtype, own)
+
+    def _localise_kind(self, component: str, dtype: str, failures: Sequence[Failure]) -> None:
+        """Adds the finding on parts of one kind; where nothing is the same of all, one for each place that they have in a layer."""
+        part = self._new_search([failure.case for failure in failures], [{"output": failure.output} for failure in failures])
+        place = About(component, dtype, sorted({failure.path for failure in failures}))
+        roles: dict[str, list[Failure]] = {}
+        for failure in failures:
+            roles.setdefault(re.sub(r"\d+", "*", failure.path), []).append(failure)
+        if found := part.explain(self.record.known) or part.constants(self.record.known):
+            finding = self.record.explained(place, part, found)
+        else:
+            relations = self._describe(place, part, len(roles) == 1)
+            complete = any(relation.complete for relation in relations)
+            if len(roles) > 1 and not complete:
+                for own in roles.values():
+                    self._localise_kind(component, dtype, own)
+                return
+            found = [] if complete else part.pairs()
+            finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
+        self.record.open.append((finding, part))
+
+    def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
+        return Search(self._hypotheses(cases), answers, failed)
+
+    def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
+        defects, settings = (candidates(cases, kind) for kind in (self._defects, self._settings))
+        return Hypotheses(cases, defects, settings, self._deadline)
