@@ -15,21 +15,12 @@ from .setting import setting
 __all__ = ["beam_settings", "ends_among", "penalised_by"]
 
 Array = np.ndarray
+ADVANCE = "beams.Row.advance"
 
 
 def penalised_by(penalty: Callable[[float, float], float]) -> Mapping[str, Callable]:
     """Another penalty of the length, a function of the length and of alpha."""
     return {"beams.length_penalty": lambda original, length, alpha: penalty(length, alpha)}
-
-
-def _row(advance: Callable[[Any, Array], None]) -> Callable:
-    """Rows whose beams advance otherwise."""
-
-    def guarded(self: Any, scores_wv: Array) -> None:
-        if not self.done:
-            advance(self, scores_wv)
-
-    return lambda original, strategy: type("Row", (original,), {"advance": guarded})(strategy)
 
 
 def _continued(row: Any, scores_wv: Array) -> Array:
@@ -48,7 +39,9 @@ def _finish(row: Any, length: int) -> None:
 def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapping[str, Callable]:
     """A beam ends only where its end is among so many best continuations of all; there, it may take the place of a live one."""
 
-    def advance(row: Any, scores_wv: Array) -> None:
+    def advance(original: Callable, row: Any, scores_wv: Array) -> None:
+        if row.done:
+            return
         strategy, length = row.strategy, len(row.live[0].tokens) + 1
         total_wv = _continued(row, scores_wv)
         chosen = beams.best(row.live, total_wv, count(strategy.beam_size))
@@ -59,60 +52,53 @@ def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapp
         row.live = [beam for beam in chosen if beam.tokens[-1] != strategy.end_id][: max(room, 0)]
         _finish(row, length)
 
-    return {"beams.Row": _row(advance)}
+    return {ADVANCE: advance}
 
 
-def _unfinished_kept(original: Callable, strategy: Any) -> Any:
+def _unfinished_kept(original: Callable, row: Any, scores_wv: Array) -> None:
     """At the last token the live beams are answers, too, without an end."""
-
-    def advance(self: Any, scores_wv: Array) -> None:
-        original.advance(self, scores_wv)
-        if self.live and len(self.live[0].tokens) == strategy.max_new_tokens:
-            penalty = beams.length_penalty(strategy.max_new_tokens, strategy.alpha)
-            whole = [Beam(beam.score / penalty, beam.tokens) for beam in self.live]
-            self.kept = sorted(self.kept + whole, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
-
-    return type("Row", (original,), {"advance": advance})(strategy)
+    done, strategy = row.done, row.strategy
+    original(row, scores_wv)
+    if not done and row.live and len(row.live[0].tokens) == strategy.max_new_tokens:
+        penalty = beams.length_penalty(strategy.max_new_tokens, strategy.alpha)
+        whole = [Beam(beam.score / penalty, beam.tokens) for beam in row.live]
+        row.kept = sorted(row.kept + whole, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
 
 
-def _copies_at_first(original: Callable, strategy: Any) -> Any:
-    row = original(strategy)
+def _copies_at_first(original: Callable, row: Any, strategy: Any) -> None:
+    original(row, strategy)
     row.live = [Beam(0.0, ())] * strategy.beam_size
-    return row
 
 
-def _normalised_each_step(row: Any, scores_wv: Array) -> None:
-    """What a beam goes on with is its score, divided by the penalty of its length."""
-    strategy, length = row.strategy, len(row.live[0].tokens) + 1
-    total_wv = _continued(row, scores_wv) / _penalty(row, length, scores_wv.dtype)
-    ended_w = total_wv[:, strategy.end_id].copy()
-    total_wv[:, strategy.end_id] = -np.inf
-    row.kept = beams.keep(row.kept, row.live, ended_w, strategy)
-    row.live = beams.best(row.live, total_wv, strategy.beam_size)
-    _finish(row, length)
+def _scored(total: Callable[[Any, Array], Array], divided: bool) -> Callable:
+    """Beams that go on with another sum, a function of the row and of the scores; divided: it is a score already."""
+
+    def advance(original: Callable, row: Any, scores_wv: Array) -> None:
+        if row.done:
+            return
+        strategy, length = row.strategy, len(row.live[0].tokens) + 1
+        total_wv = total(row, scores_wv)
+        ended_w = total_wv[:, strategy.end_id] / (1 if divided else _penalty(row, length, total_wv.dtype))
+        total_wv[:, strategy.end_id] = -np.inf
+        row.kept = beams.keep(row.kept, row.live, ended_w, strategy)
+        row.live = beams.best(row.live, total_wv, strategy.beam_size)
+        _finish(row, length)
+
+    return advance
 
 
-def _not_added(row: Any, scores_wv: Array) -> None:
-    """The score is log p of the last token alone."""
-    row.live = [beam._replace(score=0.0) for beam in row.live]
-    strategy, length = row.strategy, len(row.live[0].tokens) + 1
-    total_wv = _continued(row, scores_wv)
-    ended_w = total_wv[:, strategy.end_id] / _penalty(row, length, total_wv.dtype)
-    total_wv[:, strategy.end_id] = -np.inf
-    row.kept = beams.keep(row.kept, row.live, ended_w, strategy)
-    row.live = beams.best(row.live, total_wv, strategy.beam_size)
-    _finish(row, length)
+def _divided(row: Any, scores_wv: Array) -> Array:
+    return _continued(row, scores_wv) / _penalty(row, len(row.live[0].tokens) + 1, scores_wv.dtype)
 
 
-def _rows() -> Iterator[tuple[str, str, Callable]]:
-    yield "unfinished ones kept", "at the last token the beams without an end are answers, too", _unfinished_kept
-    yield "copies at first", "all beams begin as copies of one, and stay so", _copies_at_first
-    yield (
-        "score divided at each step",
-        "a beam goes on with its score, divided by the length penalty, not with log p",
-        _row(_normalised_each_step),
-    )
-    yield "score of the last token", "a beam is scored by its last token alone", _row(_not_added)
+_ROWS: dict[str, tuple[str, Callable, str]] = {
+    "unfinished ones kept": ("at the last token the beams without an end are answers, too", _unfinished_kept, ADVANCE),
+    "copies at first": ("all beams begin as copies of one, and stay so", _copies_at_first, "beams.Row.__init__"),
+    "score divided at each step": (
+        "a beam goes on with its score, divided by the length penalty, not with log p", _scored(_divided, True), ADVANCE),
+    "score of the last token": (
+        "a beam is scored by its last token", _scored(lambda row, scores_wv: scores_wv[: len(row.live)].copy(), False), ADVANCE),
+}  # fmt: skip
 
 
 def _order_of(key: Callable[[Beam], Any]) -> Callable:
@@ -177,10 +163,9 @@ def beam_settings() -> Iterator[Defect]:
     def of(name: str, title: str, fix: str, altered: Callable, place: str) -> Defect:
         return setting(f"beams={name}", "beam_search", title, fix, altered, place)
 
-    for name, title, altered in _rows():
-        yield of(
-            name, title, "end every live beam once, and let the beam_size likeliest continuations of all live on", altered, "beams.Row"
-        )
+    fix = "end every live beam once, and let the beam_size likeliest continuations of all live on"
+    for name, (title, altered, place) in _ROWS.items():
+        yield of(name, title, fix, altered, place)
     fix = "the highest score first; of equals the lower token"
     keys: dict[str, tuple[str, Callable[[Beam], Any]]] = {
         "worst kept": ("the answers of the lowest scores are returned", lambda beam: (beam.score, beam.tokens)),

@@ -60,15 +60,12 @@ def _options() -> Iterator[Defect]:
 def _penalised(choose: Callable[[Any], dict[str, Any]]) -> Callable:
     """Penalties that see other members of the model than their own."""
 
-    def altered(original: Callable, *args: Any) -> Any:
-        def penalised(self: Any, scores_bv: Array) -> Array:
-            own = dict(vars(self))
-            vars(self).update(choose(self))
-            result_bv = original.penalised(self, scores_bv)
-            vars(self).update(own)
-            return result_bv
-
-        return type("_Model", (original,), {"penalised": penalised})(*args)
+    def altered(original: Callable, self: Any, scores_bv: Array) -> Array:
+        own = dict(vars(self))
+        vars(self).update(choose(self))
+        result_bv = original(self, scores_bv)
+        vars(self).update(own)
+        return result_bv
 
     return altered
 
@@ -92,23 +89,14 @@ def _normalised(x_bv: Array) -> Array:
     return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
 
-def _log_p_penalised(original: Callable, *args: Any) -> Any:
+def _log_p_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
     """In a search without beams log p is penalised, not the logits."""
-
-    def penalised(self: Any, scores_bv: Array) -> Array:
-        return original.penalised(self, self.log_p_bv if scores_bv is self.logits_bv else scores_bv)
-
-    return type("_Model", (original,), {"penalised": penalised})(*args)
+    return original(self, self.log_p_bv if scores_bv is self.logits_bv else scores_bv)
 
 
-def _logits_penalised(original: Callable, *args: Any) -> Any:
+def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
     """In beam search the logits are penalised, and log p is that of what is left."""
-
-    def penalised(self: Any, scores_bv: Array) -> Array:
-        own = scores_bv is self.logits_bv
-        return original.penalised(self, scores_bv) if own else _normalised(original.penalised(self, self.logits_bv))
-
-    return type("_Model", (original,), {"penalised": penalised})(*args)
+    return original(self, scores_bv) if scores_bv is self.logits_bv else _normalised(original(self, self.logits_bv))
 
 
 def _after_penalties(original: Callable, *args: Any) -> Any:
@@ -143,7 +131,7 @@ def _models() -> Iterator[Defect]:
     }  # fmt: skip
     for name, (title, altered) in rows.items():
         component = "beam_search" if name == "logits" else "greedy_search"
-        yield setting(f"penalties of={name}", component, title, fix, altered, "decoding._Model")
+        yield setting(f"penalties of={name}", component, title, fix, altered, "decoding._Model.penalised")
     fix = "log p of the model, over the tokens that an answer may hold, before any penalty"
     rows = {
         "after penalties": ("log p is taken after the penalties", _after_penalties),
