@@ -86,7 +86,7 @@ def replaced(function: str, around: Callable[[Callable], Callable]) -> Iterator[
     """The reference with `around(original)` in place of `module.function`, or of `module.Class.method`."""
     name, _, attribute = function.rpartition(".")
     owner, _, last = name.rpartition(".")
-    within = getattr(components.module_of(owner), last) if last[:1].isupper() else components.module_of(name)
+    within = getattr(components.module_of(owner), last) if last.lstrip("_")[:1].isupper() else components.module_of(name)
     original = getattr(within, attribute)
     altered = around(original)
     if isinstance(within, type):  # of what it holds a function alone is bound to an object
