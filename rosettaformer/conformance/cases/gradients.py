@@ -55,7 +55,9 @@ def gradient(case: Case) -> Case:
     forward = dataclasses.replace(case, inputs=inputs)
     output = components.answer(forward)["output"]
     own = f"{case.component}{components.VJP}/{case.name}"
-    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED) and id_ not in CONSTANT] + [id_ for id_, names in CATCHES.items() if own in names.split()]
+    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED) and id_ not in CONSTANT] + [
+        id_ for id_, names in CATCHES.items() if own in names.split()
+    ]
     cotangent = np.asarray(rng(own).standard_normal(output.shape))
     return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=max(2, case.since))
 

@@ -81,7 +81,9 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "beam_search", "n_best", some, 495, f"{beams} GEN1 GEN8", beam_size=4, n_best=4, alpha=1.0)
     yield _search(build, "beam_search", "early_stop", some, 35, "GEN1 GEN8 GEN10", beam_size=3, early_stop=True)
     yield _search(build, "beam_search", "one_beam", some, 27, f"{CACHE} GEN1 GEN8 GEN10", beam_size=1, alpha=1.5)
-    yield _search(build, "beam_search", "prefix", some, 30, f"{beams} GEN1 GEN8 GEN10", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some))
+    yield _search(
+        build, "beam_search", "prefix", some, 30, f"{beams} GEN1 GEN8 GEN10", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some)
+    )
     yield _search(build, "beam_search", "penalties", some, 15, f"{beams} GEN1 GEN7", beam_size=3, n_best=3, **penalties)
     yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1 GEN8 GEN10", beam_size=4, n_best=4, max_new_tokens=2)
     masked = {"beam_size": 3, "n_best": 2, "alpha": 1.0, "source_mask_bs": _mask()}

@@ -196,7 +196,8 @@ def beam_settings() -> Iterator[Defect]:
         "other layers": ("the cache of the first layer does not go with the beams", _partly(True, True, layers=lambda index: index > 0)),
         "inverse": ("the cache goes the other way: what a beam was, not what it continues", lambda original, given, row_b: original(
             given, _inverted(row_b))),
-        "first beam": ("every beam continues the first beam's past", lambda original, given, row_b: original(given, row_b * 0 + row_b.min())),
+        "first beam": ("every beam of every row continues the first one's past",
+                       lambda original, given, row_b: original(given, 0 * row_b + row_b.min())),
     }  # fmt: skip
     for name, (title, altered) in moves.items():
         yield of(f"cache: {name}", title, fix, altered, "cache.reorder")

@@ -62,7 +62,8 @@ _SEEN: dict[str, tuple[str, Chosen, Chosen | None]] = {
     "first": ("a step sees of the tokens before it the first alone", lambda count: np.arange(count)[:1], None),
     "all but the first": ("a step does not see the first token", lambda count: np.arange(count)[1:], None),
     "all but the last": ("a step does not see the token before it", lambda count: np.arange(count)[:-1], None),
-    "last repeated": ("the last token is in the cache twice, the first is not", lambda count: np.minimum(np.arange(count) + 1, count - 1), None),
+    "last repeated": ("the last token is in the cache twice, the first is not",
+                      lambda count: np.minimum(np.arange(count) + 1, count - 1), None),
     "values before": ("the cached values stand one place before their keys", np.arange, lambda count: np.roll(np.arange(count), -1)),
     "values behind": ("the cached values stand one place behind their keys", np.arange, lambda count: np.roll(np.arange(count), 1)),
     "values reversed": ("the cached values stand in reverse order", np.arange, lambda count: np.arange(count)[::-1]),
@@ -90,7 +91,8 @@ def caches() -> Iterator[Defect]:
     fix = "cache, for every layer, the keys and values that it makes of the memory"
     memories: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "of the first layer": ("every layer attends to the memory's keys and values of the first layer", _memory_of(lambda own, count: 0)),
-        "of the last layer": ("every layer attends to the memory's keys and values of the last layer", _memory_of(lambda own, count: count - 1)),
+        "of the last layer": ("every layer attends to the memory's keys and values of the last layer",
+                              _memory_of(lambda own, count: count - 1)),
     }  # fmt: skip
     for name, (title, change) in memories.items():
         yield setting(f"memory={name}", "decode_in_steps", title, fix, on_result(change), "cache.start_cache")

@@ -61,9 +61,11 @@ def _penalties() -> Iterator[Defect]:
     rows: dict[str, tuple[str, Callable]] = {
         "each time": ("a token is penalised each time that the target holds it", _penalised(lambda x, count, c: _by_sign(x, c**count))),
         "multiplied": ("every score is multiplied by the penalty", _penalised(lambda x, count, c: x * c)),
-        "exchanged": ("positive scores are multiplied by the penalty, negative ones divided", _penalised(lambda x, count, c: _by_sign(x, 1 / c))),
+        "exchanged": ("positive scores are multiplied by the penalty, negative ones divided",
+                      _penalised(lambda x, count, c: _by_sign(x, 1 / c))),
         "subtracted": ("the penalty is subtracted from the score", _penalised(lambda x, count, c: x - c)),
-        "subtracted each time": ("the penalty is subtracted each time that the target holds the token", _penalised(lambda x, count, c: x - c * count)),
+        "subtracted each time": ("the penalty is subtracted each time that the target holds the token",
+                                 _penalised(lambda x, count, c: x - c * count)),
         "log subtracted": ("the logarithm of the penalty is subtracted from the score", _penalised(lambda x, count, c: x - np.log(c))),
         "padding": ("padding is penalised as a token of the target", on_arguments(mask_bn=None)),
         "last token": ("the last token alone is penalised", _penalised_of(lambda token_bn: token_bn[:, -1:])),
@@ -168,7 +170,8 @@ def _truncations() -> Iterator[Defect]:
         "ties": ("all that equal the last of the top_k are kept", _with_ties),
         "higher first": ("of equal logits the higher id is the likelier", _higher_first),
         "one more": ("the token after the one that crosses top_p is kept, too", _cut(_and_one_more)),
-        "all that cross": ("the likeliest token is not kept in any case", _cut(lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
+        "all that cross": ("the likeliest token is not kept in any case", _cut(
+            lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
         "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", _cut(
             lambda x_bv, top_p: np.exp(x_bv - x_bv[:, :1]) >= top_p)),
         "each above p": ("a token is kept whose own probability is less than top_p", _cut(
@@ -213,8 +216,10 @@ def _draws() -> Iterator[Defect]:
         "one too high": ("the id after the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) + 1))),
         "one too low": ("the id before the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) - 1))),
         "likeliest": ("the likeliest token is taken, not a drawn one", _drawn(lambda p_bv, u_b1: p_bv.argmax(axis=1))),
-        "first number": ("every row is drawn with the number of the first", on_arguments(uniform_b=lambda u_b: np.repeat(u_b[:1], len(u_b)))),
-        "unnormalised": ("the exponentials are compared with the number, without their sum", lambda original, logits_bv, uniform_b: _inverse(
+        "first number": ("every row is drawn with the number of the first",
+                         on_arguments(uniform_b=lambda u_b: np.repeat(u_b[:1], len(u_b)))),
+        "unnormalised": ("the exponentials are compared with the number, without their sum",
+                         lambda original, logits_bv, uniform_b: _inverse(
             np.exp(logits_bv - logits_bv.max(axis=1, keepdims=True)), uniform_b[:, None])),
     }  # fmt: skip
     for name, (title, altered) in rows.items():

@@ -204,7 +204,7 @@ DEFECTS = (
         title="a beam ends only where its end is among the best continuations",
         component="beam_search",
         what="Of all continuations, ends among them, the 2 beam_size best are taken, and a beam whose end is not among them does not end.",
-        shows="Answers that end early are missed where the vocabulary is large beside the beams. Any beams whose ends are unlikely show it.",
+        shows="Answers that end early are missed where the vocabulary is large beside the beams. Beams whose ends are unlikely show it.",
         variants={
             "a beam ends only where its end is among the beam_size best continuations": ends_among(lambda size: size),
             "a beam that ends takes the place of a live one from then on": ends_among(lambda size: size, takes_a_place=True),

@@ -31,11 +31,14 @@ def weighted(counted_bt: Array, count: int) -> Array:
     return counted_bt / count
 
 
-def scored(target: Target = smoothed, weight: Weight = weighted, curve: Curve = LOG, divergence: bool = False) -> Mapping[str, Callable]:
+def scored(
+    target: Target = smoothed, weight: Weight = weighted, curve: Curve = LOG, divergence: bool = False
+) -> Mapping[str, Callable]:  # fmt: skip
     """The loss and its gradient with other parts.
 
-    target: (one-hot labels `b t v`, smoothing, V) -> what they are smoothed to. weight: (the labels that count `b t`, the total) -> what each
-    loss is multiplied by. curve: in place of log p. divergence: `sum q log q` is added to each label's loss, which is Kullback and Leibler's.
+    target: (one-hot labels `b t v`, smoothing, V) -> what they are smoothed to. weight: (the labels that count `b t`, the total) -> what
+    each loss is multiplied by. curve: in place of log p. divergence: `sum q log q` is added to each label's loss, as Kullback and
+    Leibler do.
     """
 
     def altered(
@@ -94,7 +97,8 @@ _TARGETS: dict[str, tuple[str, Target]] = {
                            lambda y, e, size: y + e / (size - 1) * (1 - y)),
     "added": ("smoothing / V is added to every token, and nothing is taken from the label", lambda y, e, size: y + e / size),
     "sum": ("the smoothing multiplies the sum over the tokens, not their mean", lambda y, e, size: (1 - e) * y + e),
-    "sum of the others": ("the smoothing multiplies the sum over the other tokens, not their mean", lambda y, e, size: (1 - e) * y + e * (1 - y)),
+    "sum of the others": ("the smoothing multiplies the sum over the other tokens, not their mean",
+                          lambda y, e, size: (1 - e) * y + e * (1 - y)),
     "no share": ("the label is multiplied by 1 - smoothing, and no token has a share", lambda y, e, size: (1 - e) * y),
     "half": ("every token has smoothing / 2, as with two classes", lambda y, e, size: (1 - e) * y + e / 2),
 }  # fmt: skip
@@ -186,7 +190,8 @@ def _alignments() -> Iterator[Defect]:
     first = lambda x_bt: x_bt[:, :1]  # noqa: E731 - of a target its start tokens
     pairs: dict[str, tuple[str, Callable[[Array], tuple[Array, Array]]]] = {
         "input": ("the start token is cut off, and each token is scored where it was given", lambda target: (target[:, 1:], target[:, 1:])),
-        "two ahead": ("the labels are two tokens ahead, and begin again at the end", lambda target: (target[:, :-1], np.roll(target, -2, 1)[:, :-1])),
+        "two ahead": ("the labels are two tokens ahead, and begin again at the end",
+                      lambda target: (target[:, :-1], np.roll(target, -2, 1)[:, :-1])),
         "of the next row": ("the labels are those of the next row", lambda target: (target[:, :-1], np.roll(target, -1, axis=0)[:, 1:])),
         "from the end": ("the target is read from its end", lambda target: (target[:, :0:-1], target[:, -2::-1])),
         "without the start": ("the target's first token is cut off before it is shifted", lambda target: (target[:, 1:-1], target[:, 2:])),

@@ -161,8 +161,10 @@ def _answers() -> Iterator[Defect]:
     fix = "log p of each token given all before it; padding and 0 after the end"
     rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {
         "summed": ("log p is summed up over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),
-        "one later": ("log p is that of the token before", lambda token, log_p, end: (token, np.concatenate([0 * log_p[:, :1], log_p[:, :-1]], 1))),
-        "one earlier": ("log p is that of the next token", lambda token, log_p, end: (token, np.concatenate([log_p[:, 1:], 0 * log_p[:, :1]], 1))),
+        "one later": ("log p is that of the token before",
+                      lambda token, log_p, end: (token, np.concatenate([0 * log_p[:, :1], log_p[:, :-1]], 1))),
+        "one earlier": ("log p is that of the next token",
+                        lambda token, log_p, end: (token, np.concatenate([log_p[:, 1:], 0 * log_p[:, :1]], 1))),
         "probabilities": ("the probabilities are given, not their logarithms", lambda token, log_p, end: (
             token, np.where(_behind(token, end), 0, np.exp(log_p)))),
         "probabilities, 1 after the end": ("exp(log p) is given", lambda token, log_p, end: (token, np.exp(log_p))),

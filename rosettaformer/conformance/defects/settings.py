@@ -18,6 +18,7 @@ from .defect import Defect, on_arguments, on_result
 from .deviation import normalised, variance
 from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss_settings import losses
+from .order_settings import orders
 from .precision_settings import precisions
 from .schedule_settings import schedules
 from .search_settings import searches
@@ -57,6 +58,7 @@ def all_settings() -> dict[str, Defect]:
         _attention,
         _biases,
         _layouts,
+        orders,
         precisions,
         losses,
         updates,

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import arithmetic, optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .defect import Defect, on_result
+from .defect import Defect, on_arguments, on_result
 from .setting import setting
 
 __all__ = ["stepped", "updates"]
@@ -175,6 +175,8 @@ def updates() -> Iterator[Defect]:
         yield setting(
             f"decay={name}", "adam", title, "let kernels and tables decay, and nothing else", on_result(change), "optimizer.decay_mask"
         )
+    for value in (0.9, 0.95, 0.98, 0.99, 0.999):
+        yield setting(f"beta_2={value}", "adam", f"beta_2 is {value}", "use the beta_2 that is given", on_arguments(beta_2=value))
     yield from _clippings()
 
 

@@ -14,10 +14,12 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
+from ..case import Case
 from ..defects import Defect
 from ..defects.defect import on_arguments, on_call, on_result
 from ..defects.place import Place, places
 from . import altered
+from .further_constants import FURTHER
 from .hypotheses import Hypotheses
 
 __all__ = ["constants"]
@@ -35,13 +37,14 @@ Outputs = Mapping[str, Any]
 class _Constant:
     """A number of the reference. altered: the functions that it replaces, for a value. start: where the fit begins, the right value.
 
-    scales: it is fitted by its logarithm.
+    right: what the reference has there. scales: it is fitted by its logarithm.
     """
 
     id: str
     component: str
     title: str
     start: float
+    right: str
     altered: Callable[[float], Mapping[str, Callable]]
     scales: bool = False
 
@@ -53,7 +56,7 @@ class _Constant:
         """The reference with that value."""
         number = self._written(value)
         text = f"{self.title} {number}"
-        fix = "use the reference's value"
+        fix = f"use {self.right}"
         return Defect(
             id=f"{self.id}={number}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
             replaces=self.altered(value),
@@ -100,65 +103,79 @@ def _larger_sum(weights: np.ndarray, value: float) -> np.ndarray:
 _CONSTANTS = (
     _Constant(
         "attention.scale", "scaled_dot_product_attention", "the attention's logits are, besides the scale, multiplied by", 1.0,
+        "the scale 1 / sqrt(key_size) and no further factor",
         lambda c: {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (query * c).astype(query.dtype))},
     ),
     _Constant(
-        "epsilon", "layer_norm", "epsilon is", 1e-5,
+        "epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon",
         lambda c: {"normalization.layer_norm": on_arguments(epsilon=c)},
         scales=True,
     ),
     _Constant(
         "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
+        "the base 10000",
         lambda c: {"positional_encoding.positional_encoding": _encoding(c)},
         scales=True,
     ),
     _Constant(
         "positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by", 1.0,
+        "the positions as they are",
         lambda c: {"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position: position * c)},
     ),
     _Constant(
         "gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is", (2 / math.pi) ** 0.5,
+        "sqrt(2 / pi) = 0.797885",
         lambda c: _curve(lambda x, root: _gelu(x, root, 0.044715), "gelu_tanh", c),
     ),
     _Constant(
         "gelu_tanh.cubic", "activation", "in the tanh form of GELU the factor of the cube, 0.044715, is", 0.044715,
+        "0.044715",
         lambda c: _curve(lambda x, cubic: _gelu(x, (2 / math.pi) ** 0.5, cubic), "gelu_tanh", c),
     ),
     _Constant(
-        "relu.slope", "activation", "the slope of ReLU below 0 is", 0.0,
+        "relu.slope", "activation", "the slope of ReLU below 0 is", 0.0, "max(x, 0)",
         lambda c: _curve(lambda x, slope: np.where(x > 0, x, slope * x), "relu", c),
     ),
     _Constant(
         "mask.fill", "softmax", "masked logits become", 0.0,
+        "minus infinity for masked logits, and zeros in a row that may attend to nothing",
         lambda c: {"softmax.softmax": _filled(c)},
     ),
     _Constant(
         "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
+        "the sum of the exponentials",
         lambda c: {"softmax.softmax": on_result(lambda weights: _larger_sum(weights, c))},
     ),
     _Constant(
         "residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0,
+        "the sub-layer's input as it is",
         lambda c: {"layers.residual_out": on_call(lambda x_btd, **others: {"x_btd": (x_btd * c).astype(x_btd.dtype)})},
     ),
     _Constant(
         "residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0,
+        "the sub-layer's output as it is",
         lambda c: {"layers.residual_out": on_call(lambda y_btd, **others: {"y_btd": (y_btd * c).astype(y_btd.dtype)})},
     ),
     _Constant(
         "embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0,
+        "the config's scale and no further factor",
         lambda c: {"embedding.embedding": on_result(lambda x_btd: (x_btd * c).astype(x_btd.dtype))},
     ),
     _Constant(
-        "logits.factor", "logits", "the logits are multiplied by", 1.0,
+        "logits.factor", "logits", "the logits are multiplied by", 1.0, "the logits as they are",
         lambda c: {"embedding.logits": on_result(lambda logits: (logits * c).astype(logits.dtype))},
     ),
+    *(_Constant(*row) for row in FURTHER),
 )  # fmt: skip
 
 
-def constants(hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[Outputs]) -> Iterator[list[Defect]]:
+def constants(
+    hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[Outputs], base: altered.Combination = ()
+) -> Iterator[list[Defect]]:
     """The constants, each at all its places and at one, with the value that the port's answers have: in few digits, and in all.
 
-    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out.
+    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out. base: what the reference
+    is altered by besides.
     """
     for constant in _CONSTANTS:
         sites = hypotheses.sites_of(constant.defect(constant.start))
@@ -168,7 +185,7 @@ def constants(hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[
             meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
             values: list[float] = []
             for index in meant:
-                value = _fit(constant, place, hypotheses, index, answers[index])
+                value = _fit(constant, place, hypotheses.probes[index], answers[index], base)
                 if value is None or any(abs(value - other) > SAME * abs(other) for other in values):
                     break
                 values.append(value)
@@ -182,12 +199,12 @@ def _short(value: float) -> float:
     return next((number for number in numbers if abs(number - value) <= SAME * abs(value)), value)
 
 
-def _fit(constant: _Constant, place: Place | None, hypotheses: Hypotheses, index: int, answer: Outputs) -> float | None:
+def _fit(constant: _Constant, place: Place | None, probe: Case, answer: Outputs, base: altered.Combination) -> float | None:
     """The value with which the altered reference gives the answer, by Gauss and Newton; None where there is none."""
-    case = hypotheses.probes[index].at("float64")
+    case = probe.at("float64")
 
     def error(parameter: float) -> np.ndarray:
-        predicted = altered.answer((replace(constant.defect(constant.at(parameter)), place=place),), case)
+        predicted = altered.answer((*base, replace(constant.defect(constant.at(parameter)), place=place)), case)
         return _difference(predicted, answer) if predicted else np.empty(0)
 
     parameter, at = 0.0, error(0.0)
