@@ -311,7 +311,6 @@ SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
     "greedy, log p": ("greedy_search", GREEDY, "log p is taken after the penalties", _greedy(penalised=True)),
     "beams, right": ("beam_search", BEAMS, "", _beam()),
     "beams, length": ("beam_search", BEAMS, "the end token does not count in the length", _beam(lambda n: (4 + n) / 6)),
-    "beams, length 3": ("beam_search", BEAMS, "the length penalty is ((c + n) / (c + 1))^alpha with c 3", _beam(lambda n: (3 + n) / 4)),
     "beams, ends": ("beam_search", BEAMS, "a beam ends only where its end is among the best continuations", _beam(candidates=2)),
     "beams, unfinished": ("beam_search", BEAMS, "at the last token the beams without an end are answers, too", _beam(unfinished=True)),
 }

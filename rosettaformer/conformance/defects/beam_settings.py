@@ -1,11 +1,12 @@
 """Settings of beam search: which beams live on, which end, what they are scored by, and what moves with them."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import beams, cache
+from reference_numpy import beams
 from reference_numpy.beams import Beam
 
 from .defect import Defect
@@ -139,17 +140,18 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
     return altered
 
 
-def _tiled(original: Callable, parameters: Any, config: Any, strategy: Any, source: Any, prefix: Any, *rest: Any) -> Any:
+def _tiled(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
     """The rows of the memory are laid out beam by beam, those of the target row by row."""
-    start = cache.start_cache
 
-    def tiled(start_: Callable, parameters: Any, config: Any, memory_bsd: Any, source_mask_bs: Any = None, batch: Any = None) -> Any:
-        copies = strategy.beam_size if memory_bsd is not None else 1
-        row_b = None if memory_bsd is None else np.arange(len(memory_bsd)).reshape(-1, copies).T.reshape(-1)
-        return start(parameters, config, *(x if x is None or row_b is None else x[row_b] for x in (memory_bsd, source_mask_bs)), batch)
+    def start(right: Callable, parameters: Any, config: Any, memory_bsd: Any, source_mask_bs: Any = None, batch: Any = None) -> Any:
+        if memory_bsd is None:
+            return right(parameters, config, memory_bsd, source_mask_bs, batch)
+        row_b = np.arange(len(memory_bsd)).reshape(-1, strategy.beam_size).T.reshape(-1)
+        mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
+        return right(parameters, config, memory_bsd[row_b], mask_bs, batch)
 
-    with replaced("cache.start_cache", lambda _: lambda *args, **options: tiled(start, *args, **options)):
-        return original(parameters, config, strategy, source, prefix, *rest)
+    with replaced("cache.start_cache", lambda right: functools.partial(start, right)):
+        original(self, parameters, config, strategy, *rest)
 
 
 def _shifted_parents(original: Callable, rows: list[Any], size: int) -> tuple[Array, Array]:
@@ -203,7 +205,7 @@ def beam_settings() -> Iterator[Defect]:
         yield of(f"cache: {name}", title, fix, altered, "cache.reorder")
     fix = "row b has the beams b size .. (b + 1) size - 1"
     yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding._continued")
-    yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model")
+    yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model.__init__")
     title = "the scores that are returned are log p, not divided by the length penalty"
     yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _undivided, "decoding._n_best")
 

@@ -99,24 +99,22 @@ def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
     return original(self, scores_bv) if scores_bv is self.logits_bv else _normalised(original(self, self.logits_bv))
 
 
-def _after_penalties(original: Callable, *args: Any) -> Any:
-    return type("_Model", (original,), {"log_p_bv": property(lambda self: _normalised(original.penalised(self, self.logits_bv)))})(*args)
-
-
-def _over_all_tokens(original: Callable, parameters: Any, config: Any, strategy: Any, *args: Any) -> Any:
+def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
     """log p is that of all tokens; those that are no part of an answer are left out when one is chosen."""
-    forbidden = strategy.forbidden_ids(config)
 
     class Lax(type(strategy)):  # type: ignore[misc]
         def forbidden_ids(self, config: Any) -> list[int]:
             return []
 
-    def penalised(self: Any, scores_bv: Array) -> Array:
-        result_bv = original.penalised(self, scores_bv)
+    original(self, parameters, config, Lax(**vars(strategy)), *rest)
+    penalised, forbidden = self.penalised, strategy.forbidden_ids(config)
+
+    def barred(scores_bv: Array) -> Array:
+        result_bv = penalised(scores_bv)
         result_bv[:, forbidden] = -np.inf
         return result_bv
 
-    return type("_Model", (original,), {"penalised": penalised})(parameters, config, Lax(**vars(strategy)), *args)
+    self.penalised = barred
 
 
 def _models() -> Iterator[Defect]:
@@ -132,13 +130,11 @@ def _models() -> Iterator[Defect]:
     for name, (title, altered) in rows.items():
         component = "beam_search" if name == "logits" else "greedy_search"
         yield setting(f"penalties of={name}", component, title, fix, altered, "decoding._Model.penalised")
-    fix = "log p of the model, over the tokens that an answer may hold, before any penalty"
-    rows = {
-        "after penalties": ("log p is taken after the penalties", _after_penalties),
-        "of all tokens": ("log p is taken over all tokens, padding and start among them", _over_all_tokens),
-    }
-    for name, (title, altered) in rows.items():
-        yield setting(f"log p={name}", "greedy_search", title, fix, altered, "decoding._Model")
+    title, fix = "log p is taken over all tokens, padding and start among them", "log p of the tokens that an answer may hold"
+    yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding._Model.__init__")
+    title, fix = "log p is taken after the penalties", "log p of the model, before any penalty"
+    altered = _looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
+    yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding._one_by_one")
 
 
 def _behind(token_bn: Array, end_id: int) -> Array:
@@ -190,23 +186,24 @@ def _answers() -> Iterator[Defect]:
         yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", _looped(change), "decoding._one_by_one")
 
 
-def _looped(ends: Callable[[Array], Array]) -> Callable:
-    """The loop of a search without beams, where other rows than those with an end token are done."""
+def _looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
+    """The loop of a search without beams, where other rows are done than those with an end token, or where log p is another."""
 
     def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
         done_b = np.zeros(len(model.logits_bv), bool)
-        pad_id, end_id = model.strategy.pad_id(model.config), model.strategy.end_id
-        tokens, log_p = [], []
-        for step in range(model.strategy.max_new_tokens):
+        pad_id, end_id, most = model.strategy.pad_id(model.config), model.strategy.end_id, model.strategy.max_new_tokens
+        tokens, scores = [], []
+        for step in range(most):
             scores_bv = model.penalised(model.logits_bv)
+            scores_bv[np.isneginf(scores_bv).all(axis=1), end_id] = 0
             token_b = np.where(done_b, pad_id, choose(scores_bv, step))
-            own_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
+            own_b = np.take_along_axis(log_p(model), token_b[:, None], axis=1)[:, 0]
             tokens.append(token_b)
-            log_p.append(np.where(done_b, own_b.dtype.type(0), own_b))
+            scores.append(np.where(done_b, own_b.dtype.type(0), own_b))
             done_b = ends(done_b | (token_b == end_id))
-            if step + 1 < model.strategy.max_new_tokens:
+            if step + 1 < most:
                 model.read(token_b[:, None])
-        return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(log_p, axis=1)}
+        return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(scores, axis=1)}
 
     return altered
 

@@ -1,11 +1,10 @@
-"""Constants of training and of the searches: rows of what `constants` fits, which say what is a number there and what it does."""
+"""Constants of training: rows of what `constants` fits, which say what is a number there and what it does."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..defects.beam_settings import penalised_by
 from ..defects.defect import on_arguments, on_call, on_result
 from ..defects.loss_settings import BOTH
 from ..defects.schedule_settings import Rate, other_rate
@@ -49,10 +48,6 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
      lambda c: dict.fromkeys(BOTH, on_result(lambda loss: _multiplied(loss, c)))),
     ("loss.smoothing", "cross_entropy", "the smoothing is multiplied by", 1.0, "the smoothing that is given",
      lambda c: dict.fromkeys(BOTH, on_call(lambda smoothing, **others: {"smoothing": min(max(smoothing * c, 0.0), 1.0)}))),
-    ("beams.length", "beam_search", "the length penalty is ((c + n) / (c + 1))^alpha with c", 5.0, "((5 + n) / 6)^alpha",
-     lambda c: penalised_by(lambda n, alpha: max((c + n) / (c + 1), 1e-9) ** alpha)),
-    ("beams.alpha", "beam_search", "the alpha of the length penalty is", 0.6, "the alpha that is given",
-     lambda c: penalised_by(lambda n, alpha: ((5 + n) / 6) ** c)),
 )  # fmt: skip
 
 
