@@ -29,14 +29,14 @@ def _step_cases(build: Builder) -> Iterator[Case]:
     some, even = build.config(), build.config(model_width=12, **ONE_LAYER)
     yield _steps(build, "at_once", some, (T,), "CAU1 CAU2 CAU4 PE9")
     yield _steps(build, "one_by_one", some, (1,) * T, "CAU3 PE9 PE13")
-    yield _steps(build, "prompt_first", build.config(**ONE_LAYER), (3, 1, 1), "CAU1 CAU3 CAU4 PE13")
+    yield _steps(build, "prompt_first", build.config(**ONE_LAYER), (3, 1, 1), "CAU1 CAU3 CAU4 PE13 GEN9")
     padded = {"target_mask": left_padding(B, T), "source_mask": left_padding(B, S)}
-    yield _steps(build, "left_padding", even, (2, 1, 2), "CAU3 CAU4 PE11 PE13 ATT7 ATT13 GEN6", **padded)
+    yield _steps(build, "left_padding", even, (2, 1, 2), "CAU3 CAU4 PE11 PE13 ATT7 ATT13 GEN6 GEN9", **padded)
     ended = ragged(B, T)
     ended[1] = [True, False, True, False, False]
-    yield _steps(build, "ended_rows", even, (1, 2, 1, 1), "CAU3 ATT7 GEN6", target_mask=ended, source_mask=ragged(B, S))
+    yield _steps(build, "ended_rows", even, (1, 2, 1, 1), "CAU3 ATT7 GEN6 GEN9", target_mask=ended, source_mask=ragged(B, S))
     explicit: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
-    yield _steps(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), (2, 3), "CAU3 ATT7 GEN6", **explicit)
+    yield _steps(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), (2, 3), "CAU3 ATT7 GEN6 GEN9", **explicit)
     yield _steps(build, "no_source_mask", even, (3, 2), "CAU3 PE13", source_mask_bs=None)
     grouped = build.config("paper_base", heads=6, key_value_heads=2, activation="gelu_erf", **ONE_LAYER)
     yield _steps(build, "grouped_heads", grouped, (2, 1, 2), "MHA10 CAU3")

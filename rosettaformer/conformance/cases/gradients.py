@@ -34,7 +34,7 @@ CATCHES = {
         classify_vjp/bert training_loss_vjp/semillero classification_loss_vjp/bert
     """,
 }
-INHERITED = "LOS"  # what is wrong with a loss is wrong with its gradient
+INHERITED, CONSTANT = "LOS", ("LOS10",)  # what is wrong with a loss is wrong with its gradient, unless no parameter changes it
 
 
 def gradients(cases: Iterable[Case]) -> list[Case]:
@@ -55,7 +55,9 @@ def gradient(case: Case) -> Case:
     forward = dataclasses.replace(case, inputs=inputs)
     output = components.answer(forward)["output"]
     own = f"{case.component}{components.VJP}/{case.name}"
-    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED)] + [id_ for id_, names in CATCHES.items() if own in names.split()]
+    catches = [id_ for id_ in case.catches if id_.startswith(INHERITED) and id_ not in CONSTANT] + [
+        id_ for id_, names in CATCHES.items() if own in names.split()
+    ]
     cotangent = np.asarray(rng(own).standard_normal(output.shape))
     return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=max(2, case.since))
 

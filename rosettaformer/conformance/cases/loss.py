@@ -14,7 +14,7 @@ from .transformer import ONE_LAYER, tokens
 __all__ = ["cases"]
 
 V = 5  # so few tokens that the share of each shows what smoothing does with it
-SMOOTHED, PADDED, PART = "LOS1 LOS8", "LOS1 LOS2 LOS7 LOS8", "LOS1 LOS2 LOS3 LOS8"
+SMOOTHED, PADDED, PART = "LOS1 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS7 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS3 LOS8 LOS9 LOS10"
 
 
 def cases(build: Builder) -> Iterator[Case]:
@@ -58,7 +58,7 @@ def _training_loss_cases(build: Builder) -> Iterator[Case]:
         config = build.config(dialect, **ONE_LAYER)
         yield _model(build, dialect, config, f"LOS1 LOS7 LOS8 {model}", smoothing=0.1)
     tiny = build.config("paper_base", source_vocabulary=V, target_vocabulary=V, **ONE_LAYER)
-    yield _model(build, "few_tokens", tiny, f"LOS1 {model}", smoothing=0.1)
+    yield _model(build, "few_tokens", tiny, f"LOS1 LOS9 LOS10 {model}", smoothing=0.1)
     yield _model(build, "unsmoothed", build.config(**ONE_LAYER), model)
     yield _model(build, "part_of_a_batch", build.config("sapiens", **ONE_LAYER), f"LOS1 {model} LOS3", smoothing=0.1, total=31)
     without: dict[str, Any] = {"target": np.full((B, T), 2), "total": 31}

@@ -42,12 +42,12 @@ def _adam_cases(build: Builder) -> Iterator[Case]:
     yield case("first_step", "OPT2", 1)
     yield case("second_step", "OPT2", 2)
     yield case("later_step", "", 4000)
-    yield case("small_gradients", "OPT1 OPT2", 1, 1e-8)
-    yield case("small_gradients_later", "OPT1 OPT2", 3, 1e-8)
-    yield case("large_epsilon", "OPT1 OPT2", 3, 1e-3, epsilon=1e-3)
+    yield case("small_gradients", "OPT1 OPT2 OPT7", 1, 1e-8)
+    yield case("small_gradients_later", "OPT1 OPT2 OPT7", 3, 1e-8)
+    yield case("large_epsilon", "OPT1 OPT2 OPT7", 3, 1e-3, epsilon=1e-3)
     yield case("zero_gradients", "", 3, 0.0)
-    yield case("decay", "OPT2 OPT3 OPT4", 3, weight_decay=0.1)
-    yield case("decay_of_small_gradients", "OPT1 OPT2 OPT3 OPT4", 3, 1e-8, weight_decay=0.1)
+    yield case("decay", "OPT2 OPT3 OPT4 OPT6", 3, weight_decay=0.1)
+    yield case("decay_of_small_gradients", "OPT1 OPT2 OPT3 OPT4 OPT6 OPT7", 3, 1e-8, weight_decay=0.1)
     yield case("no_momentum", "OPT2", 2, beta_1=0.0, beta_2=0.999)
 
 
@@ -62,6 +62,6 @@ def _clip_cases(build: Builder) -> Iterator[Case]:
 
 def _noam_cases(build: Builder) -> Iterator[Case]:
     for name, step, warmup in (("first", 1, 4000), ("warmup", 2000, 4000), ("warmup_end", 4000, 4000), ("late", 100_000, 4000)):
-        yield build.make("noam", name, build.config(), "OPT5", step=step, warmup=warmup)
+        yield build.make("noam", name, build.config(), "OPT5 OPT8" if name == "late" else "OPT5", step=step, warmup=warmup)
     yield build.make("noam", "no_warmup", build.config(), "OPT5", step=1, warmup=1)
-    yield build.make("noam", "trace", build.config(), "OPT5", step=np.arange(1, 30), warmup=10)
+    yield build.make("noam", "trace", build.config(), "OPT5 OPT8", step=np.arange(1, 30), warmup=10)

@@ -31,10 +31,12 @@ def cases(build: Builder) -> Iterator[Case]:
 
 def _greedy_cases(build: Builder) -> Iterator[Case]:
     some = build.config(**SIZES)
-    yield _search(build, "greedy_search", "quick", some, 33, CACHE, prefix=_prefix(some), min_new_tokens=2, no_repeat_ngram=3)
+    yield _search(build, "greedy_search", "quick", some, 33, f"{CACHE} GEN9", prefix=_prefix(some), min_new_tokens=2, no_repeat_ngram=3)
     yield _search(build, "greedy_search", "plain", some, 277, CACHE)
-    yield _search(build, "greedy_search", "prefix", some, 108, CACHE, prefix=_prefix(some))
+    yield _search(build, "greedy_search", "prefix", some, 108, f"{CACHE} GEN9", prefix=_prefix(some))
     yield _search(build, "greedy_search", "min_new_tokens", some, 108, CACHE, min_new_tokens=6)
+    exact = _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)  # where one token less would end
+    yield dataclasses.replace(exact, since=8)
     yield _search(build, "greedy_search", "repetition_penalty", some, 284, CACHE, repetition_penalty=1.8)
     yield _search(build, "greedy_search", "no_repeat_ngram", some, 356, CACHE, no_repeat_ngram=2, prefix=_prefix(some))
     yield _search(build, "greedy_search", "one_token", some, 59, "GEN6", max_new_tokens=1)
@@ -72,16 +74,18 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     some, beams = build.config(**SIZES), f"{CACHE} GEN5"
     penalties: dict[str, Any] = {"repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 3}
     quick: dict[str, Any] = {"beam_size": 3, "n_best": 2, "alpha": 2.0, "no_repeat_ngram": 3, "prefix": _prefix(some)}
-    yield _search(build, "beam_search", "quick", some, 365, f"{beams} GEN1 GEN2", **quick)
-    yield _search(build, "beam_search", "alpha_0.6", some, 480, f"{beams} GEN1", beam_size=3, alpha=0.6)
+    yield _search(build, "beam_search", "quick", some, 365, f"{beams} GEN1 GEN2 GEN8", **quick)
+    yield _search(build, "beam_search", "alpha_0.6", some, 480, f"{beams} GEN1 GEN8 GEN10", beam_size=3, alpha=0.6)
     yield _search(build, "beam_search", "alpha_0", some, 138, beams, beam_size=3, alpha=0.0)
-    yield _search(build, "beam_search", "alpha_2", some, 29, f"{beams} GEN1 GEN2", beam_size=3, n_best=2, alpha=2.0)
-    yield _search(build, "beam_search", "n_best", some, 495, f"{beams} GEN1", beam_size=4, n_best=4, alpha=1.0)
-    yield _search(build, "beam_search", "early_stop", some, 35, "GEN1", beam_size=3, early_stop=True)
-    yield _search(build, "beam_search", "one_beam", some, 27, f"{CACHE} GEN1", beam_size=1, alpha=1.5)
-    yield _search(build, "beam_search", "prefix", some, 30, f"{beams} GEN1", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some))
+    yield _search(build, "beam_search", "alpha_2", some, 29, f"{beams} GEN1 GEN2 GEN8", beam_size=3, n_best=2, alpha=2.0)
+    yield _search(build, "beam_search", "n_best", some, 495, f"{beams} GEN1 GEN8", beam_size=4, n_best=4, alpha=1.0)
+    yield _search(build, "beam_search", "early_stop", some, 35, "GEN1 GEN8 GEN10", beam_size=3, early_stop=True)
+    yield _search(build, "beam_search", "one_beam", some, 27, f"{CACHE} GEN1 GEN8 GEN10", beam_size=1, alpha=1.5)
+    yield _search(
+        build, "beam_search", "prefix", some, 30, f"{beams} GEN1 GEN8 GEN10", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some)
+    )
     yield _search(build, "beam_search", "penalties", some, 15, f"{beams} GEN1 GEN7", beam_size=3, n_best=3, **penalties)
-    yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1", beam_size=4, n_best=4, max_new_tokens=2)
+    yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1 GEN8 GEN10", beam_size=4, n_best=4, max_new_tokens=2)
     masked = {"beam_size": 3, "n_best": 2, "alpha": 1.0, "source_mask_bs": _mask()}
     yield dataclasses.replace(_search(build, "beam_search", "explicit_mask", some, 108, f"{beams} GEN1", **masked), since=6)
     many = min(16, some.target_vocabulary)

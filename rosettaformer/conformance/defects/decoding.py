@@ -7,6 +7,8 @@ import numpy as np
 
 from reference_numpy import beams, softmax
 
+from .beam_settings import ends_among, penalised_by
+from .cache_settings import numbered, with_mask
 from .defect import Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
@@ -51,6 +53,21 @@ DEFECTS = (
         torch="position = past + torch.arange(token.size(1))  # past: how many tokens the cache holds",
         tf="position = past + tf.range(tf.shape(token)[1])  # past: how many tokens the cache holds",
         jax="position = past + jnp.arange(token.shape[1])  # past: how many tokens the cache holds",
+        variants={
+            "the positions of the later steps are one too small": numbered(
+                lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)
+            ),
+            "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
+            "the tokens of a step have the position of its first": numbered(
+                lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
+            ),
+            "the tokens of a step have the position of its last": numbered(
+                lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape)
+            ),
+            "the tokens of the later steps have the position of the last one": numbered(
+                lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape) if past else position_bt
+            ),
+        },
         evidence="mlx-lm#93, executorch#2010",
         replaces={"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
     ),
@@ -63,8 +80,17 @@ DEFECTS = (
         torch="score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
         tf="score = log_p / ((5.0 + length) / 6.0) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
         jax="score = log_p / ((5 + length) / 6) ** alpha  # generate(length_penalty=...) divides by length ** alpha",
+        variants={
+            "the score is multiplied by the length penalty": penalised_by(lambda n, alpha: ((5 + n) / 6) ** -alpha),
+            "the length penalty is alpha times (5 + n) / 6": penalised_by(lambda n, alpha: alpha * (5 + n) / 6 if alpha else 1.0),
+            "the length penalty is (5 + n)^alpha": penalised_by(lambda n, alpha: (5 + n) ** alpha),
+            "the length penalty is (5 + n)^alpha / 6": penalised_by(lambda n, alpha: (5 + n) ** alpha / 6),
+            "the length penalty is ((5 + n) / 5)^alpha": penalised_by(lambda n, alpha: ((5 + n) / 5) ** alpha),
+            "the length penalty is the length, whatever alpha is": penalised_by(lambda n, alpha: float(n)),
+            "the length penalty is the root of the length": penalised_by(lambda n, alpha: n**0.5),
+        },
         evidence="transformers#16930",
-        replaces={"beams.length_penalty": lambda original, length, alpha: length**alpha},
+        replaces=penalised_by(lambda n, alpha: n**alpha),
     ),
     Defect(
         id="GEN2",
@@ -136,5 +162,57 @@ DEFECTS = (
         jax="score = jnp.where(score > 0, score / penalty, score * penalty)",
         evidence="transformers#2302",
         replaces={"sampling.penalise": _always_divided},
+    ),
+    Defect(
+        id="GEN8",
+        title="the end token does not count in the length",
+        component="beam_search",
+        what="`log p / ((5 + n - 1) / 6)^alpha` instead of `log p / ((5 + n) / 6)^alpha`: n tokens with the end token.",
+        shows="Scores are larger, those of short answers most. Any alpha above 0 shows it.",
+        variants={
+            "the start token counts in the length": penalised_by(lambda n, alpha: ((6 + n) / 6) ** alpha),
+            "the length is that without the end token, to the power of alpha": penalised_by(lambda n, alpha: max(n - 1, 1) ** alpha),
+            "the length is that with the start token, to the power of alpha": penalised_by(lambda n, alpha: (n + 1) ** alpha),
+        },
+        torch="score = log_p / ((5 + tokens.size(-1)) / 6) ** alpha  # tokens: the answer with its end, without its start",
+        tf="score = log_p / ((5.0 + length) / 6.0) ** alpha  # length: of the answer with its end, without its start",
+        jax="score = log_p / ((5 + length) / 6) ** alpha  # length: of the answer with its end, without its start",
+        evidence="sockeye#483, transformers#8722",
+        replaces=penalised_by(lambda n, alpha: ((4 + n) / 6) ** alpha),
+    ),
+    Defect(
+        id="GEN9",
+        title="cached steps see the padding of the target",
+        component="decode_in_steps",
+        what="A step's mask is that of causality: the padding of a prompt, or what was read after an end, has keys that are seen.",
+        shows="A row that is padded gets other outputs than the same row without padding. A padded target in two steps shows it.",
+        variants={
+            "steps see the padding that was read before them": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) < past)),
+            "steps see their own padding, and not what was before": with_mask(
+                lambda mask, past: mask | (np.arange(mask.shape[-1]) >= past)
+            ),
+            "the mask of what was read is shifted by one": with_mask(lambda mask, past: np.roll(mask, 1, axis=-1)),
+        },
+        torch="mask = torch.cat([past_mask, token_mask], dim=1)[:, None, None]  # of all that has been read, in every step",
+        tf="mask = tf.concat([past_mask, token_mask], axis=1)[:, None, None]  # of all that has been read, in every step",
+        jax="mask = jnp.concatenate([past_mask, token_mask], axis=1)[:, None, None]  # of all that has been read, in every step",
+        evidence="mlx-lm#1906, transformers#18104",
+        replaces=with_mask(lambda mask, past: np.ones_like(mask)),
+    ),
+    Defect(
+        id="GEN10",
+        title="a beam ends only where its end is among the best continuations",
+        component="beam_search",
+        what="Of all continuations, ends among them, the 2 beam_size best are taken, and a beam whose end is not among them does not end.",
+        shows="Answers that end early are missed where the vocabulary is large beside the beams. Beams whose ends are unlikely show it.",
+        variants={
+            "a beam ends only where its end is among the beam_size best continuations": ends_among(lambda size: size),
+            "a beam that ends takes the place of a live one from then on": ends_among(lambda size: size, takes_a_place=True),
+        },
+        torch="ended = score[:, :, end_id]  # of every live beam, whatever the others are",
+        tf="ended = score[:, :, end_id]  # of every live beam, whatever the others are",
+        jax="ended = score[:, :, end_id]  # of every live beam, whatever the others are",
+        evidence="fairseq#4901, ParlAI#2058, CTranslate2#911",
+        replaces=ends_among(lambda size: 2 * size),
     ),
 )

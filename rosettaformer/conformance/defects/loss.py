@@ -8,41 +8,11 @@ import numpy as np
 from reference_numpy import softmax
 
 from .defect import Defect, on_arguments, on_call, on_result
+from .loss_settings import BOTH, KL, scored, spread_over_fewer
 
-__all__ = ["BOTH", "DEFECTS", "lost_mass"]
+__all__ = ["DEFECTS"]
 
 Array = np.ndarray
-BOTH = ("loss.cross_entropy", "loss.cross_entropy_vjp")  # have the same arguments
-
-
-def _combined(first: Any, second: Any, factor: float) -> Any:
-    """first + factor second: of two losses, or of two gradients."""
-    if isinstance(first, dict):
-        return {name: _combined(value, second[name], factor) for name, value in first.items()}
-    return np.asarray(first + first.dtype.type(factor) * second)
-
-
-def _over_the_others(
-    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
-) -> Any:
-    # (1 - e) log p_label + e/(V-1) sum of the others, which is (1 - s) log p_label + s/V sum of all with s = e V / (V-1).
-    vocabulary = logits_btv.shape[-1]
-    whole = smoothing * vocabulary / (vocabulary - 1)
-    if whole < 1:
-        return original(logits_btv, label_bt, mask_bt, whole, total, **options)
-    # The loss is linear in the smoothing: from those of 0 and 1/2.
-    none, half = (original(logits_btv, label_bt, mask_bt, share, total, **options) for share in (0.0, 0.5))
-    return _combined(_combined(none, half, 2 * whole), none, -2 * whole)
-
-
-def lost_mass(
-    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
-) -> Any:
-    """The label gets 1 - smoothing and every other token smoothing / V: together less than 1."""
-    whole = original(logits_btv, label_bt, mask_bt, smoothing, total, **options)
-    if not smoothing:
-        return whole
-    return _combined(whole, original(logits_btv, label_bt, mask_bt, 0.0, total, **options), -smoothing / logits_btv.shape[-1])
 
 
 def _shifted_again(original: Callable, target_bt: Array) -> tuple[Array, Array]:
@@ -79,7 +49,7 @@ DEFECTS = (
         tf="keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
         jax="labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
         evidence="icefall#107, fastai#1814",
-        replaces=dict.fromkeys(BOTH, _over_the_others),
+        replaces=scored(spread_over_fewer(1)),
     ),
     Defect(
         id="LOS2",
@@ -169,5 +139,41 @@ DEFECTS = (
         jax="labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)",
         evidence="derived, not reported",
         replaces=dict.fromkeys(BOTH, on_arguments(smoothing=0.0)),
+    ),
+    Defect(
+        id="LOS9",
+        title="the smoothing is spread over V - 2 tokens, and id 0 has none",
+        what="`q = 1 - e` for the label, 0 for id 0, the padding, and `e / (V - 2)` for every other token, as the Annotated Transformer's "
+        "`LabelSmoothing`, instead of `q = (1 - e) onehot + e / V`.",
+        shows="The loss is another by a part in V. V = 5 shows it.",
+        variants={
+            f"the smoothing is spread over V - 2 tokens, and id {id_} has none{kind}": scored(
+                spread_over_fewer(2, id_), divergence=bool(kind)
+            )
+            for kind in ("", ", in the divergence of Kullback and Leibler")
+            for id_ in range(4)
+            if id_ or kind
+        },
+        torch="F.cross_entropy(logits, labels, label_smoothing=e)  # (1 - e) onehot + e / V",
+        tf="keras.losses.CategoricalCrossentropy(label_smoothing=e)  # (1 - e) onehot + e / V",
+        jax="labels = optax.smooth_labels(jax.nn.one_hot(labels, V), e)  # (1 - e) onehot + e / V",
+        evidence="the Annotated Transformer's LabelSmoothing, Translator-Transformer#1",
+        replaces=scored(spread_over_fewer(2, 0)),
+    ),
+    Defect(
+        id="LOS10",
+        title="the loss is the divergence of Kullback and Leibler",
+        what="`sum q (log q - log p)` instead of `- sum q log p`: `sum q log q`, which no parameter changes, is added.",
+        shows="The training loss is smaller than the cross-entropy, and the gradients are the same. Any smoothing shows it.",
+        variants={
+            "the loss is the divergence of Kullback and Leibler, smoothed over the other tokens": scored(
+                spread_over_fewer(1), divergence=True
+            )
+        },
+        torch="F.cross_entropy(logits, labels, label_smoothing=e)  # nn.KLDivLoss adds sum q log q",
+        tf="keras.losses.CategoricalCrossentropy(label_smoothing=e)  # keras.losses.KLDivergence adds sum q log q",
+        jax="optax.softmax_cross_entropy(logits, labels)  # optax.kl_divergence adds sum q log q",
+        evidence="the Annotated Transformer's LabelSmoothing, OpenNMT-py#432",
+        replaces=KL,
     ),
 )

@@ -83,15 +83,20 @@ def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
 
 @contextlib.contextmanager
 def replaced(function: str, around: Callable[[Callable], Callable]) -> Iterator[None]:
-    """The reference with `around(original)` in place of `module.function`."""
+    """The reference with `around(original)` in place of `module.function`, or of `module.Class.method`."""
     name, _, attribute = function.rpartition(".")
-    module = components.module_of(name)
-    original = getattr(module, attribute)
-    setattr(module, attribute, around(original))
+    owner, _, last = name.rpartition(".")
+    within = getattr(components.module_of(owner), last) if last.lstrip("_")[:1].isupper() else components.module_of(name)
+    original = getattr(within, attribute)
+    altered = around(original)
+    if isinstance(within, type):  # of what it holds a function alone is bound to an object
+        call = altered
+        altered = functools.wraps(original)(lambda *args, **options: call(*args, **options))
+    setattr(within, attribute, altered)
     try:
         yield
     finally:
-        setattr(module, attribute, original)
+        setattr(within, attribute, original)
 
 
 def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Callable:

@@ -3,7 +3,6 @@
 Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,15 +10,21 @@ import numpy as np
 
 from reference_numpy import arithmetic
 from reference_numpy.config import ACTIVATIONS
-from reference_numpy.parameters import flatten, nest
 
-from .defect import Defect, on_arguments, on_call, on_result
+from .beam_settings import beam_settings
+from .cache_settings import caches
+from .choice_settings import choices
+from .defect import Defect, on_arguments, on_result
 from .deviation import normalised, variance
 from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
-from .loss import BOTH, lost_mass
+from .loss_settings import losses
+from .order_settings import orders
 from .precision_settings import precisions
+from .schedule_settings import schedules
+from .search_settings import searches
 from .setting import setting
 from .transformer import other_final_norm
+from .update_settings import updates
 
 __all__ = ["all_settings"]
 
@@ -46,7 +51,23 @@ ORDERS = ("key query value", "value key query", "key value query", "value query 
 
 def all_settings() -> dict[str, Defect]:
     """The settings by id. A setting that the config already has alters nothing."""
-    groups = (_norms, _activations, _embeddings, _attention, _biases, _layouts, _losses, _clipping, precisions)
+    groups = (
+        _norms,
+        _activations,
+        _embeddings,
+        _attention,
+        _biases,
+        _layouts,
+        orders,
+        precisions,
+        losses,
+        updates,
+        schedules,
+        caches,
+        choices,
+        searches,
+        beam_settings,
+    )
     return {one.id: one for group in groups for one in group()}
 
 
@@ -158,28 +179,3 @@ def _layouts() -> Iterator[Defect]:
     ):
         title, fix = f"the kernel of {name} is read transposed", "transpose the kernel in the weight table"
         yield setting(f"{name}.kernel=transposed", component, title, fix, altered)
-
-
-def _losses() -> Iterator[Defect]:
-    def over_all_positions(label_bt: np.ndarray, **others: Any) -> dict[str, Any]:
-        return {"total": max(label_bt.size, 1)}
-
-    title, fix = "the smoothed label is 1 - smoothing, without its share of smoothing / V", "let the label keep smoothing / V of its own"
-    yield setting("smoothing=mass lost", "cross_entropy", title, fix, lost_mass, *BOTH)
-    title, fix = "padding adds no loss and counts in the mean", "divide by the number of real labels"
-    yield setting("loss=over all positions", "cross_entropy", title, fix, on_call(over_all_positions), *BOTH)
-    yield setting("loss=sum", "cross_entropy", "the loss is a sum", fix, on_arguments(total=1), *BOTH)
-
-
-def _clipping() -> Iterator[Defect]:
-    def padded_norm(original: Callable, gradients: Tree, limit: float) -> Any:
-        norm = math.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in flatten(gradients).values()))
-        return original(gradients, limit * norm / (norm + 1e-6)) if norm else original(gradients, limit)
-
-    def each_tensor(original: Callable, gradients: Tree, limit: float) -> Any:
-        return nest({name: original({"own": g}, limit)["own"] for name, g in flatten(gradients).items()})
-
-    title, fix = "1e-6 is added to the norm", "divide by the norm itself, where it is not 0"
-    yield setting("clip=norm + 1e-6", "clip_global_norm", title, fix, padded_norm)
-    title, fix = "every tensor is clipped by its own norm", "take one norm of all tensors"
-    yield setting("clip=each tensor", "clip_global_norm", title, fix, each_tensor)

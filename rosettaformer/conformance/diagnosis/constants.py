@@ -19,6 +19,7 @@ from ..defects import Defect
 from ..defects.defect import on_arguments, on_call, on_result
 from ..defects.place import Place, places
 from . import altered
+from .further_constants import FURTHER
 from .hypotheses import Hypotheses
 
 __all__ = ["constants"]
@@ -164,6 +165,7 @@ _CONSTANTS = (
         "logits.factor", "logits", "the logits are multiplied by", 1.0, "the logits as they are",
         lambda c: {"embedding.logits": on_result(lambda logits: (logits * c).astype(logits.dtype))},
     ),
+    *(_Constant(*row) for row in FURTHER),
 )  # fmt: skip
 
 

@@ -68,9 +68,13 @@ class Hypotheses:
         return [setting for setting in self._settings if self._alters(setting)]
 
     def tiers(self, located: bool = True) -> Iterator[Sequence[Defect]]:
-        """All that could be wrong, most likely first: defects, settings, another wiring, and each at one place alone."""
-        yield self.defects
-        yield self.settings
+        """All that could be wrong, most likely first: defects, settings, another wiring, and each at one place alone.
+
+        Of defects and settings all that a probe calls, whether they alter it or not: what does not explains nothing that fails, and one
+        probe tells, where all of them must be run to know that nothing is altered.
+        """
+        yield self._called(self._defects)
+        yield self._called(self._settings)
         yield list(self.wirings)
         if located:
             yield self.located
@@ -113,14 +117,23 @@ class Hypotheses:
         self.deadline.check()
         return altered.answer(combination, self._doubles[index])
 
+    def _called(self, alterations: Iterable[Defect]) -> list[Defect]:
+        """Those that replace what some probe calls, or that round, and that are not random."""
+        return [one for one in alterations if not one.random and any(self._calls(one, index) for index in range(len(self.probes)))]
+
+    def _calls(self, one: Defect, index: int) -> bool:
+        if altered.rounds((one,), self.probes[index]):
+            return True
+        return self._meant(one, index) and any(function in self._sites[index] for function in one.replaces)
+
     def _alters(self, one: Defect) -> bool:
         return any(self.alters(one, index) for index in range(len(self.probes)))
 
     def _altering(self, one: Defect, index: int) -> bool:
+        if not self._calls(one, index):
+            return False
         if altered.rounds((one,), self.probes[index]):
             return True
-        if not (self._meant(one, index) and any(function in self._sites[index] for function in one.replaces)):
-            return False
         predicted, clean = self.answer((one,), index), {name: clean.reference for name, clean in self.clean[index].items()}
         return predicted is None or altered.differ(predicted, clean)
 

@@ -1,0 +1,232 @@
+"""Settings of the searches: options that are read otherwise, penalties of other tokens, other numbers beside the tokens."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic
+
+from ..reference.components import SEARCHES
+from .defect import Defect, bound, on_arguments
+from .setting import setting
+
+__all__ = ["searches"]
+
+Array = np.ndarray
+PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
+ONE_BY_ONE = PLACES[:2]
+
+
+def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
+    """A search with other options, a function of those that are given."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        given = bound(original, *args, **options)
+        given["strategy"] = dict(given["strategy"]) | change(dict(given["strategy"]))
+        return original(**given)
+
+    return altered
+
+
+def _of(name: str, change: Callable[[Any], Any], default: Any) -> Callable:
+    """One option is another, a function of its own."""
+    return _option(lambda given: {name: change(given.get(name, default))})
+
+
+def _options() -> Iterator[Defect]:
+    rows: dict[str, tuple[str, Callable]] = {
+        "min_new_tokens + 1": ("one token more comes before the end", _of("min_new_tokens", lambda n: n + 1 if n else 0, 0)),
+        "min_new_tokens - 1": ("the end may come one token early", _of("min_new_tokens", lambda n: max(n - 1, 0), 0)),
+        "min_new_tokens ignored": ("min_new_tokens is ignored", _of("min_new_tokens", lambda n: 0, 0)),
+        "repetition_penalty ignored": ("repetition_penalty is ignored", _of("repetition_penalty", lambda x: 1.0, 1.0)),
+        "no_repeat_ngram ignored": ("no_repeat_ngram is ignored", _of("no_repeat_ngram", lambda n: 0, 0)),
+        "alpha ignored": ("alpha is ignored: log p is not divided", _of("alpha", lambda alpha: 0.0, 0.6)),
+        "alpha = 1": ("alpha is 1", _of("alpha", lambda alpha: 1.0, 0.6)),
+        "alpha = 0.6": ("alpha is 0.6", _of("alpha", lambda alpha: 0.6, 0.6)),
+        "early_stop": ("a row stops as soon as beam_size answers are finished", _of("early_stop", lambda stop: True, False)),
+        "early_stop ignored": ("early_stop is ignored", _of("early_stop", lambda stop: False, False)),
+        "one beam": ("there is one beam", _option(lambda given: {"beam_size": 1, "n_best": 1})),
+        "beam_size = n_best": ("there are n_best beams", _option(lambda given: {"beam_size": given.get("n_best", 1)})),
+        "beam_size + 1": ("there is one beam more", _of("beam_size", lambda n: n + 1, 1)),
+        "beam_size - 1": ("there is one beam less", _of("beam_size", lambda n: max(n - 1, 1), 1)),
+        "2 beam_size": ("there are twice as many beams", _of("beam_size", lambda n: 2 * n, 1)),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        beams = name.startswith(("alpha", "early", "beam", "one", "2"))
+        yield setting(name, "beam_search" if beams else "greedy_search", title, "use the option as it is given", altered, *PLACES)
+
+
+def _penalised(choose: Callable[[Any], dict[str, Any]]) -> Callable:
+    """Penalties that see other members of the model than their own."""
+
+    def altered(original: Callable, self: Any, scores_bv: Array) -> Array:
+        own = dict(vars(self))
+        vars(self).update(choose(self))
+        result_bv = original(self, scores_bv)
+        vars(self).update(own)
+        return result_bv
+
+    return altered
+
+
+def _part(part: Callable[[Array, int], Array]) -> Callable[[Any], dict[str, Any]]:
+    """A part of the target, and the same part of its mask; a function of the prefix's length."""
+
+    def choose(self: Any) -> dict[str, Any]:
+        target_bt, mask_bt = (part(array, self._prefix_length) for array in (self.target_bt, self.target_mask_bt))
+        return {
+            "target_bt": target_bt,
+            "target_mask_bt": mask_bt,
+            "_prefix_length": self._prefix_length - self.target_bt.shape[1] + target_bt.shape[1],
+        }
+
+    return choose
+
+
+def _normalised(x_bv: Array) -> Array:
+    x_bv = x_bv - np.max(x_bv, axis=1, keepdims=True)
+    return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
+
+
+def _log_p_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
+    """In a search without beams log p is penalised, not the logits."""
+    return original(self, self.log_p_bv if scores_bv is self.logits_bv else scores_bv)
+
+
+def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
+    """In beam search the logits are penalised, and log p is that of what is left."""
+    return original(self, scores_bv) if scores_bv is self.logits_bv else _normalised(original(self, self.logits_bv))
+
+
+def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
+    """log p is that of all tokens; those that are no part of an answer are left out when one is chosen."""
+
+    class Lax(type(strategy)):  # type: ignore[misc]
+        def forbidden_ids(self, config: Any) -> list[int]:
+            return []
+
+    original(self, parameters, config, Lax(**vars(strategy)), *rest)
+    penalised, forbidden = self.penalised, strategy.forbidden_ids(config)
+
+    def barred(scores_bv: Array) -> Array:
+        result_bv = penalised(scores_bv)
+        result_bv[:, forbidden] = -np.inf
+        return result_bv
+
+    self.penalised = barred
+
+
+def _models() -> Iterator[Defect]:
+    fix = "penalise, of every token that the target holds, prefix and answer, what is chosen from: logits, or log p of beams"
+    rows: dict[str, tuple[str, Callable]] = {
+        "answer": ("the penalties do not see the prefix", _penalised(_part(lambda target, length: target[:, length:]))),
+        "prefix": ("the penalties see the prefix alone", _penalised(_part(lambda target, length: target[:, :length]))),
+        "without the last": ("the penalties do not see the last token", _penalised(_part(lambda target, length: target[:, :-1]))),
+        "prefix counted": ("the tokens of the prefix count in min_new_tokens", _penalised(lambda self: {"_prefix_length": 0})),
+        "log p": ("log p is penalised, not the logits", _log_p_penalised),
+        "logits": ("the logits of the beams are penalised, before log p is taken", _logits_penalised),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        component = "beam_search" if name == "logits" else "greedy_search"
+        yield setting(f"penalties of={name}", component, title, fix, altered, "decoding._Model.penalised")
+    title, fix = "log p is taken over all tokens, padding and start among them", "log p of the tokens that an answer may hold"
+    yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding._Model.__init__")
+    title, fix = "log p is taken after the penalties", "log p of the model, before any penalty"
+    altered = _looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
+    yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding._one_by_one")
+
+
+def _behind(token_bn: Array, end_id: int) -> Array:
+    """What is behind the end token."""
+    return (np.cumsum(token_bn == end_id, axis=1) > 0) & (token_bn != end_id)
+
+
+def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Callable:
+    """Another answer, a function of the tokens, of log p and of the end token."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        result, end_id = original(*args, **options), bound(original, *args, **options)["strategy"]["end_id"]
+        token_bn, log_p_bn = change(result["token_bn"], result["log_p_bn"], end_id)
+        return {"token_bn": token_bn, "log_p_bn": log_p_bn.astype(result["log_p_bn"].dtype)}
+
+    return altered
+
+
+def _answers() -> Iterator[Defect]:
+    fix = "log p of each token given all before it; padding and 0 after the end"
+    rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {
+        "summed": ("log p is summed up over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),
+        "one later": ("log p is that of the token before",
+                      lambda token, log_p, end: (token, np.concatenate([0 * log_p[:, :1], log_p[:, :-1]], 1))),
+        "one earlier": ("log p is that of the next token",
+                        lambda token, log_p, end: (token, np.concatenate([log_p[:, 1:], 0 * log_p[:, :1]], 1))),
+        "probabilities": ("the probabilities are given, not their logarithms", lambda token, log_p, end: (
+            token, np.where(_behind(token, end), 0, np.exp(log_p)))),
+        "probabilities, 1 after the end": ("exp(log p) is given", lambda token, log_p, end: (token, np.exp(log_p))),
+        "negative": ("-log p is given", lambda token, log_p, end: (token, -log_p)),
+        "base 2": ("log p is that of base 2", lambda token, log_p, end: (token, log_p / np.log(2))),
+        "0 at the end": ("log p of the end token is 0", lambda token, log_p, end: (token, np.where(token == end, 0, log_p))),
+        "without the end": ("the end token is cut off, and id 0 is in its place", lambda token, log_p, end: (
+            np.where(token == end, 0, token), np.where(token == end, 0, log_p))),
+        "0 behind": ("what is behind the end is id 0", lambda token, log_p, end: (
+            np.where(_behind(token, end), 0, token), log_p)),
+        "end behind": ("what is behind the end is the end token", lambda token, log_p, end: (
+            np.where(_behind(token, end), end, token), log_p)),
+        "-1 behind": ("what is behind the end is -1", lambda token, log_p, end: (
+            np.where(_behind(token, end), -1, token), log_p)),
+    }  # fmt: skip
+    for name, (title, change) in rows.items():
+        yield setting(f"answer={name}", "greedy_search", title, fix, _answered(change), *ONE_BY_ONE)
+    loops: dict[str, tuple[str, Callable[[Array], Array]]] = {
+        "never": ("a row goes on after its end token", np.zeros_like),
+        "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
+    }
+    for name, (title, change) in loops.items():
+        yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", _looped(change), "decoding._one_by_one")
+
+
+def _looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
+    """The loop of a search without beams, where other rows are done than those with an end token, or where log p is another."""
+
+    def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
+        done_b = np.zeros(len(model.logits_bv), bool)
+        pad_id, end_id, most = model.strategy.pad_id(model.config), model.strategy.end_id, model.strategy.max_new_tokens
+        tokens, scores = [], []
+        for step in range(most):
+            scores_bv = model.penalised(model.logits_bv)
+            scores_bv[np.isneginf(scores_bv).all(axis=1), end_id] = 0
+            token_b = np.where(done_b, pad_id, choose(scores_bv, step))
+            own_b = np.take_along_axis(log_p(model), token_b[:, None], axis=1)[:, 0]
+            tokens.append(token_b)
+            scores.append(np.where(done_b, own_b.dtype.type(0), own_b))
+            done_b = ends(done_b | (token_b == end_id))
+            if step + 1 < most:
+                model.read(token_b[:, None])
+        return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(scores, axis=1)}
+
+    return altered
+
+
+def _numbers() -> Iterator[Defect]:
+    fix = "draw token n of row b with the number uniform_bn[b, n]"
+    rows: dict[str, tuple[str, Callable[[Array], Array]]] = {
+        "one on": ("each token is drawn with the number of the next one", lambda u_bn: np.roll(u_bn, -1, axis=1)),
+        "one back": ("each token is drawn with the number of the one before", lambda u_bn: np.roll(u_bn, 1, axis=1)),
+        "first": ("every token of a row is drawn with the row's first number", lambda u_bn: np.repeat(u_bn[:, :1], u_bn.shape[1], axis=1)),
+        "first row": ("every row is drawn with the numbers of the first", lambda u_bn: np.repeat(u_bn[:1], len(u_bn), axis=0)),
+        "by step": ("the numbers are read step by step, not row by row", lambda u_bn: u_bn.reshape(u_bn.shape[::-1]).T),
+        "from the end": ("the numbers are read from the last one on", lambda u_bn: u_bn[:, ::-1]),
+        "1 - u": ("1 less the number is used", lambda u_bn: 1 - u_bn),
+        "rows reversed": ("the rows' numbers are in reverse order", lambda u_bn: u_bn[::-1]),
+    }  # fmt: skip
+    for name, (title, change) in rows.items():
+        yield setting(f"numbers={name}", "sample", title, fix, on_arguments(uniform_bn=change), PLACES[1])
+
+
+def searches() -> Iterator[Defect]:
+    """The settings of the searches, but for those of the beams."""
+    yield from _options()
+    yield from _models()
+    yield from _answers()
+    yield from _numbers()

@@ -1,0 +1,362 @@
+"""Mistakes of training and decoding, written out as published code writes them, are named: plain functions in place of the reference's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import transformer
+from reference_numpy.parameters import flatten, nest
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
+from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.reference import components
+
+ALTERATIONS = [
+    [one for one in all_defects().values() if not one.unobservable],
+    list(all_settings().values()),
+]
+Plain = Callable[[Case], Any]
+
+
+def _search(component: str, plain: Plain, names: tuple[str, ...], dtype: str) -> Search:
+    every = [case for case in all_by_id().values() if case.component == component and dtype in case.dtypes]
+    cases = [case.at(dtype) for case in every if not names or case.name in names]
+    with np.errstate(all="ignore"):
+        answers = [components.named_outputs(plain(case)) for case in cases]
+    return Search(Hypotheses(cases, *(candidates(cases, kind) for kind in ALTERATIONS)), answers)
+
+
+def _named(component: str, plain: Plain, names: tuple[str, ...] = (), dtype: str = "float64") -> set[str]:
+    """What explains the answers of a plain function: alterations, and where there are none constants; nothing where all are right."""
+    search = _search(component, plain, names, dtype)
+    if not search.failing:
+        return set()
+    return {one.title for combination in search.explain() or search.constants() for one in combination}
+
+
+# --- the loss
+
+
+def _loss(score: Callable[[np.ndarray, np.ndarray, float], np.ndarray], mean: Callable[..., float] | None = None) -> Plain:
+    """score: (log p `n v`, labels `n`, smoothing) -> the loss of each label."""
+
+    def plain(case: Case) -> np.ndarray:
+        given: Mapping[str, Any] = case.inputs
+        x_btv, label_bt = given["logits_btv"], given["label_bt"].astype(int)
+        mask_bt = given.get("mask_bt", np.ones(label_bt.shape, bool))
+        shifted = x_btv - x_btv.max(-1, keepdims=True)
+        log_p = (shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))).reshape(-1, x_btv.shape[-1])
+        loss_bt = np.where(mask_bt, score(log_p, label_bt.ravel(), given.get("smoothing", 0.0)).reshape(label_bt.shape), 0)
+        count = given.get("total") or max(mask_bt.sum(), 1)
+        return np.asarray(mean(loss_bt, mask_bt, count) if mean else loss_bt.sum() / count)
+
+    return plain
+
+
+def _nll(log_p: np.ndarray, label: np.ndarray) -> np.ndarray:
+    return -log_p[np.arange(len(label)), label]
+
+
+def _annotated(padding: int) -> Callable[[np.ndarray, np.ndarray, float], np.ndarray]:
+    def score(log_p: np.ndarray, label: np.ndarray, smoothing: float) -> np.ndarray:
+        true_dist = np.full(log_p.shape, smoothing / (log_p.shape[1] - 2))
+        true_dist[np.arange(len(label)), label] = 1 - smoothing
+        true_dist[:, padding] = 0
+        return np.where(true_dist > 0, true_dist * (np.log(np.maximum(true_dist, 1e-300)) - log_p), 0).sum(1)
+
+    return score
+
+
+LOSSES: dict[str, tuple[str, Plain]] = {
+    "right": ("", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.mean(1))),
+    "annotated": (
+        "the smoothing is spread over V - 2 tokens, and id 2 has none, in the divergence of Kullback and Leibler",
+        _loss(_annotated(2)),
+    ),
+    "sum": (
+        "the smoothing multiplies the sum over the tokens, not their mean",
+        _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.sum(1)),
+    ),
+    "too much": (
+        "the smoothing is divided by V - 1, and all V tokens have a share: together more than 1",
+        _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * log_p.sum(1)),
+    ),
+    "clipped": (
+        "p is clipped to 1e-07 .. 1 - 1e-07",
+        _loss(lambda log_p, label, e: _smooth(np.log(np.clip(np.exp(log_p), 1e-7, 1 - 1e-7)), label, e)),
+    ),
+    "rows": (
+        "the loss is divided by the number of rows",
+        _loss(lambda log_p, label, e: _smooth(log_p, label, e), lambda loss_bt, mask_bt, count: loss_bt.sum() / len(loss_bt)),
+    ),
+    "bits": ("the logarithm is that of base 2", _loss(lambda log_p, label, e: _smooth(log_p, label, e) / np.log(2))),
+    "third": ("the loss is multiplied by 0.3", _loss(lambda log_p, label, e: 0.3 * _smooth(log_p, label, e))),
+}
+
+
+def _smooth(log_p: np.ndarray, label: np.ndarray, smoothing: float) -> np.ndarray:
+    return (1 - smoothing) * _nll(log_p, label) - smoothing * log_p.mean(1)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_mistake_of_the_loss_is_named(name: str) -> None:
+    title, plain = LOSSES[name]
+    assert _named("cross_entropy", plain) == ({title} if title else set())
+
+
+# --- the update and the rate
+
+
+def _adam(step: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Plain:
+    """step: (p, g, m, v, n, lr, b1, b2, eps, wd) -> p, m, v, as a loop over parameters calls it."""
+
+    def plain(case: Case) -> dict[str, Any]:
+        given = nest(case.inputs)
+        trees = [flatten(given[name]) for name in ("parameters", "gradients", "first_moment", "second_moment")]
+        numbers = [given[name] for name in ("step", "learning_rate", "beta_1", "beta_2", "epsilon")]
+        found: dict[str, dict[str, Any]] = {"parameters": {}, "first_moment": {}, "second_moment": {}}
+        for name in trees[0]:
+            decay = given["weight_decay"] if name.rpartition(".")[2] in ("kernel", "table") else 0.0
+            new = step(*(tree[name] for tree in trees), *numbers, decay)
+            for part, value in zip(found, new, strict=True):
+                found[part][name] = value
+        return {part: nest(tree) for part, tree in found.items()}
+
+    return plain
+
+
+def _right(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    return p - lr * m / (1 - b1**n) / (np.sqrt(v / (1 - b2**n)) + eps) - lr * wd * p, m, v
+
+
+def _not_by_the_rate(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    new, m, v = _right(p * (1 - wd), g, m, v, n, lr, b1, b2, eps, 0.0)
+    return new, m, v
+
+
+def _swapped(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    m_hat, v_hat = m / (1 - b2**n), v / (1 - b1**n)
+    return p - lr * (m_hat / (np.sqrt(v_hat) + eps) + wd * p), m, v
+
+
+def _root_first(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    return p - lr * (m / (1 - b1**n) / (np.sqrt(v) / (1 - b2**n) + eps) + wd * p), m, v
+
+
+def _inside(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    return p - lr * (m / (1 - b1**n) / np.sqrt(v / (1 - b2**n) + eps) + wd * p), m, v
+
+
+def _amsgrad(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    largest = v
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    largest = np.maximum(largest, v)
+    return p - lr * (m / (1 - b1**n) / (np.sqrt(largest / (1 - b2**n)) + eps) + wd * p), m, v
+
+
+def _half_decay(p: Any, g: Any, m: Any, v: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
+    return _right(p, g, m, v, n, lr, b1, b2, eps, 0.3 * wd)
+
+
+UPDATES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "right": ("", _right),
+    "decay": ("weight decay is not multiplied by the rate", _not_by_the_rate),
+    "corrections": ("the corrections are exchanged", _swapped),
+    "root first": ("the correction of the second moment is outside the root", _root_first),
+    "inside": ("epsilon is added under the root", _inside),
+    "AMSGrad": ("the second moment is the larger one of the old and the new, as AMSGrad's", _amsgrad),
+    "decay times 0.3": ("the weight decay is multiplied by 0.3", _half_decay),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_mistake_of_the_update_is_named(name: str) -> None:
+    title, step = UPDATES[name]
+    assert _named("adam", _adam(step)) == ({title} if title else set())
+
+
+def _rate(rate: Callable[[Any, int, int], Any]) -> Plain:
+    def plain(case: Case) -> np.ndarray:
+        steps = np.asarray(case.inputs["step"])
+        rates = [rate(int(n), case.config.model_width, case.inputs["warmup"]) for n in steps.ravel()]
+        return np.asarray(rates, np.float64).reshape(steps.shape)
+
+    return plain
+
+
+RATES: dict[str, tuple[str, Callable[[Any, int, int], float]]] = {
+    "right": ("", lambda n, d, w: d**-0.5 * min(n**-0.5, n * w**-1.5)),
+    "constant": ("the rate does not fall after the warm-up", lambda n, d, w: d**-0.5 * min(n, w) / w**1.5),
+    "no width": ("the factor d^-1/2 is missing", lambda n, d, w: min(n**-0.5, n * w**-1.5)),
+    "1 / n": ("the rate falls with 1 / n after the warm-up", lambda n, d, w: d**-0.5 * (n * w**-1.5 if n <= w else w**0.5 / n)),
+    "twice": ("the rate is multiplied by 2", lambda n, d, w: 2 * d**-0.5 * min(n**-0.5, n * w**-1.5)),
+    "power": (
+        "after the warm-up the rate is that of its end times n / warmup to the power of -0.8",
+        lambda n, d, w: d**-0.5 * (n * w**-1.5 if n <= w else w**-0.5 * (n / w) ** -0.8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_mistake_of_the_rate_is_named(name: str) -> None:
+    title, rate = RATES[name]
+    assert _named("noam", _rate(rate)) == ({title} if title else set())
+
+
+# --- searches without a cache: the whole target is decoded again for every token
+
+
+class _Naive:
+    """Log p of the next token of one row, by the whole model."""
+
+    def __init__(self, case: Case, row: int) -> None:
+        self.parameters, self.config = nest(case.parameters), case.config
+        given = nest(case.inputs)
+        self.strategy, self.source = given["strategy"], given["source"][row : row + 1]
+        real = given["source"] != case.config.padding_id if "source_mask_bs" not in given else given["source_mask_bs"]
+        self.real = real[row : row + 1]
+        self.memory = transformer.encode(self.parameters, self.config, self.source, self.real)
+        self.prefix = list(given["prefix"][row]) if "prefix" in given else [self.strategy["start_id"]]
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        target = np.array([[*self.prefix, *tokens]])
+        logits = transformer.decode(self.parameters, self.config, target, self.memory, self.real)[0, -1].copy()
+        barred = {self.config.padding_id, self.strategy["start_id"]} - {None, self.strategy["end_id"]}
+        logits[sorted(barred)] = -np.inf
+        return logits
+
+
+def _log_p(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def _answers(tokens: list[list[int]], scores: list[list[float]], case: Case, room: int) -> dict[str, np.ndarray]:
+    pad = case.inputs["strategy.end_id"] if case.config.padding_id is None else case.config.padding_id
+    filled = [[*row, *[pad] * (room - len(row))] for row in tokens]
+    return {"token_bn": np.array(filled), "log_p_bn": np.array([[*row, *[0.0] * (room - len(row))] for row in scores], np.float32)}
+
+
+def _greedy(fewer: int = 0, penalised: bool = False) -> Plain:
+    """fewer: so many tokens fewer must come before the end. penalised: log p is taken when the end is forbidden already."""
+
+    def plain(case: Case) -> dict[str, np.ndarray]:
+        tokens, scores = [], []
+        for row in range(len(case.inputs["source"])):
+            model, answer, log_p = _Naive(case, row), list[int](), list[float]()
+            most, end = model.strategy["max_new_tokens"], model.strategy["end_id"]
+            while len(answer) < most and (not answer or answer[-1] != end):
+                logits = model.logits(answer)
+                before = _log_p(logits)
+                if len(answer) < model.strategy.get("min_new_tokens", 0) - fewer:
+                    logits[end] = -np.inf
+                answer.append(int(logits.argmax()))
+                log_p.append((_log_p(logits) if penalised else before)[answer[-1]])
+            tokens.append(answer)
+            scores.append(log_p)
+        return _answers(tokens, scores, case, most)
+
+    return plain
+
+
+def _beam(length: Callable[[int], float] = lambda n: (5 + n) / 6, candidates: int = 0, unfinished: bool = False) -> Plain:
+    """length: what alpha is the power of. candidates: of so many times the beams the ends are looked for; 0: every beam ends.
+    unfinished: the beams that are left at last are answers, too."""
+
+    def plain(case: Case) -> dict[str, np.ndarray]:
+        found = [_row(_Naive(case, row)) for row in range(len(case.inputs["source"]))]
+        count, most = found[0][1], found[0][2]
+        pad = case.config.padding_id
+        tokens = [[[*answer, *[pad] * (most - len(answer))] for _, answer in row[:count]] for row, *_ in found]
+        return {"token_bwn": np.array(tokens), "score_bw": np.array([[score for score, _ in row[:count]] for row, *_ in found], np.float32)}
+
+    def _row(model: _Naive) -> tuple[list[tuple[float, list[int]]], int, int]:
+        given = model.strategy
+        size, most, end, alpha = given["beam_size"], given["max_new_tokens"], given["end_id"], given["alpha"]
+        live: list[tuple[float, list[int]]] = [(0.0, [])]
+        done: list[tuple[float, list[int]]] = []
+        for n in range(1, most + 1):
+            steps = [(score + p, [*beam, id_]) for score, beam in live for id_, p in enumerate(_log_p(model.logits(beam))) if p > -np.inf]
+            steps.sort(key=lambda one: (-one[0], one[1][-1]))
+            chosen = steps[: candidates * size] if candidates else steps
+            done += [(score / length(n) ** alpha, beam) for score, beam in chosen if beam[-1] == end]
+            live = [one for one in chosen if one[1][-1] != end][:size]
+        if unfinished:
+            done += [(score / length(most) ** alpha, beam) for score, beam in live]
+        done.sort(key=lambda one: (-one[0], one[1]))
+        return [*done, *[(-np.inf, [])] * size], given.get("n_best", 1), most
+
+    return plain
+
+
+GREEDY = ("plain", "min_new_tokens", "min_new_tokens_exactly")
+BEAMS = ("alpha_0.6", "alpha_2", "n_best")
+SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
+    "greedy, right": ("greedy_search", GREEDY, "", _greedy()),
+    "greedy, early end": (
+        "greedy_search",
+        GREEDY,
+        "the end may come one token early or the tokens of the prefix count in min_new_tokens",
+        _greedy(fewer=1),
+    ),
+    "greedy, log p": ("greedy_search", GREEDY, "log p is taken after the penalties", _greedy(penalised=True)),
+    "beams, right": ("beam_search", BEAMS, "", _beam()),
+    "beams, length": ("beam_search", BEAMS, "the end token does not count in the length", _beam(lambda n: (4 + n) / 6)),
+    "beams, ends": ("beam_search", BEAMS, "a beam ends only where its end is among the best continuations", _beam(candidates=2)),
+    "beams, unfinished": ("beam_search", BEAMS, "at the last token the beams without an end are answers, too", _beam(unfinished=True)),
+}
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name.startswith("greedy") else pytest.mark.exhaustive) for name in SEARCHES
+])  # fmt: skip
+def test_a_mistake_of_a_search_is_named(name: str) -> None:
+    component, cases, title, plain = SEARCHES[name]
+    assert _named(component, plain, cases, "float32") == (
+        set(title.split(" or ")) if title else set()
+    )  # what these cases cannot tell apart
+
+
+# --- orders
+
+
+def _attention(order: Callable[[np.ndarray], np.ndarray]) -> Plain:
+    """Values whose heads are in another order, beside a plain attention of one key head for each query head."""
+
+    def plain(case: Case) -> np.ndarray:
+        q, k, v = (case.inputs[name] for name in ("query_bthk", "key_bsgk", "value_bsge"))
+        logits = np.einsum("bthk,bshk->bhts", q, k) / q.shape[-1] ** 0.5
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        return np.einsum("bhts,bshe->bthe", weights / weights.sum(-1, keepdims=True), order(v))
+
+    return plain
+
+
+def _feed_forward(case: Case) -> np.ndarray:
+    """A convolution of width 1 over an input that is reshaped to `b d t`, not transposed."""
+    x, weights = case.inputs["x_btd"], nest(case.parameters)
+    channels = x.reshape(x.shape[0], x.shape[2], x.shape[1])
+    hidden = np.einsum("bdt,df->bft", channels, weights["hidden"]["kernel"]) + weights["hidden"]["bias"][:, None]
+    output = np.einsum("bft,fd->bdt", np.maximum(hidden, 0), weights["output"]["kernel"]) + weights["output"]["bias"][:, None]
+    return output.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("component, case, title, plain", [
+    ("scaled_dot_product_attention", "plain", "the heads of the values are in another order: reversed",
+     _attention(lambda v: v[:, :, ::-1])),
+    ("scaled_dot_product_attention", "plain", "the heads of the values are in another order: rolled by 1",
+     _attention(lambda v: np.roll(v, 1, axis=2))),
+    ("feed_forward", "relu", "the input of the feed-forward, b t d, is read as b d t: it is reshaped where it must be transposed",
+     _feed_forward),
+])  # fmt: skip
+def test_another_order_is_named(component: str, case: str, title: str, plain: Plain) -> None:
+    assert _named(component, plain, (case,)) == {title}
