@@ -145,6 +145,20 @@ def test_random_folders_of_torch_save_without_a_model_type(tmp_path: Path, famil
         assert_same_bits(found.parameters, wanted.parameters)
 
 
+@pytest.mark.parametrize("model_type", ["bert", ...])
+def test_a_training_checkpoint_in_a_folder_is_told_what_helps(tmp_path: Path, model_type: Any) -> None:
+    folder = edit(folder_of(tmp_path / "a", CONFIGS["bert"]), model_type=model_type)
+    in_torch(folder)
+    file = folder / "pytorch_model.bin"
+    state = torch.load(file)
+    torch.save({"epoch": 3, "model": state}, file)
+    for words in (("inspect", folder), ("convert", folder, tmp_path / "b"), ("convert", file, tmp_path / "b"), ("embed", folder)):
+        said = refused(*words)
+        assert "a training checkpoint, with tensors in model: torch.save its entry model alone as pytorch_model.bin" in said
+    torch.save(torch.load(file)["model"], file)
+    assert checkpoints.load(folder).config == CONFIGS["bert"]
+
+
 def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
     """config.json without model_type and architectures, pytorch_model.bin with gamma and beta and the heads of its training: the numbers of
     transformers, which is told the class.

@@ -159,14 +159,16 @@ def _select(path: Path, state: Any, key: str | None) -> Any:
             raise ValueError(f"--key {key}: {path} has no such entry{nearest(key, map(str, state))}; it has {_listed(state)}")
         return state[key]
     if entries := [str(name) for name, value in state.items() if _is_state(value)]:
-        raise ForeignError(path, _training(state, entries))
+        raise ForeignError(path, _training(path, state, entries))
     return state
 
 
-def _training(state: Mapping[Any, Any], entries: list[str]) -> Kind:
+def _training(path: Path, state: Mapping[Any, Any], entries: list[str]) -> Kind:
     """The kind of a checkpoint with state dicts in these entries."""
     what = "a Lightning checkpoint" if LIGHTNING in state else "a training checkpoint"
     best = next((name for name in USUAL if name in entries), entries[0])
+    if weights(path):  # whose folder is read whole
+        return Kind(f"{what}, with tensors in {_listed(entries)}", f"torch.save its entry {best} alone as {path.name}")
     first = {str(name).partition(".")[0] for name in state[best]}
     names = f"; its names begin with {first.pop()}., which --prefix finds or takes" if len(first) == 1 else ""
     return Kind(f"{what}, with tensors in {_listed(entries)}", f"choose them with --key {best}{names}")
