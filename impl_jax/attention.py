@@ -65,9 +65,11 @@ def scaled_dot_product_attention(
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
-def _output(*given: Any) -> jax.Array:
-    """The output alone, of all queries together."""
-    return scaled_dot_product_attention(*given, return_weights=True)[0]
+def _output(
+    query_bthk: jax.Array, key_bsgk: jax.Array, value_bsge: jax.Array, mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False
+) -> jax.Array:
+    """The output, of all queries together."""
+    return scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights=True)[0]
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:

@@ -27,7 +27,7 @@ Answers = dict[str, jax.Array]
 class Searcher:
     """The searches of a model as it is now: its weights are copied by `fused`, and rounded to `dtype` where given.
 
-    dtype: int8 is that of the projections (INT8).
+    dtype: int8 is that of the projections (INT8). What stands in for a projection, such as an adapter, is called as it is.
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with the last answer. Source, prefix and
     answer are padded to few lengths, and the strategy's numbers are arguments but for beam_size, no_repeat_ngram and top_k, so that others
     need no new program; all searchers of models of the same structure share search.

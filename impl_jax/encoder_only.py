@@ -77,20 +77,9 @@ class EncoderOnly(nnx.Module):
         x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
         return self.masked_language_head(x_bsd, self.table.T if self.config.tie_logits else None)
 
-    def _headed(
-        self,
-        source: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> jax.Array:
-        """What the config's head gives: `classify`, `masked_language_logits`, or `encode` where there is none.
-
-        Raises ValueError where there are both.
-        """
+    def _headed(self, *given: Any) -> jax.Array:
+        """What a call gives: `classify`, `masked_language_logits`, or `encode` where there is no head; the arguments are theirs."""
         self.config.need_one_head()
         if self.config.classes:
-            return self.classify(source, source_mask_bs, keep, segment_bs)
-        if self.config.masked_language_head:
-            return self.masked_language_logits(source, source_mask_bs, keep, segment_bs)
-        return self.encode(source, source_mask_bs, keep, segment_bs)
+            return self.classify(*given)
+        return self.masked_language_logits(*given) if self.config.masked_language_head else self.encode(*given)

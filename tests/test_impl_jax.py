@@ -1,11 +1,9 @@
 """What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
 import functools
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -204,14 +202,6 @@ def test_memory_grows_with_the_length_not_with_its_square() -> None:
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert bytes_of(8192) < 2.5 * bytes_of(4096)
-
-
-@pytest.mark.exhaustive
-def test_on_a_mesh_of_explicit_axes_all_is_what_it_is_on_one_device() -> None:
-    environment = os.environ | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    run = subprocess.run([sys.executable, Path(__file__).with_name("jax_on_a_mesh.py")], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("padding_id", [pytest.param(0, marks=pytest.mark.exhaustive), None])

@@ -73,9 +73,10 @@ def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 
 
 
 def packs(model: nnx.Module) -> bool:
-    """Whether every module is one of this package: another one may look at the neighbours of a token, which packing changes."""
+    """Whether every module that is called is one of this package: another may look at the neighbours of a token, which packing changes."""
     package = __name__.partition(".")[0]
-    return all(type(part).__module__.partition(".")[0] == package for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module))
+    called = (type(part) for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module) and callable(part))
+    return all(kind.__module__.partition(".")[0] == package for kind in called)
 
 
 def pack(x_btd: jax.Array, packing: Packing | None) -> jax.Array:

@@ -41,7 +41,7 @@ from .jax_models import (
 CALL, IDS, TRANSFORM, CHECK = "Calls", "Ids out of range", "Transformations", "Checks of JAX"
 
 
-@ACTIONS.works(CALL, "`model(source, target)`, NumPy's or JAX's arrays of any integer dtype", sample=True)
+@ACTIONS.works(CALL, "`model(source, target)`, NumPy's or JAX's arrays of any integer dtype")
 def _() -> None:
     for dtype in (np.int32, np.int64, np.uint8):
         right(loaded()(SOURCE.astype(dtype), jnp.asarray(TARGET, dtype if dtype == np.uint8 else np.int32)))

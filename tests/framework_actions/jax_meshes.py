@@ -126,7 +126,10 @@ def expected() -> Any:
 
 def is_one_device_s(kind: str, rules: dict[str, str]) -> None:
     mesh = mesh_of(kind)
-    for one, other in zip(*map(jax.tree.leaves, (found(placed(mesh, rules), *ids(mesh)), expected())), strict=True):
+    result = found(placed(mesh, rules), *ids(mesh))
+    if kind == EXPLICIT:
+        assert result[0].sharding.spec[0] == "data"
+    for one, other in zip(*map(jax.tree.leaves, (result, expected())), strict=True):
         same(one, other, 1e-9)
 
 
