@@ -104,8 +104,8 @@ def to_native(
     for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
         if not part:
-            own = _one_block(name, array, sizes["i"]) if "i" in native_axes else array
-            whole[native_name] = relayout(own, _of_block(letters, native_axes), native_axes, sizes)
+            kernel = _one_block(name, array, sizes["i"]) if "i" in native_axes else array
+            whole[native_name] = relayout(kernel, _of_block(letters, native_axes), native_axes, sizes)
             continue
         own = parts.setdefault(native_name, {})
         own[part[0]] = array
