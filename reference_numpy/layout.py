@@ -96,7 +96,7 @@ def to_native(
     tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
 ) -> dict[str, np.ndarray]:
     """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`, and where the table
-    has not every part of a native tensor, or these differ in their shapes.
+    has not every part of a native tensor, or these differ in their shapes, and where heads that share a kernel have one each.
     """
     parameters.match(tensors, parameters.shapes(config, component))
     parts: dict[str, dict[str, np.ndarray]] = {}  # of each native tensor, by which part it is
@@ -104,8 +104,8 @@ def to_native(
     for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
         if not part:
-            block = array[: sizes["i"], 0] if "i" in native_axes else array
-            whole[native_name] = relayout(block, _of_block(letters, native_axes), native_axes, sizes)
+            kernel = _one_block(name, array, sizes["i"]) if "i" in native_axes else array
+            whole[native_name] = relayout(kernel, _of_block(letters, native_axes), native_axes, sizes)
             continue
         own = parts.setdefault(native_name, {})
         own[part[0]] = array
@@ -143,6 +143,15 @@ def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[t
         sizes = dict(zip(letters.split(), shapes[name], strict=True))
         sizes["i"] = sizes.get("d", 0) // sizes.get("g", sizes.get("h", 1))
         yield name, letters, *native(name, letters, table), sizes
+
+
+def _one_block(name: str, kernel_dhk: np.ndarray, size: int) -> np.ndarray:
+    """The block `i k` of every head, for its own slice of the width. Raises ValueError where heads differ, or read more of it."""
+    block, heads = kernel_dhk[:size, 0], kernel_dhk.shape[1]
+    slices = [kernel_dhk[head * size : (head + 1) * size, head] for head in range(heads)]
+    if not all(np.array_equal(block, own) for own in slices) or np.count_nonzero(kernel_dhk) != heads * np.count_nonzero(block):
+        raise ValueError(f"{name} must be one block for every head, which reads its slice of the width alone; got a kernel of each")
+    return block
 
 
 def _of_block(letters: str, native_axes: str) -> str:

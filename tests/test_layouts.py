@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 
+from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, attention, embedding, layers, layouts
+from rosettaformer.conformance.cases import all_cases, attention, embedding, fitted, layers, layouts
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.gradients import gradients
 from rosettaformer.conformance.compare import compare
@@ -197,6 +198,17 @@ def test_a_shared_kernel_is_one_block_for_every_head_and_its_gradient_the_sum() 
     whole = components.answer(dataclasses.replace(case, shared=()))["parameters.query.kernel"]
     expected = sum(whole[4 * head : 4 * head + 4, head] for head in range(3))
     np.testing.assert_allclose(components.answer(case)["parameters.query.kernel"], expected, rtol=1e-13)
+
+
+def test_heads_that_have_a_kernel_each_are_refused_where_they_share_one() -> None:
+    case = CASES["multi_head_attention/square"]
+    names = parameters.axes(case.config, "multi_head_attention")
+    table = tuple((name, name, "i k" if name == "query.kernel" else axes) for name, axes in names.items())
+    with pytest.raises(ValueError, match=r"query\.kernel must be one block for every head"):
+        layout.to_native(case.parameters, table, case.config, "multi_head_attention")
+    other = dataclasses.replace(case, name="of a checkpoint")
+    (found,) = fitted([other], {}, ("query.kernel",))
+    assert found.excluded == "all heads of the port share query.kernel, and the checkpoint has a kernel of each"
 
 
 def test_a_width_that_heads_cannot_divide_is_not_asked_with_shared_kernels() -> None:

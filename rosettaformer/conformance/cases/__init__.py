@@ -61,9 +61,15 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str
         return list(cases)
     own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
     return [
-        dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _excluded(case, fixed, "the checkpoint has")
-        for case in cases
+        dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _of_checkpoint(case, fixed, shared) for case in cases
     ]
+
+
+def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) -> Case:
+    """A case of a checkpoint, with the reason where it does not fit what is fixed, or the heads that share a kernel."""
+    if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
+        return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
+    return _excluded(case, fixed, "the checkpoint has")
 
 
 def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
