@@ -88,10 +88,8 @@ def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, loca
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + own] = state_dict.pop(name)
     for names in _shared(module):
-        own, given = (
-            module.get_parameter(names[0]),
-            {name: state_dict[name] for name in (prefix + each for each in names) if name in state_dict},
-        )
+        own = module.get_parameter(names[0])
+        given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
         # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's own parameter, which says nothing.
         given = {name: tensor for name, tensor in given.items() if tensor is not own} or given
         for first, tensor in [*given.items()][:1]:

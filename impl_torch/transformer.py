@@ -40,7 +40,7 @@ class Transformer(EncoderOnly):
     Shared embeddings and tied logits are one `nn.Parameter` of several modules (`framework.Sharing`).
     Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
     draws its own in training. pack_from: how many numbers of a layer's input must be padding for the products to leave them out. A model
-    with hooks, and a program that is traced, has the rows always.
+    with hooks or with modules of other classes in its stacks, and a program that is traced, has the rows always.
     """
 
     source_embedding: Embedding

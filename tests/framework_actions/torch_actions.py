@@ -1,5 +1,0 @@
-"""Actions of users of PyTorch."""
-
-from . import Actions
-
-ACTIONS = Actions("torch")

@@ -1,0 +1,192 @@
+"""Libraries around torch that are given a model."""
+
+import copy
+import tempfile
+import warnings
+from typing import Any
+
+import accelerate
+import peft
+import torch
+import transformers
+from torch import nn
+
+from impl_torch import weights
+from impl_torch.decoding import Searcher
+
+from .common import (
+    ACTIONS,
+    BERT,
+    CONFIG,
+    SEARCH,
+    SOURCE,
+    TARGET,
+    UNTIED,
+    answers,
+    classes,
+    expected,
+    model_of,
+    right,
+    same,
+    searched,
+    trained,
+)
+
+TOPIC = "Libraries"
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Any]]):
+    """Three rows of ids and their labels."""
+
+    def __init__(self, classifies: bool) -> None:
+        self.classifies = classifies
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.classifies:
+            return {"source": SOURCE[index], "labels": torch.tensor(index)}
+        return {"source": SOURCE[index], "target": TARGET[index, :-1], "labels": TARGET[index, 1:]}
+
+
+def with_trainer(model: Any, classifies: bool, **options: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "label_names": ["labels"]}
+        arguments = transformers.TrainingArguments(folder, max_steps=2, save_steps=2, learning_rate=1e-2, **quiet)
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=Rows(classifies), eval_dataset=Rows(classifies),
+            compute_loss_func=lambda out, labels, **_: nn.functional.cross_entropy(out.flatten(0, -2), labels.flatten(), ignore_index=0),
+        )  # fmt: skip
+        trainer.train()
+        trainer.evaluate()
+    return model.eval()
+
+
+@ACTIONS.works(TOPIC, "`transformers.Trainer(model=...)`, which writes `model.config.use_cache` and saves")
+def _() -> None:
+    model = with_trainer(model_of(dtype=torch.float32), False)
+    right(model)
+    assert model.config == CONFIG
+
+
+@ACTIONS.works(TOPIC, "`transformers.Trainer(model=...)` of an encoder alone")
+def _() -> None:
+    model = with_trainer(model_of(BERT, torch.float32), True)
+    same(model(SOURCE), classes(model), 1e-4)
+
+
+def with_lora(model: Any, **options: Any) -> Any:
+    """The model with trained adapters, and with what they compute merged into it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, **options))
+    inner = adapted.base_model.model
+    parameters = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    trained(inner, optimizer=torch.optim.SGD(parameters, 0.1))
+    return inner, adapted
+
+
+for targets in (["query", "value"], "all-linear", ["source_embedding"]):
+
+    def lora(targets: Any = targets) -> None:
+        config = CONFIG if targets == ["query", "value"] else UNTIED
+        inner, adapted = with_lora(model_of(config), target_modules=targets)
+        logits, found = inner(SOURCE, TARGET), answers(inner)
+        merged = adapted.merge_and_unload()
+        same(logits, expected(merged, config))
+        assert found == answers(merged)
+
+    tie = "" if targets == ["query", "value"] else ", untied"
+    ACTIONS.works(TOPIC, f"`peft` LoRA on `{targets}`{tie}: training, a search, `merge_and_unload`", sample=targets == ["query", "value"])(
+        lora
+    )
+
+
+@ACTIONS.works(TOPIC, '`peft` with `modules_to_save=["logits"]`, untied: the copy is trained and kept')
+def _() -> None:
+    model = model_of(UNTIED)
+    before = model.logits.weight.detach().clone()
+    inner, adapted = with_lora(model, target_modules=["query"], modules_to_save=["logits"])
+    logits = inner(SOURCE, TARGET)
+    merged = adapted.merge_and_unload()
+    assert not torch.equal(merged.logits.weight, before)
+    same(logits, expected(merged, UNTIED))
+
+
+@ACTIONS.refused(TOPIC, '`peft`, `modules_to_save=["logits"]` of tied logits, exported', "no array would hold the module's logits.weight")
+def _() -> None:
+    _, adapted = with_lora(model_of(), target_modules=["query"], modules_to_save=["logits"])
+    weights.export(adapted.merge_and_unload(), CONFIG)
+
+
+@ACTIONS.works(TOPIC, "`accelerate`: `prepare`, `backward`, `save_model`")
+def _() -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = model_of()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-2))
+    accelerator.backward(model.training_loss(SOURCE, TARGET))
+    optimizer.step()
+    with tempfile.TemporaryDirectory() as folder:
+        accelerator.save_model(model, folder)
+    right(model)
+
+
+def quantised(model: Any) -> Any:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    quantize_(model, Int8WeightOnlyConfig())
+    return model
+
+
+@ACTIONS.works(TOPIC, "`torchao.quantization.quantize_(Int8WeightOnlyConfig())`, then a search")
+def _() -> None:
+    model = model_of(dtype=torch.float32)
+    wanted, found = model(SOURCE, TARGET), quantised(copy.deepcopy(model))
+    same(found(SOURCE, TARGET), wanted, 0.3)
+    step_by_step = torch.full((3, 1), 1)
+    first = found(SOURCE, step_by_step)[:, -1].argmax(-1)
+    assert first.tolist() == [row[0] for row in answers(found)]
+
+
+@ACTIONS.refused(TOPIC, "`torchao.quantization.quantize_`, then `weights.export`", "query.weight is a Int8Tensor")
+def _() -> None:
+    weights.export(quantised(model_of(dtype=torch.float32)), CONFIG)
+
+
+@ACTIONS.works(TOPIC, "pt2e: `prepare_pt2e(exported, X86InductorQuantizer())`, `convert_pt2e`")
+def _() -> None:
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    model = model_of(dtype=torch.float32)
+    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(model, (SOURCE, TARGET)).module(), quantizer)
+    prepared(SOURCE, TARGET)
+    converted = convert_pt2e(prepared)
+    linears = sum(type(module) is nn.Linear for module in model.modules())
+    assert sum("dequantize_per_channel" in str(node.target) for node in converted.graph.nodes) == linears
+    same(converted(SOURCE, TARGET), model(SOURCE, TARGET), 0.5)
+
+
+@ACTIONS.works(TOPIC, "`torch.ao.quantization.quantize_dynamic(model, {nn.Linear})`, then a search")
+def _() -> None:
+    model = model_of(dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    assert not any(type(module) is nn.Linear for module in found.modules())
+    same(found(SOURCE, TARGET), model(SOURCE, TARGET), 0.3)
+    answers(found)
+
+
+@ACTIONS.works(TOPIC, '`Searcher(model).to("cpu")`', sample=True)
+def _() -> None:
+    model = model_of()
+    assert Searcher(model).to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == answers(model)
+    searched(model)
+
+
+@ACTIONS.refused(TOPIC, '`Searcher(model, "int8")` moved to another device', "int8 needs a CPU")
+def _() -> None:
+    Searcher(model_of(dtype=torch.float32), "int8").to("meta")

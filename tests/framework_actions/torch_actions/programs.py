@@ -1,0 +1,152 @@
+"""`torch.compile`, `torch.export` and tracing."""
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import Dim, export
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from impl_torch import decoding
+from impl_torch.fast.compiled import compiled
+
+from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
+
+TOPIC = "Compiled and exported"
+LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6), (5, 6, 6))
+
+
+def ids(batch: int, length: int) -> Any:
+    return torch.arange(batch * length).reshape(batch, length) % 20
+
+
+def on_all_lengths(call: Callable[..., Any], model: Any) -> None:
+    for batch, source, target in LENGTHS:
+        given = ids(batch, source), ids(batch, target)
+        same(call(*given), expected(model, CONFIG, *given))
+
+
+@ACTIONS.works(TOPIC, "`torch.compile(model)`, Inductor")
+def _() -> None:
+    torch.compiler.reset()
+    model = model_of()
+    on_all_lengths(torch.compile(model), model)
+
+
+for backend, dynamic in (("eager", None), ("aot_eager", True)):
+
+    def of_backend(backend: str = backend, dynamic: bool | None = dynamic) -> None:
+        torch.compiler.reset()
+        model = model_of()
+        on_all_lengths(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), model)
+
+    name = f'`torch.compile(model, backend="{backend}", fullgraph=True, dynamic={dynamic})`'
+    ACTIONS.works(TOPIC, name, sample=backend == "eager")(of_backend)
+
+
+@ACTIONS.works(TOPIC, "`layer.compile()` of each layer, then training")
+def _() -> None:
+    torch.compiler.reset()
+    model = model_of()
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.compile(backend="aot_eager")
+    same(trained(model)(SOURCE, TARGET), expected(model))
+
+
+@ACTIONS.works(TOPIC, "`torch.compile` of a model without a target, an encoder alone")
+def _() -> None:
+    torch.compiler.reset()
+    model = model_of(BERT)
+    same(torch.compile(model, backend="aot_eager", fullgraph=True)(SOURCE), classes(model))
+
+
+@ACTIONS.refused(TOPIC, "`fast.compiled.compiled(model)`, a token id of 20", "token ids must lie in 0 .. 19; got 20")
+def _() -> None:
+    compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET)
+
+
+for strict in (False, True):
+
+    def of_export(strict: bool = strict) -> None:
+        model = model_of()
+        program = export(model, (SOURCE, TARGET), strict=strict).module()
+        same(program(SOURCE, TARGET), expected(model))
+
+    ACTIONS.works(TOPIC, f"`torch.export.export(model, (source, target), strict={strict})`", sample=not strict)(of_export)
+
+
+@ACTIONS.works(TOPIC, "`torch.export` with dynamic batch and lengths, saved and loaded")
+def _() -> None:
+    model, file = model_of(), io.BytesIO()
+    batch, source, target = Dim("batch", min=2), Dim("source", min=2), Dim("target", min=2)
+    shapes = {"source": {0: batch, 1: source}, "target": {0: batch, 1: target}}
+    torch.export.save(export(model, (ids(3, 5), ids(3, 4)), dynamic_shapes=shapes), file)
+    file.seek(0)
+    on_all_lengths(torch.export.load(file).module(), model)
+
+
+@ACTIONS.works(TOPIC, "`torch.export` without a padding id")
+def _() -> None:
+    config = CONFIG.replace(padding_id=None)
+    model = model_of(config)
+    same(export(model, (SOURCE, TARGET)).module()(SOURCE, TARGET), expected(model, config))
+
+
+@ACTIONS.works(TOPIC, "`torch.export` of a decoder alone")
+def _() -> None:
+    model = model_of(GPT2)
+    same(export(model, (None, TARGET)).module()(None, TARGET), expected(model, GPT2, None))
+
+
+@ACTIONS.works(TOPIC, "`torch.export` of an encoder alone, `(source,)`")
+def _() -> None:
+    model = model_of(BERT)
+    same(export(model, (SOURCE,)).module()(SOURCE), classes(model))
+
+
+@ACTIONS.refused(TOPIC, "an exported program, a token id of -1", "index out of range")
+def _() -> None:
+    export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET)
+
+
+@ACTIONS.works(TOPIC, "`torch.export` of masks as arguments")
+def _() -> None:
+    model = model_of()
+    masks = {"source_mask_bs": SOURCE != 0, "target_mask_bt": TARGET != 0}
+    same(export(model, (SOURCE, TARGET), masks).module()(SOURCE, TARGET, **masks), expected(model))
+
+
+@ACTIONS.works(TOPIC, "`torch.jit.trace`, called with other lengths")
+def _() -> None:
+    model = model_of()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(model, (SOURCE, TARGET))
+    on_all_lengths(traced, model)
+
+
+@ACTIONS.works(TOPIC, "`make_fx`")
+def _() -> None:
+    model = model_of()
+    with torch.no_grad():
+        same(make_fx(model)(SOURCE, TARGET)(SOURCE, TARGET), expected(model))
+
+
+@ACTIONS.works(TOPIC, "AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
+def _() -> None:
+    import tempfile
+
+    model = model_of(dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        path = torch._inductor.aoti_compile_and_package(export(model, (SOURCE, TARGET)), package_path=f"{folder}/a.pt2")
+        run = torch._inductor.aoti_load_package(path)
+        same(run(SOURCE.flip(0), TARGET.flip(0)), expected(model).flip(0), 1e-4)
+
+
+@ACTIONS.works(TOPIC, "`Searcher(model, compiled=True)`")
+def _() -> None:
+    model = model_of(dtype=torch.float32)
+    searches = [decoding.Searcher(model, compiled=each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (False, True)]
+    assert torch.equal(*searches)

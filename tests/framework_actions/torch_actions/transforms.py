@@ -1,0 +1,113 @@
+"""`torch.func` and autograd."""
+
+import threading
+
+import torch
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .common import ACTIONS, CONFIG, SOURCE, TARGET, expected, model_of, right, same, trained
+
+TOPIC = "torch.func and autograd"
+
+
+@ACTIONS.works(TOPIC, "`functional_call` with other parameters, tied; the model stays as it was", sample=True)
+def _() -> None:
+    model, other = model_of(), model_of(seed=1)
+    before = expected(model)
+    same(functional_call(model, dict(other.named_parameters()), (SOURCE, TARGET)), expected(other))
+    same(model(SOURCE, TARGET), before)
+
+
+@ACTIONS.works(TOPIC, "`torch.func.grad` of `functional_call` is what `backward` gives")
+def _() -> None:
+    model = model_of()
+    gradients = grad(lambda given: functional_call(model, given, (SOURCE, TARGET)).square().sum())(dict(model.named_parameters()))
+    model(SOURCE, TARGET).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        same(gradients[name], parameter.grad)
+
+
+@ACTIONS.works(TOPIC, "`vmap` over batches of ids")
+def _() -> None:
+    model = model_of()
+    found = vmap(lambda source: model(source, TARGET))(torch.stack([SOURCE, SOURCE.flip(0)]))
+    same(found[1], expected(model, source=SOURCE.flip(0)))
+
+
+@ACTIONS.works(TOPIC, "an ensemble: `stack_module_state`, `vmap`")
+def _() -> None:
+    models = [model_of(seed=seed) for seed in (0, 1)]
+    parameters, buffers = stack_module_state(models)
+    found = vmap(lambda *state: functional_call(models[0], state, (SOURCE, TARGET)))(parameters, buffers)
+    for one, model in zip(found, models, strict=True):
+        same(one, expected(model))
+
+
+@ACTIONS.works(TOPIC, "gradients of every row: `vmap(grad(...))`")
+def _() -> None:
+    model = model_of()
+
+    def of_row(given: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional_call(model, given, (source[None], target[None])).square().sum()
+
+    rows = vmap(grad(of_row), in_dims=(None, 0, 0))(dict(model.named_parameters()), SOURCE, TARGET)
+    model(SOURCE, TARGET).square().sum().backward()
+    same(rows["logits.bias"].sum(0), model.logits.bias.grad)
+
+
+@ACTIONS.works(TOPIC, "`jvp` under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+def _() -> None:
+    model = model_of()
+    parameters = dict(model.named_parameters())
+    along = {name: torch.randn_like(x) for name, x in parameters.items()}
+
+    def call(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return functional_call(model, given, (SOURCE, TARGET))
+
+    with sdpa_kernel(SDPBackend.MATH):
+        _, found = jvp(call, (parameters,), (along,))
+        moved = [call({name: x + step * along[name] for name, x in parameters.items()}) for step in (1e-6, -1e-6)]
+    same(found, (moved[0] - moved[1]) / 2e-6, 1e-5)
+
+
+@ACTIONS.stock(TOPIC, "`jvp` with the CPU's default attention kernel", "it has no forward derivative")
+def _() -> None:
+    model, refused = model_of(), 0
+    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+    x = torch.randn(2, 3, 32, dtype=torch.float64)
+    layer = model.encoder.layers[0]
+    for call in (lambda x: layer(x), lambda x: stock(x, x, x, need_weights=False)[0]):
+        try:
+            jvp(call, (x,), (x,))
+        except (NotImplementedError, RuntimeError):
+            refused += 1
+    assert refused == 2
+
+
+@ACTIONS.works(TOPIC, "`gradcheck` through soft one-hot rows")
+def _() -> None:
+    model = model_of()
+    soft = torch.rand(1, 3, 20, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda soft: model(soft, TARGET[:1]).sum(), soft, fast_mode=True)
+
+
+@ACTIONS.works(TOPIC, "calls from four threads")
+def _() -> None:
+    model, found = model_of(), []
+    threads = [threading.Thread(target=lambda: found.append(model(SOURCE, TARGET))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in found:
+        same(each, expected(model))
+
+
+@ACTIONS.works(TOPIC, "`torch.inference_mode` after training, then training again")
+def _() -> None:
+    model = trained(model_of())
+    with torch.inference_mode():
+        right(model)
+    right(trained(model))
+    assert model.config == CONFIG
