@@ -182,8 +182,8 @@ def _answers() -> Iterator[Defect]:
         "never": ("a row goes on after its end token", np.zeros_like),
         "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
     }
-    for name, (title, change) in loops.items():
-        yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", _looped(change), "decoding._one_by_one")
+    for name, (title, ends) in loops.items():
+        yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", _looped(ends), "decoding._one_by_one")
 
 
 def _looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
