@@ -17,6 +17,7 @@ from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
 from rosettaformer.conformance.diagnosis.conditions import condition
+from rosettaformer.conformance.diagnosis.digits import nearly
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.stability import symptoms
@@ -151,6 +152,25 @@ def test_an_alteration_that_only_loses_digits_is_named_where_it_fails_and_not_as
     assert search.imprecise() == [(DEFECTS["NRM4"],)]
     shifted = [_shifted(answer, lambda value: 1e-9) for answer in answers]
     assert Search(known, shifted).imprecise() == []
+
+
+def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None:
+    known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
+
+    def found(combination: altered.Combination, size: float) -> list[altered.Combination]:
+        answers = [
+            _shifted(one, lambda value: size * rng.standard_normal(value.shape))
+            for one in mutation.as_port(combination, known.probes)
+            if one
+        ]
+        near = nearly(Search(known, answers))
+        return near.found if near else []
+
+    assert found((DEFECTS["NRM2"],), 1e-8) == [(DEFECTS["NRM2"],)]
+    assert found((DEFECTS["NRM2"],), 0.03) == []
+    assert found((), 0.3) == found((), 1e-8) == []
+    for place, factor in itertools.product(("normalization.layer_norm",), (0.97, 1.001, 1.02)):
+        assert found((mutation.larger(place, factor),), 1e-8) == []
 
 
 def test_an_alteration_that_is_not_needed_is_not_named_beside_another() -> None:
