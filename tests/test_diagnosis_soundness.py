@@ -254,6 +254,30 @@ def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:
     assert Search(known, infinite).nearest() == []
 
 
+def test_a_hypothesis_is_said_to_be_near_only_where_little_of_the_error_is_left() -> None:
+    known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
+
+    def said(size: float) -> str:
+        noisy = [_shifted(answer, lambda value: size * rng.standard_normal(value.shape)) for answer in answers]
+        return explanation.unexplained(Search(known, noisy), False, ())
+
+    assert "; the nearest: NRM23 (" in said(1e-3)
+    assert "nearest" not in said(3.0)
+
+
+def test_of_what_is_explained_in_part_it_is_said_whether_the_port_fails_the_rest() -> None:
+    known = mutation.hypotheses("layer_norm", "float64")
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
+    names = [probe.name for probe in known.probes]
+    other, right = names.index("plain"), names.index("square")
+    answers[other] = _shifted(answers[other], lambda value: 0.3)
+    answers[right] = components.answer(known.probes[right])
+    text = explanation.partly((DEFECTS["NRM23"],), [(DEFECTS["NRM23"],)], Search(known, answers))
+    assert "\n  unexplained remain layer_norm/plain, which your port fails" in text
+    assert "\n  your port is right on layer_norm/square, where that would fail" in text
+
+
 def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:
     probe = _of("layer_norm", "plain")[0].at("float32")
     clean = tolerance.expect(probe)
