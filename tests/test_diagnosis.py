@@ -12,7 +12,7 @@ from rosettaformer.cli import main
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination
-from rosettaformer.conformance.diagnosis.deadline import TimeIsUp
+from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 
 TESTS = Path(__file__).parent
 
@@ -496,6 +496,13 @@ def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: p
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
     monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
     assert diagnose(port).stopped == "interrupted"
+
+
+def test_an_answer_is_waited_for_no_longer_than_the_limit() -> None:
+    assert Deadline().within(60.0) == 60.0
+    assert 0.0 < Deadline(5.0).within(60.0) <= 5.0
+    assert Deadline(5.0).within(1.0) == 1.0
+    assert Deadline(-1.0).within(60.0) > 0.0
 
 
 def _on_call(count: int, error: BaseException) -> Callable[..., None]:

@@ -17,6 +17,7 @@ from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
 from rosettaformer.conformance.diagnosis.conditions import condition
+from rosettaformer.conformance.diagnosis.digits import nearly
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.stability import symptoms
@@ -153,6 +154,25 @@ def test_an_alteration_that_only_loses_digits_is_named_where_it_fails_and_not_as
     assert Search(known, shifted).imprecise() == []
 
 
+def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None:
+    known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
+
+    def found(combination: altered.Combination, size: float) -> list[altered.Combination]:
+        answers = [
+            _shifted(one, lambda value: size * rng.standard_normal(value.shape))
+            for one in mutation.as_port(combination, known.probes)
+            if one
+        ]
+        near = nearly(Search(known, answers))
+        return near.found if near else []
+
+    assert found((DEFECTS["NRM2"],), 1e-8) == [(DEFECTS["NRM2"],)]
+    assert found((DEFECTS["NRM2"],), 0.03) == []
+    assert found((), 0.3) == found((), 1e-8) == []
+    for place, factor in itertools.product(("normalization.layer_norm",), (0.97, 1.001, 1.02)):
+        assert found((mutation.larger(place, factor),), 1e-8) == []
+
+
 def test_an_alteration_that_is_not_needed_is_not_named_beside_another() -> None:
     probes = [case.at("float32") for case in _of("layer_norm")]
     answers = [answer for answer in mutation.as_port((DEFECTS["NRM1"],), probes) if answer]
@@ -232,6 +252,30 @@ def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:
     assert "100%" not in explanation.unexplained(search, False, ())
     infinite = [_shifted(components.answer(probe), lambda value: np.nan) for probe in known.probes]
     assert Search(known, infinite).nearest() == []
+
+
+def test_a_hypothesis_is_said_to_be_near_only_where_little_of_the_error_is_left() -> None:
+    known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
+
+    def said(size: float) -> str:
+        noisy = [_shifted(answer, lambda value: size * rng.standard_normal(value.shape)) for answer in answers]
+        return explanation.unexplained(Search(known, noisy), False, ())
+
+    assert "; the nearest: NRM23 (" in said(1e-3)
+    assert "nearest" not in said(3.0)
+
+
+def test_of_what_is_explained_in_part_it_is_said_whether_the_port_fails_the_rest() -> None:
+    known = mutation.hypotheses("layer_norm", "float64")
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
+    names = [probe.name for probe in known.probes]
+    other, right = names.index("plain"), names.index("square")
+    answers[other] = _shifted(answers[other], lambda value: 0.3)
+    answers[right] = components.answer(known.probes[right])
+    text = explanation.partly((DEFECTS["NRM23"],), [(DEFECTS["NRM23"],)], Search(known, answers))
+    assert "\n  unexplained remain layer_norm/plain, which your port fails" in text
+    assert "\n  your port is right on layer_norm/square, where that would fail" in text
 
 
 def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:

@@ -62,12 +62,12 @@ def _properties(case: Case, all_numbers: Sequence[dict[str, float]]) -> dict[str
 
 
 def _numbers(case: Case) -> dict[str, float]:
-    """The arguments that are numbers, by their own names; of a row of whole numbers the largest."""
+    """The arguments that are numbers, by their own names; of a row of whole numbers that has no letter of an axis the largest."""
     found: dict[str, float] = {}
     for name, value in case.inputs.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[_own(name)] = value
-        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.size and value.dtype.kind in "iu":
+        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.size and value.dtype.kind in "iu" and "_" not in name:
             found[_own(name)] = int(value.max())
     return found
 

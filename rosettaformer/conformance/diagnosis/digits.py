@@ -14,8 +14,9 @@ from .search import Search
 
 __all__ = ["Nearly", "nearly"]
 
-MOST = 1e-2  # of the error, and of the largest value: in far positions float32 leaves more than elsewhere
-USUAL = 1e-4  # of the error: at least half of the cases leave less
+DIGITS = 1e-5  # of the largest value: so much float32 may leave everywhere
+MOST = 1e-2  # of the error: in far positions float32 leaves more
+USUAL = 1e-4  # of the error: at least half of the cases whose errors are larger than digits leave less
 SCREENED = 1  # one of so many cases that fail, the smallest, must be met
 
 
@@ -40,7 +41,8 @@ def nearly(search: Search, known: Combination = ()) -> Nearly | None:
     further = [(*known, one) for one in alterations if not one.rounding and one not in known]
     for combination in ([known] if known else []) + further:
         shares = _shares(search, combination)
-        if 2 * len(shares) < len(search.failing) or not 0 < float(np.median(list(shares.values()))) <= USUAL:
+        large = [share for share in shares.values() if share]
+        if 2 * len(shares) < len(search.failing) or not large or float(np.median(large)) > USUAL:
             continue
         met, others = ([probes[index] for index in search.failing if (index in shares) is value] for value in (True, False))
         where = condition(met, others) if others else ""
@@ -66,7 +68,7 @@ def _shares(search: Search, combination: Combination) -> dict[int, float]:
 
 
 def _share(search: Search, combination: Combination, index: int, right: bool = False) -> float | None:
-    """The share of an answer's error that the altered reference leaves; None where it is not small."""
+    """The share of an answer's error that the altered reference leaves, 0 of one that is digits; None where it is not small."""
     predicted, answer = search.hypotheses.answer(combination, index), search.answers[index]
     if predicted is None or predicted.keys() != answer.keys():
         return None
@@ -77,9 +79,9 @@ def _share(search: Search, combination: Combination, index: int, right: bool = F
         if sizes is None:
             return None
         left, error, scale = sizes
-        if left > MOST * scale or (not right and error > MOST * scale and left > MOST * error):
+        if left > max(DIGITS * scale, 0.0 if right else MOST * error):
             return None
-        largest = max(largest, left / error if error > MOST * scale else 0.0)
+        largest = max(largest, left / error if MOST * error > DIGITS * scale else 0.0)
     return largest
 
 

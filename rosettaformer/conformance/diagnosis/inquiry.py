@@ -8,7 +8,7 @@ from ..reference.components import DECODING, FORWARD
 from . import evidence, explanation, stability
 from .altered import Combination
 from .crashes import Failed
-from .deadline import Deadline
+from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly
 from .parts import Parts
 from .record import About
@@ -105,24 +105,23 @@ class Inquiry(Parts):
         if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
             return False
         narrow = About(place.component, "float32")
-        other, failed = self._ask(narrow)
+        other, failed = self._ask(narrow, every=True)
         self._heard = None
         if failed or not other.answers:
             return False
         if not other.failing:
             finding = self.record.nameless(place, search, self._relations)
+            self.record.open.append((finding, search))
             self.record.change(finding, verdict="described", text=explanation.digits(finding.text))
             return True
-        names = {probe.id for probe in other.hypotheses.probes}
-        fewer = len(other.failing) < sum(search.hypotheses.probes[index].id in names for index in search.failing)
         before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
         self.record.forget_parts()
-        if found := self._quickly(narrow, other) or (self._alone(other) if fewer else []):
-            self.record.explained(narrow, other, found)
-        elif fewer:
-            self._relations = self._describe(narrow, other)
-            self._search_long(narrow, other)
-        else:
+        try:
+            said = self._explained_in(narrow, other, len(other.failing) < len(search.failing))
+        except (TimeIsUp, KeyboardInterrupt):
+            self.record.restore(before)
+            raise
+        if not said:
             self.record.restore(before)
             self._relations = relations
             del self.tracing.divergences[trees:]
@@ -130,6 +129,16 @@ class Inquiry(Parts):
         last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
         self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
         return True
+
+    def _explained_in(self, narrow: About, search: Search, fewer: bool) -> bool:
+        """Whether a finding is added on the answers in float32. fewer: they fail on fewer cases than in float64, so that digits are lost
+        there."""
+        if found := self._quickly(narrow, search) or (self._alone(search) if fewer else []):
+            self.record.explained(narrow, search, found)
+        elif fewer:
+            self._relations = self._describe(narrow, search)
+            self._search_long(narrow, search)
+        return bool(found) or fewer
 
     def _alone(self, search: Search) -> list[Combination]:
         """Further explanations by one alteration: at one place, besides NaN, a constant."""
