@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, dropout, embedding, encoder_only, inputs, loss, mask, stacks
+from . import checks, dropout, embedding, inputs, loss, mask, stacks
 from .config import TransformerConfig
 from .parameters import flatten, nest
 
@@ -216,6 +216,8 @@ def training_loss_vjp(
 
 def _headed(config: TransformerConfig, vjp: bool = False) -> Callable[..., Any]:
     """What an encoder alone computes when it is called, or backwards: up to the head that it has."""
+    from . import encoder_only  # which calls `encode`
+
     config.need_one_head()
     if config.classes:
         return encoder_only.classify_vjp if vjp else encoder_only.classify
