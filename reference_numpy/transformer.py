@@ -216,7 +216,7 @@ def training_loss_vjp(
 
 def _headed(config: TransformerConfig, vjp: bool = False) -> Callable[..., Any]:
     """What an encoder alone computes when it is called, or backwards: up to the head that it has."""
-    from . import encoder_only  # which stands on this module
+    from . import encoder_only  # which calls `encode`
 
     config.need_one_head()
     if config.classes:

@@ -177,6 +177,9 @@ class Tied(nn.Module):
         self.embedding, self.logits = nn.Embedding(20, 32), nn.Linear(32, 20)
         self.logits.weight = self.embedding.weight
 
+    def forward(self, source: Any, target: Any) -> Any:
+        return self.logits(self.embedding(target))
+
 
 @ACTIONS.stock(TOPIC, "FSDP2: the modules of a tie in groups of their own", "it needs one group, and says so")
 @in_two
@@ -184,14 +187,14 @@ def _() -> None:
     for model, name in ((model_of(), "source_embedding"), (Tied(), "embedding")):
         fully_shard(getattr(model, name))
         try:
-            fully_shard(model)
+            fully_shard(model)(SOURCE, TARGET)
         except ValueError as error:
             assert "is shared with a parameter already managed by another FSDP group" in str(error)
         else:
             raise AssertionError(name)
 
 
-@ACTIONS.works(TOPIC, '`FSDP2: model.encode` after `register_fsdp_forward_method(model, "encode")`')
+@ACTIONS.works(TOPIC, 'FSDP2: `model.encode` after `register_fsdp_forward_method(model, "encode")`')
 @in_two
 def _() -> None:
     model = sharded(model_of())

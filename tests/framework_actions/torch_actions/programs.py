@@ -43,7 +43,7 @@ for backend, dynamic in (("eager", None), ("aot_eager", True)):
         on_all_lengths(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), model)
 
     name = f'`torch.compile(model, backend="{backend}", fullgraph=True, dynamic={dynamic})`'
-    ACTIONS.works(TOPIC, name, sample=backend == "eager")(of_backend)
+    ACTIONS.works(TOPIC, name)(of_backend)
 
 
 @ACTIONS.works(TOPIC, "`layer.compile()` of each layer, then training")

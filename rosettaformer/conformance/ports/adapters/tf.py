@@ -90,7 +90,7 @@ class Adapter(Base):
     def _own_names(self, module: Any) -> list[str]:
         from ....proposals.walking import leaves  # of the few ports whose tables name less than the whole path
 
-        return [leaf.path for leaf in leaves(module)]
+        return [leaf.path for leaf in leaves(module, {})]
 
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if own := getattr(self.port, "compiled", None):
