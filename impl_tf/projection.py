@@ -42,7 +42,8 @@ class Adapted(Traced):
     ) -> None:
         """Freezes W and adds A and B. Raises ValueError where the layer has no variables yet, no W of its own, or A and B already."""
         if not self.built or self.lora_enabled or not hasattr(self, self.matrix):
-            raise ValueError(f"{self.name} must be built, have a {self.matrix} of its own, and have LoRA enabled once")
+            own = f"built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, lora_enabled={self.lora_enabled}"
+            raise ValueError(f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of its own; got {own}")
         kernel = getattr(self, self.matrix)
         dtype = "float32" if tf.as_dtype(kernel.dtype).size == 2 else kernel.dtype
         shapes = (*kernel.shape[:-1], rank), (rank, kernel.shape[-1])
@@ -58,12 +59,12 @@ class Adapted(Traced):
         """A and B; empty where they are not enabled."""
         return [getattr(self, name) for name in self.adapters] if self.lora_enabled else []
 
-    def adapted(self) -> tf.Tensor:
+    def adapted(self) -> tf.Tensor | tf.Variable:
         """`W + alpha / rank A B`, or W."""
-        kernel = tf.convert_to_tensor(getattr(self, self.matrix))
+        kernel = getattr(self, self.matrix).value
         if not self.lora_enabled:
             return kernel
-        a, b = map(tf.convert_to_tensor, self.lora)
+        a, b = (variable.value for variable in self.lora)
         return tf.cast(tf.cast(kernel, a.dtype) + self.lora_alpha / self.lora_rank * tf.matmul(a, b), kernel.dtype)
 
     def reset_lora(self) -> None:

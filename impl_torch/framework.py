@@ -88,15 +88,15 @@ def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, loca
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + own] = state_dict.pop(name)
     for names in _shared(module):
-        own = module.get_parameter(names[0])
+        held = module.get_parameter(names[0])
         given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
         # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's own parameter, which says nothing.
-        given = {name: tensor for name, tensor in given.items() if tensor is not own} or given
+        given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
         for first, tensor in [*given.items()][:1]:
             unequal = [name for name, other in given.items() if not _equal(tensor, other)]
             others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
             if local_metadata.get("assign_to_params_buffers") and not isinstance(tensor, nn.Parameter):
-                tensor = nn.Parameter(tensor, requires_grad=own.requires_grad)
+                tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
             state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
 
 

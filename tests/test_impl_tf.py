@@ -323,6 +323,26 @@ def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, caus
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())
 
 
+def test_the_chunks_are_those_of_the_tensor_s_device_where_it_has_one(monkeypatch):
+    monkeypatch.setattr(attention, "CHUNK_WEIGHTS", {"CPU": 4 * 11, "GPU": 1 << 28})
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")])
+    found = []
+
+    def lengths(query):
+        found.append(attention.chunk_length(query, 11))
+        with tf.device("/CPU:0"):
+            found.append(attention.chunk_length(tf.identity(query), 11))
+
+    query = tf.zeros((1, 3, 1, 5))
+    lengths(query)
+    tf.function(lengths)(query)
+    assert found == [None, None, None, None]
+    query = tf.zeros((1, 6, 1, 5))
+    lengths(query)
+    tf.function(lengths)(query)
+    assert found[4:] == [4, 4, None, 4]
+
+
 def test_memory_grows_with_the_length_not_with_its_square():
     def bytes_of(length):
         x = tf.random.stateless_normal((1, length, 8, 16), (0, 1))

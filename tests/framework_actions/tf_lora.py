@@ -95,7 +95,11 @@ def _() -> None:
         same(found[name], expected[name])
 
 
-@ACTIONS.refused(LORA, "`enable_lora` twice", "must be built, have a kernel of its own, and have LoRA enabled once")
+@ACTIONS.refused(
+    LORA,
+    "`enable_lora` twice",
+    "LoRA must be enabled once, in a layer that is built",
+)
 def _() -> None:
     query = loaded().encoder.layers[0].self_attention.query
     query.enable_lora(2)

@@ -1,11 +1,13 @@
 """The model under tf.distribute: what `keras_on_replicas.py` finds in processes of its own."""
 
+import contextlib
 import functools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,23 @@ def _outcomes(workers: int) -> dict[str, dict[str, Any]]:
     """Of every action on two replicas of one process (workers=0), or in that many processes."""
     ports = [_free_port() for _ in range(workers)]
     cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    running = []
-    for index in range(max(workers, 1)):
-        config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})} if workers else {}
-        line = [sys.executable, str(SCRIPT)]
-        running.append(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | config))
-    done = [process.communicate(timeout=280) for process in running]
-    rows = [json.loads(line) for line in done[0][0].splitlines() if line.startswith('{"action"')]
-    assert rows, done[0][1][-2000:]
+    running, outputs = [], []
+    with contextlib.ExitStack() as files:
+        for index in range(max(workers, 1)):
+            config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})} if workers else {}
+            outputs.append(files.enter_context(tempfile.TemporaryFile("w+")))  # no pipe, which would fill while nobody reads it
+            line = [sys.executable, str(SCRIPT)]
+            running.append(subprocess.Popen(line, stdout=outputs[-1], stderr=subprocess.STDOUT, env=os.environ | config))
+        try:
+            for process in running:
+                process.wait(280)
+        finally:
+            for process in running:
+                process.kill()
+        outputs[0].seek(0)
+        text = outputs[0].read()
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"action"')]
+    assert rows, text[-2000:]
     return {row["action"]: row for row in rows}
 
 

@@ -51,8 +51,8 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(layer, (Functional, keras.Sequential)):
         yield from _named(layer.layers)
         return
-    own = {"layers": layer.layers} if isinstance(getattr(type(layer), "layers", None), property) else {}
-    for name, value in (own | vars(layer)).items():
+    stack = getattr(layer, "layers", None)  # a tuple behind a property in our stacks, a list in keras.Model
+    for name, value in (({"layers": stack} if isinstance(stack, tuple) else {}) | vars(layer)).items():
         if name == "_layers" or name.startswith("_self_"):  # Keras' and TensorFlow's own lists of all of them
             continue
         if isinstance(value, keras.layers.Layer):
