@@ -121,7 +121,6 @@ class Seq2Seq(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         memory_mask = self._hide(source == self.config.padding_id)
         later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-        later &= self.mistake != "no causal mask"
         memory = self.encoder(self._embed(self.src_tok_emb, source), memory_mask)
         mask = self._hide(target == self.config.padding_id) + torch.where(later, -torch.inf, 0.0).to(memory.dtype)
         return self.generator(self.decoder(self._embed(self.tgt_tok_emb, target), memory, mask, memory_mask)).transpose(0, 1)

@@ -12,11 +12,12 @@ class Finding:
     """What is wrong with one component.
 
     verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts), partly (some
-    answers are explained, as those of one path through the port), imprecise (the errors are within those of a lower precision), described
-    (no alteration explains the answers, but what they are in terms of the reference is known), stopped (the search ended early),
-    unexplained, unstable (the same input, another output), gradient (the output is right and a gradient is not), error (the port fails on
-    every case).
-    explanations: combinations of ids of defects and settings. paths: the places in a model, where only those are meant.
+    answers are explained, as those of one path through the port), imprecise (the errors are within those of a lower precision, or what an
+    alteration leaves of them is: no equality), described (no alteration explains the answers, but what they are in terms of the reference
+    is known), stopped (the search ended early), unexplained, unstable (the same input, another output), gradient (the output is right and
+    a gradient is not), error (the port fails on every case).
+    explanations: combinations of ids of defects and settings; of several one is meant. paths: the places in a model, where only those are
+    meant.
     """
 
     component: str

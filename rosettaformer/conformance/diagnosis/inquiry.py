@@ -30,6 +30,7 @@ class Inquiry(Parts):
         super().__init__(subject, pairs, deadline, progress, say)
         self._heard: tuple[About, str] | None = None  # the first failure of the component whose cases are being run
         self._current: tuple[About, Search] | None = None  # what is being searched
+        self._fewer: tuple[About, Search] | None = None  # the same in float32, where it fails on fewer cases
 
     def _ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
         """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
@@ -50,6 +51,7 @@ class Inquiry(Parts):
 
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
+        self._fewer = None
         if place.component not in FORWARD:
             self._relations = self._describe(place, search)
         if found := self._quickly(place, search):
@@ -85,9 +87,21 @@ class Inquiry(Parts):
             self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
         elif rest := [] if self._described else search.partly(base := self._cover(search)):
             self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
+        elif self._fewer:
+            (place, search), self._fewer = self._fewer, None
+            self.record.forget_parts()
+            self._quickly(place, search)
+            self._relations = self._describe(place, search)
+            found = self._search_long(place, search)
+            self._say_only_in_float32()
         else:
             self.record.open.append((self.record.nameless(place, search, self._relations), search))
         return found
+
+    def _say_only_in_float32(self) -> None:
+        """Says of the last finding on a component that it is in float32."""
+        last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
+        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
 
     def _in_its_dtype(self, place: About, search: Search) -> Search:
         """The search among the same values in the dtype that they must have; adds the finding where the port's is a wider one."""
@@ -101,7 +115,7 @@ class Inquiry(Parts):
 
     def _in_float32(self, place: About, search: Search) -> bool:
         """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
-        conforms, or is explained; where it fails on fewer cases the long search is made in it."""
+        conforms, or is explained."""
         if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
             return False
         narrow = About(place.component, "float32")
@@ -116,29 +130,21 @@ class Inquiry(Parts):
             return True
         before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
         self.record.forget_parts()
+        fewer = len(other.failing) < len(search.failing)
         try:
-            said = self._explained_in(narrow, other, len(other.failing) < len(search.failing))
+            found = self._quickly(narrow, other) or (self._alone(other) if fewer else [])
         except (TimeIsUp, KeyboardInterrupt):
             self.record.restore(before)
             raise
-        if not said:
-            self.record.restore(before)
-            self._relations = relations
-            del self.tracing.divergences[trees:]
-            return False
-        last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
-        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
-        return True
-
-    def _explained_in(self, narrow: About, search: Search, fewer: bool) -> bool:
-        """Whether a finding is added on the answers in float32. fewer: they fail on fewer cases than in float64, so that digits are lost
-        there."""
-        if found := self._quickly(narrow, search) or (self._alone(search) if fewer else []):
-            self.record.explained(narrow, search, found)
-        elif fewer:
-            self._relations = self._describe(narrow, search)
-            self._search_long(narrow, search)
-        return bool(found) or fewer
+        if found:
+            self.record.explained(narrow, other, found)
+            self._say_only_in_float32()
+            return True
+        self._fewer = (narrow, other) if fewer else None
+        self.record.restore(before)
+        self._relations = relations
+        del self.tracing.divergences[trees:]
+        return False
 
     def _alone(self, search: Search) -> list[Combination]:
         """Further explanations by one alteration: at one place, besides NaN, a constant."""
