@@ -84,9 +84,9 @@ def _once(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
 
 def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *others: Any) -> None:
     for name in [name for name in state_dict if name.startswith(prefix)]:
-        for older, own in OLDER:
+        for older, newer in OLDER:
             if name.endswith(older):
-                state_dict[name.removesuffix(older) + own] = state_dict.pop(name)
+                state_dict[name.removesuffix(older) + newer] = state_dict.pop(name)
     for names in _shared(module):
         held = module.get_parameter(names[0])
         given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
