@@ -95,7 +95,7 @@ BAD = {
     "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask must be boolean, True = may attend; got float32"),
     "no_decoder": (
         _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
-        "decoding needs at least one decoder layer; got decoder_layers=0",
+        "an encoder alone takes no target; got one",
     ),
     "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
     "source_of_a_decoder_alone": (
