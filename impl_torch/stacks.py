@@ -20,7 +20,7 @@ Tree = Mapping[str, Any]
 class Encoder(nn.Module):
     """`x = layer_i(x)` for every layer, then `final_norm(x)` where the config has one. Vectors in, vectors out: `b s d`.
 
-    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer of another class takes `(x, mask)`.
+    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer of another class takes x and the mask.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -39,8 +39,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """`x = layer_i(x, memory)` for every layer, then `final_norm(x)` where the config has one. Vectors in, vectors out: `b t d`.
 
-    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer of another class takes
-    `(x, memory, self_mask, cross_mask)`.
+    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer of another class takes x,
+    the memory and both masks.
     """
 
     def __init__(self, config: TransformerConfig) -> None:

@@ -163,7 +163,7 @@ def transformer_vjp(
     target is padding.
     """
     if target is None:
-        return _headed(config, vjp=True)(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=cotangent)
+        return _headed_vjp(config)(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=cotangent)
     if skip_padding:
         cotangent = real_rows(cotangent, config, target, target_mask_bt)
     if source is None:
@@ -214,16 +214,24 @@ def training_loss_vjp(
     return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=inner["logits_btv"])
 
 
-def _headed(config: TransformerConfig, vjp: bool = False) -> Callable[..., Any]:
-    """What an encoder alone computes when it is called, or backwards: up to the head that it has."""
+def _headed(config: TransformerConfig) -> Callable[..., Any]:
+    """What an encoder alone computes when it is called: up to the head that it has."""
     from . import encoder_only  # which calls `encode`
 
     config.need_one_head()
     if config.classes:
-        return encoder_only.classify_vjp if vjp else encoder_only.classify
-    if config.masked_language_head:
-        return encoder_only.masked_language_logits_vjp if vjp else encoder_only.masked_language_logits
-    return encode_vjp if vjp else encode
+        return encoder_only.classify
+    return encoder_only.masked_language_logits if config.masked_language_head else encode
+
+
+def _headed_vjp(config: TransformerConfig) -> Callable[..., Any]:
+    """The same backwards."""
+    from . import encoder_only
+
+    config.need_one_head()
+    if config.classes:
+        return encoder_only.classify_vjp
+    return encoder_only.masked_language_logits_vjp if config.masked_language_head else encode_vjp
 
 
 def _embed(
