@@ -82,10 +82,7 @@ class Transformer(EncoderOnly):
         skip_padding: the rows of the logits at padding of the target are zeros (PADDING).
         packings: what `compiled` prepares. With that of a target, but without skip_padding, the logits are packed, `1 n v`.
         """
-        if target is None:
-            checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
-        else:
-            self.config.need_decoder()
+        checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
         checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
         if target is None:
             return self._headed(source, source_mask_bs, keep, segment_bs)

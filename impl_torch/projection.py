@@ -14,8 +14,8 @@ class Projection(nn.Linear):
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
     """An `nn.Linear` itself that starts as a `Projection`: torch's quantisers know a layer by its class and pass over subclasses."""
-    module = Projection(in_features, out_features, bias)
-    module.__class__ = nn.Linear  # type: ignore[assignment]
+    module = nn.Linear(in_features, out_features, bias)
+    initialise(module)
     return module
 
 

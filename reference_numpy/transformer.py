@@ -127,10 +127,7 @@ def transformer(
     skip_padding: the rows of logits where the target is padding are zeros, so that nobody has to compute them (PADDING).
     Arguments and errors as `encode` and `decode`; ValueError where an encoder alone has both heads. Source: Vaswani et al. 2017, figure 1.
     """
-    if target is None:
-        checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
-    else:
-        config.need_decoder()
+    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
     if target is None:
         return _headed(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
