@@ -20,7 +20,7 @@ from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.ports.port import PORTS
-from ..conformance.reference.components import COMPONENTS
+from ..conformance.reference.components import COMPONENTS, OWN, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..extras import install
@@ -196,7 +196,8 @@ def _run(
     """Runs the ports, and says how it goes."""
     dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
     modes = selection["modes"] or (("all",) if selection["full"] else ("",))
-    count = sum(dtype in case.dtypes for case in cases for dtype in dtypes) * len(devices) * (2 if modes == ("all",) else len(modes))
+    asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} else cases
+    count = sum(dtype in case.dtypes for case in asked for dtype in dtypes) * len(devices) * (2 if modes == ("all",) else len(modes))
     with Checking(ports, count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")

@@ -13,6 +13,7 @@ from ... import checkpoints
 from ...backends import BACKENDS, imported
 from ...conformance.case import Case
 from ...conformance.cases import all_cases
+from ...conformance.ports.adapters.calls import FOR, RETURN
 from ...conformance.ports.adapters.calls import Called as Arguments
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
@@ -91,7 +92,10 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
     from ..opening import wrapped
 
     model = wrapped(make(), make, f"{file}: {component}")
-    model.translation = _translation(port.adapter.calls.around(None, component))
+    called = port.adapter.calls.around(None, case, list)
+    if isinstance(called, Arguments) and (words := [word for word in (FOR, RETURN) if word in called.row]):
+        raise ValueError(f"{file}: compare calls the module itself; the `call` of {component} has {' and '.join(words)}")
+    model.translation = _translation(called)
     model.defaults = case.inputs
     return Component(model, port.adapter.names, case, config) if canonical else model
 

@@ -18,7 +18,7 @@ from ..port import NotCovered
 from . import derived, nests
 from .derived import ZEROS, inputs_of
 
-__all__ = ["ZEROS", "Called", "Calls", "Row"]
+__all__ = ["FOR", "RETURN", "ZEROS", "Called", "Calls", "Row"]
 
 Row = Mapping[str, str | Callable[..., Any]]
 # What no argument can be called: which cases the module answers; over what it is called again and again; what is made of its output.
