@@ -16,13 +16,14 @@ from typing import Any
 from unittest import mock
 
 from rosettaformer.atomic import replacing
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
-from rosettaformer.conformance.reference.components import named_outputs
+from rosettaformer.conformance.reference.components import OWN, named_outputs, without_other_layouts
 from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,12 @@ from . import weights as own
 Adapter.own = own
 """
 PACKS_ALL = "    model.pack_from = 0\n"  # the line of a port.py by which the smallest batch is packed
-cases = functools.cache(functools.partial(all_cases, grad=True))
+
+
+@functools.cache
+def cases() -> list[Case]:
+    """Those of the components that our ports have."""
+    return without_other_layouts(all_cases(grad=True), OWN)
 
 
 @contextlib.contextmanager
