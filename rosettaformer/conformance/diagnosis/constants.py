@@ -184,6 +184,8 @@ def constants(
         for place in (None, *places(sites)):
             meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
             values: list[float] = []
+            if len(meant) == 1 and _numbers(answers[meant[0]]) == 1:
+                continue  # one number is given by some value of any constant
             for index in meant:
                 value = _fit(constant, place, hypotheses.probes[index], answers[index], base)
                 if value is None or any(abs(value - other) > SAME * abs(other) for other in values):
@@ -191,6 +193,11 @@ def constants(
                 values.append(value)
             if values and len(values) == len(meant):
                 yield [replace(constant.defect(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+
+
+def _numbers(answer: Outputs) -> int:
+    """How many floating numbers an answer has."""
+    return sum(np.size(value) for value in answer.values() if np.asarray(value).dtype.kind == "f")
 
 
 def _short(value: float) -> float:
