@@ -28,7 +28,7 @@ from reference_numpy.strategy import Strategy  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
 from rosettaformer.conformance.cases import all_cases  # noqa: E402
 from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
-from rosettaformer.conformance.reference.components import SEARCHES  # noqa: E402
+from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts  # noqa: E402
 
 PLATFORMS = ("cuda", "tpu")
 SIZES = {
@@ -69,7 +69,7 @@ def test_a_callback_is_seen() -> None:
 
 def components() -> Iterator[Case]:
     seen = {*NO_PROGRAM}
-    for case in all_cases():
+    for case in without_other_layouts(all_cases(), OWN):
         if case.core and case.component not in seen:
             seen.add(case.component)
             yield case
