@@ -134,7 +134,7 @@ def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) 
     newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
     newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
     newer += "change = lambda c: dataclasses.replace(c, since=3) if c.name == 'plain' else c\n"
-    newer += "new = lambda fixed=None, grad=False: [*map(change, old(fixed, grad))]\n"
+    newer += "new = lambda *given, **named: [*map(change, old(*given, **named))]\n"
     newer += "cases.all_cases = single.all_cases = new\n"
     pytester.makeconftest(newer)
     for version, status in ((2, "xfailed"), (3, "failed")):

@@ -187,18 +187,20 @@ def write_model(path: Path) -> None:
 
 
 def write_folders(place: Path) -> dict[str, Path]:
-    """Tiny random models with tokenizers, for the commands that name DIR: one that classifies, and one that goes on with a text."""
+    """Tiny random models with tokenizers, for the commands that name DIR: one classifies, one fills masks, one goes on with a text."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    bert, gpt2 = place / "bert", place / "gpt2"
+    bert, masked, gpt2 = place / "bert", place / "masked", place / "gpt2"
     sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 30}
-    transformers.BertForSequenceClassification(transformers.BertConfig(**sizes)).save_pretrained(bert)
-    (bert / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy"]) + "\n")
+    for folder, kind in ((bert, transformers.BertForSequenceClassification), (masked, transformers.BertForMaskedLM)):
+        kind(transformers.BertConfig(**sizes)).save_pretrained(folder)
+        (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy"]) + "\n")
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(["once upon a time"], vocab_size=270, show_progress=False)
     sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 0, "eos_token_id": 0}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(gpt2)
     tokenizer.save(str(gpt2 / "tokenizer.json"))
-    return {"inspect": gpt2, "generate": gpt2, "classify": bert, "embed": bert, "attention": bert, "check": gpt2, "convert": gpt2}
+    encoders = {"classify": bert, "embed": bert, "fill-mask": masked, "attention": bert}
+    return {"inspect": gpt2, "generate": gpt2, **encoders, "check": gpt2, "convert": gpt2}
 
 
 def test_commands_on_folders_run(tmp_path: Path) -> None:
