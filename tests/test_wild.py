@@ -35,8 +35,14 @@ def test_the_page_says_what_diagnosis_says(mistake: wild.Mistake, tmp_path: Path
     assert wild.row(said) in PAGE
 
 
+def test_the_page_has_what_was_said_at_first_sight() -> None:
+    assert PAGE.endswith("\n".join(wild.second()) + "\n")
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("file", sorted({mistake.file for mistake in MISTAKES}))
+@pytest.mark.parametrize(
+    "file", sorted({mistake.file for mistake in MISTAKES} | {f"second/{mistake.file}" for mistake in wild.mistakes(wild.FOLDER / "second")})
+)
 def test_without_a_mistake_the_file_conforms(file: str) -> None:
     results = runner.run([case for case in all_cases() if case.core], [str(wild.FOLDER / file)], ["float64"])
     assert [(result.case, result.message) for result in results if result.status in runner.FAILURES] == []

@@ -2,9 +2,11 @@
 
     python tests/wild.py docs/wild.md
 
-`tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them.
+`tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them. `second/` has 40 more with
+what was said of each when it was first diagnosed, before anything was added for it.
 """
 
+import json
 import re
 import sys
 import tempfile
@@ -69,9 +71,9 @@ class Said:
         return not self.accepted and any(finding.verdict in ("explained", "indistinguishable") for finding in self.diagnosis.findings)
 
 
-def mistakes() -> list[Mistake]:
+def mistakes(folder: Path = FOLDER) -> list[Mistake]:
     """All of them."""
-    with open(FOLDER / "mistakes.toml", "rb") as file:
+    with open(folder / "mistakes.toml", "rb") as file:
         return [Mistake(**each) for each in tomllib.load(file)["mistake"]]
 
 
@@ -122,7 +124,39 @@ def _page(found: Sequence[Said]) -> str:
         "|---|---|---|---|---|",
         *(f"{row(one)} {one.first:.0f} | {one.total:.0f} |" for one in found),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *second()]) + "\n"
+
+
+def second() -> list[str]:
+    """What was said of the mistakes of the second folder at first sight."""
+    what = {mistake.id: mistake.what for mistake in mistakes(FOLDER / "second")}
+    found = json.loads((FOLDER / "second" / "said.json").read_text())
+    counts = {word: sum(one["judged"] == word for one in found) for word in ("named", "described", "wrong")}
+    times = {name: sorted(one[name] for one in found) for name in ("first", "total")}
+    middle = len(found) // 2
+    return [
+        "",
+        "## At first sight",
+        "",
+        "The mistakes of `tests/ports/wild/second/`, ten of them in loss, optimiser, schedule, cache and search, were written in",
+        "the same way, each with its cause before it was run. This is what diagnosis said of them when it saw them first, and",
+        "whether it is true as a reader of the code judges it.",
+        "",
+        f"- Named: {counts['named']} of {len(found)}; truly described: {counts['described']}; wrong: {counts['wrong']}.",
+        "- Seconds on two cores that had other work, median and largest: "
+        + ", ".join(
+            f"{words} {times[name][middle]:.0f} and {times[name][-1]:.0f}"
+            for words, name in (("first sentence", "first"), ("in all", "total"))
+        )
+        + ".",
+        "",
+        "The wrong one is a constant that was fitted to a single loss. Some value of any constant gives one number: a constant",
+        "needs two.",
+        "",
+        "| mistake | what it is | judged | what diagnosis says first of it |",
+        "|---|---|---|---|",
+        *(f"| `{one['id']}` | {what[one['id']]} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
+    ]
 
 
 if __name__ == "__main__":
