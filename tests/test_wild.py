@@ -19,7 +19,7 @@ SAMPLE = [
 
 
 def test_the_page_has_every_mistake_and_no_wrong_name() -> None:
-    caught, named = re.findall(r": (\d+) of (\d+)", PAGE)
+    caught, named = re.findall(r": (\d+) of (\d+)", PAGE.partition("## At first sight")[0])
     assert {mistake.id for mistake in MISTAKES} == set(re.findall(r"^\| (\w+) \| (?!what)", PAGE, re.MULTILINE))
     assert caught == (str(len(MISTAKES)),) * 2
     assert int(named[0]) >= 0.75 * int(named[1])
