@@ -24,7 +24,10 @@ from rosettaformer.conformance.reference import components, tolerance
 
 PAGE = (Path(__file__).parent.parent / "docs" / "mutation.md").read_text()
 LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A-Z]+\d", line)}
-DEFECTS, SETTINGS = all_defects(), all_settings()
+DEFECTS = all_defects()
+# those of searches, whose cases are in float32, are planted in test_alterations
+SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
+EVERY = 8  # of the settings one in so many is in the first tier
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
@@ -86,11 +89,16 @@ def test_correct_configurations_get_no_name() -> None:
     assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
 
 
-@pytest.mark.parametrize("id_", SETTINGS)
+@pytest.mark.parametrize(
+    "id_", [pytest.param(id_, marks=pytest.mark.exhaustive if index % EVERY else ()) for index, id_ in enumerate(SETTINGS)]
+)
 def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
     setting = SETTINGS[id_]
-    candidates = mutation.hypotheses("transformer" if setting.component == "transformer" else setting.component, "float64")
-    search = Search(candidates, mutation.as_port((setting,), candidates.probes))
+    candidates = mutation.hypotheses(setting.component, "float64")
+    answers = mutation.as_port((setting,), candidates.probes)
+    if None in answers:  # a case that the setting ends, such as one whose keep masks have another length
+        candidates = Hypotheses([case for case, answer in zip(candidates.probes, answers, strict=True) if answer], [], [setting])
+    search = Search(candidates, [answer for answer in answers if answer])
     assert search.failing, "the setting alters no case of its component"
     named = {one.id for (one,) in search.explain()}
     assert id_ in named or (named and named <= DEFECTS.keys())
