@@ -1,5 +1,6 @@
 """Documents of the project as pages: Markdown, whose blocks of code and tables look as those of the other pages."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
@@ -36,7 +37,9 @@ class Document:
         renderer = RendererHTML(parser)
         rules: Any = renderer.rules
         rules["fence"] = rules["code_block"] = lambda tokens, index, *_: str(self._code(tokens[index]))
-        rules["table_open"] = lambda *_: '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>\n'
+        numbers = itertools.count(1)
+        opening = '<div class="scroll" tabindex="0" role="region" aria-label="Table {}"><table>\n'
+        rules["table_open"] = lambda *_: opening.format(next(numbers))
         rules["table_close"] = lambda *_: "</table></div>\n"
         body = renderer.render(tokens, parser.options, {})
         for name, page in (names or {}).items():
