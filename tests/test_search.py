@@ -27,7 +27,7 @@ LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A
 DEFECTS = all_defects()
 # those of searches, whose cases are in float32, are planted in test_alterations
 SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
-EVERY = 8  # of the settings one in so many is in the first tier
+EVERY = 16  # of the settings one in so many is in the first tier
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
