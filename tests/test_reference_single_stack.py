@@ -235,7 +235,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         "the model has no segments (segments=0); got segments of shape (2, 3)",
     ),
     (lambda: transformer.decode(BERT_MODEL, BERT, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
-    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
+    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "an encoder alone takes no target; got one"),
     (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, target_mask_bt=IDS > 0), "an encoder alone takes no target_mask_bt; got one"),
     (lambda: transformer.transformer(GPT2_MODEL, GPT2, None), "a decoder needs a target; got None"),
     (

@@ -118,7 +118,7 @@ def _() -> None:
         right(compiled(model)(SOURCE, segment_bs=SOURCE % 2), config, segment_bs=SOURCE % 2)
 
 
-@ACTIONS.refused(CALL, "`model(source, target)` of an encoder alone", "decoding needs at least one decoder layer")
+@ACTIONS.refused(CALL, "`model(source, target)` of an encoder alone", "an encoder alone takes no target; got one")
 def _() -> None:
     loaded(CLASSES)(SOURCE, TARGET)
 
