@@ -15,8 +15,9 @@ from ..case import Case
 from ..compare import compare
 from ..defects import Defect
 from ..reference import tolerance
-from ..reference.components import SEARCHES, forward_of
+from ..reference.components import SEARCHES
 from ..reference.near_ties import followed
+from ..reference.store import Store
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -137,14 +138,13 @@ class Evidence:
         return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
 
 
-def complaint(case: Case, kind: str, answer: Any) -> str:
-    """What is wrong with a reply, in words; empty where nothing is. Nothing is said of a search, which may lie near a tie, and of a
-    gradient, whose tolerance takes long."""
+def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
+    """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
     if kind not in ("outputs", "skipped"):
         return f"{case.id}: {answer}".partition("\n")[0]
-    if kind == "skipped" or case.component in SEARCHES or forward_of(case.component):
+    if kind == "skipped":
         return ""
-    clean = tolerance.expect(case)
+    clean = followed(case, store.expect(case), answer)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
 
 

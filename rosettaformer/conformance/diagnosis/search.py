@@ -143,7 +143,7 @@ class Search(Evidence):
                 break
             if count % 100 == 0:
                 progress(count / len(pairs))
-            if self._can(pair) and self.explains(pair):
+            if pair[::-1] not in found and self._can(pair) and self.explains(pair):
                 found.append(pair)
         settings = [sum(one in self.hypotheses.settings for one in pair) for pair in found]
         return [pair for pair, number in zip(found, settings, strict=True) if number == min(settings)]
