@@ -21,7 +21,7 @@ __all__ = [
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs, and by how much more an output changes that is rounding alone
 APART = 10  # times what passes, by which two alterations differ on a case that tells them apart
-ULPS = 4  # of the largest value pass in every case, or nearly do: an expectation's bound is one of them or more
+ULPS = 4  # of the largest value, by which two answers differ less than APART times what passes: that is an ulp at least, and their noise
 Combination = tuple[Defect, ...]
 Outputs = Mapping[str, Any]
 Expectations = Mapping[str, tolerance.Expectation]
@@ -116,7 +116,7 @@ def separates(case: Case, first: Combination, second: Combination) -> bool:
 
 
 def _alike(first: Outputs | None, second: Outputs | None) -> bool:
-    """Whether the answers differ by no more than passes whatever the noise is; one run of each tells, where the noise takes many."""
+    """Whether two answers differ too little to separate, whatever the noise is. One run of each tells; the noise takes many."""
     if first is None or second is None or first.keys() != second.keys():
         return False
     pairs = [(value, second[name]) for name, value in first.items()]
@@ -124,11 +124,11 @@ def _alike(first: Outputs | None, second: Outputs | None) -> bool:
 
 
 def _within_ulps(first: np.ndarray, second: np.ndarray) -> bool:
-    if np.array_equal(first, second, equal_nan=first.dtype.kind not in "biu"):
-        return True
+    if first.dtype.kind in "biu":
+        return np.array_equal(first, second)
     wide, other = first.astype(np.float64), second.astype(np.float64)
     finite = np.isfinite(wide)
-    if first.dtype.kind in "biu" or not np.array_equal(wide[~finite], other[~finite], equal_nan=True):
+    if not np.array_equal(wide[~finite], other[~finite], equal_nan=True):
         return False
     unit = tolerance.ulp(float(np.abs(wide[finite]).max(initial=0.0)), first.dtype)
     return bool((np.abs(wide[finite] - other[finite]) <= ULPS * unit).all())
