@@ -142,6 +142,16 @@ def test_a_pair_that_explains_in_both_orders_is_named_in_one() -> None:
     assert search.pairs() == [pair]
 
 
+def test_of_one_number_no_pair_is_named_and_nothing_comes_near() -> None:
+    pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
+    losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    for cases, named in ((losses, [pair]), (losses[:1], [])):
+        search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+        assert search.explains(pair)
+        assert search.pairs() == named
+        assert bool(search.nearest()) == bool(named)
+
+
 def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
     pairs = {(first.id, second.id) for first, second in ordered_pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}

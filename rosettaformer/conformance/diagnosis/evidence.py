@@ -56,6 +56,12 @@ class Evidence:
         """The probes that do not fail, the smallest first."""
         return [index for index in self._order if index not in self.failing]
 
+    @property
+    def one_number(self) -> bool:
+        """Whether all that fails is one number: among hundreds of alterations some come near it, and among their pairs some give it, that
+        are not what the port does."""
+        return sum(np.size(value) for index in self.failing for value in self.answers[index].values()) == 1
+
     def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
         """The probes, or those among these, on which the altered reference equals the answer; of those that fail, the ones that support
         it."""
@@ -101,9 +107,10 @@ class Evidence:
         return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
 
     def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
-        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents."""
+        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents. None of
+        one number."""
         before = self._distance(())
-        if not 0 < before < np.inf:
+        if self.one_number or not 0 < before < np.inf:
             return []
         shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
