@@ -1,7 +1,9 @@
 """Diagnosis names what was put in, says when it cannot, and never names what is not there."""
 
+import functools
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
+from rosettaformer.conformance.reference import components, orders, tolerance
 
 TESTS = Path(__file__).parent
 
@@ -496,6 +499,51 @@ def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: p
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
     monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
     assert diagnose(port).stopped == "interrupted"
+
+
+WRONG = {
+    "greedy_search": """
+from reference_numpy import decoding
+def greedy_search(case):
+    answer = decoding.greedy_search(parameters.nest(case.parameters), case.config, **case.inputs)
+    return answer | {"token_bn": (answer["token_bn"] + 1) % case.config.target_vocabulary}
+""",
+    "layer_norm_vjp": """
+def layer_norm_vjp(case):
+    given = case.inputs | {"parameters": parameters.nest(case.parameters), "epsilon": case.config.epsilon}
+    return parameters.flatten(normalization.layer_norm_vjp(**given | {"cotangent": 2 * case.inputs["cotangent"]}))
+""",
+}
+# So often the reference runs at most: for the expectation of one case, and of a search for where the port's choices lead, for where they
+# may lead, and once to see that these are the same.
+MOST = {
+    "greedy_search": 3 * (1 + len(orders.ORDERS) + tolerance.SEARCHED) + 1,
+    "layer_norm_vjp": 1 + len(orders.ORDERS | orders.GRADIENT_ORDERS) + tolerance.SHUFFLES,
+}
+
+
+@pytest.mark.parametrize("component", WRONG)
+def test_the_first_sentence_waits_for_the_expectation_of_one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
+    runs: list[str] = []
+    module, original = components.module_of(components.COMPONENTS[component][0]), components.function_of(component)
+
+    @functools.wraps(original)
+    def counted(*args: Any, **options: Any) -> Any:
+        runs.append(component)
+        return original(*args, **options)
+
+    def say(sentence: str) -> None:
+        said.append((sentence, len(runs)))
+        if len(said) == 1:
+            raise KeyboardInterrupt
+
+    said: list[tuple[str, int]] = []
+    monkeypatch.setattr(module, component, counted)
+    found = diagnose(_port(tmp_path, f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
+    assert found.stopped == "interrupted"
+    sentence, before = said[0]
+    assert re.match(rf"{component} fails in float32: {component}/\w+: .* (differ|allowed)", sentence)
+    assert before <= MOST[component]
 
 
 def test_an_answer_is_waited_for_no_longer_than_the_limit() -> None:

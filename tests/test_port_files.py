@@ -449,6 +449,43 @@ def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None
     assert len(covered) >= 3
 
 
+def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
+    """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
+    weights = (("hidden.kernel", "inner.up.kernel", "d f"), ("hidden.bias", "inner.up.bias", "f"),
+               ("output.kernel", "inner.down.kernel", "f d"), ("output.bias", "inner.down.bias", "d"))  # fmt: skip
+    calls: list[str] = []
+    port = adapter(
+        "tf", components={"feed_forward": lambda config, dtype: keras_outer(config, dtype.name, calls)}, weights={"feed_forward": weights}
+    )
+    conforms(port, CASES["feed_forward/relu"].at("float64"))
+    assert calls == ["Outer", "Inner"] * 2
+
+
+def keras_outer(config: Any, dtype: str, calls: list[str]) -> Any:
+    import keras
+
+    class Inner(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=dtype)
+            self.up = keras.layers.Dense(config.feed_forward_width, activation="relu", dtype=dtype)
+            self.down = keras.layers.Dense(config.model_width, dtype=dtype)
+
+        def call(self, x_btd: Any) -> Any:
+            calls.append("Inner")
+            return self.down(self.up(x_btd))
+
+    class Outer(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=dtype)
+            self.inner = Inner()
+
+        def call(self, x_btd: Any) -> Any:
+            calls.append("Outer")
+            return self.inner(x_btd)
+
+    return Outer()
+
+
 def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")

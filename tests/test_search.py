@@ -122,6 +122,36 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     assert "no case of the suite tells ATT13 from ATT13" in text
 
 
+def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> None:
+    """Among all cases of the suite one is sought that tells two apart, and most of them do not."""
+    case = all_by_id()["softmax/large_masked"].at("float32")
+    alike, other = (DEFECTS["ATT13"],), (mutation.larger("softmax.softmax", 1 + 2.0**-23),)
+    with mock.patch.object(altered, "expected", side_effect=altered.expected) as expected:
+        assert not separates(case, alike, alike)
+        assert not separates(case, (), other)
+        assert expected.mock_calls == []
+        assert separates(case, alike, (DEFECTS["ATT12"],))
+        assert len(expected.mock_calls) == 1
+
+
+def test_a_pair_that_explains_in_both_orders_is_named_in_one() -> None:
+    cases = [case.at("float64") for case in all_cases() if case.component == "layer_norm"]
+    pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
+    search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+    assert all(search.explains(each) for each in (pair, pair[::-1]))
+    assert search.pairs() == [pair]
+
+
+def test_of_one_number_no_pair_is_named_and_nothing_comes_near() -> None:
+    pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
+    losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    for cases, named in ((losses, [pair]), (losses[:1], [])):
+        search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+        assert search.explains(pair)
+        assert search.pairs() == named
+        assert bool(search.nearest()) == bool(named)
+
+
 def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
     pairs = {(first.id, second.id) for first, second in ordered_pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}

@@ -15,8 +15,9 @@ from ..case import Case
 from ..compare import compare
 from ..defects import Defect
 from ..reference import tolerance
-from ..reference.components import SEARCHES, forward_of
+from ..reference.components import SEARCHES
 from ..reference.near_ties import followed
+from ..reference.store import Store
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -54,6 +55,12 @@ class Evidence:
     def right(self) -> list[int]:
         """The probes that do not fail, the smallest first."""
         return [index for index in self._order if index not in self.failing]
+
+    @property
+    def one_number(self) -> bool:
+        """Whether all that fails is one number: among hundreds of alterations some come near it, and among their pairs some give it, that
+        are not what the port does."""
+        return sum(np.size(value) for index in self.failing for value in self.answers[index].values()) == 1
 
     def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
         """The probes, or those among these, on which the altered reference equals the answer; of those that fail, the ones that support
@@ -100,9 +107,10 @@ class Evidence:
         return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
 
     def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
-        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents."""
+        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents. None of
+        one number."""
         before = self._distance(())
-        if not 0 < before < np.inf:
+        if self.one_number or not 0 < before < np.inf:
             return []
         shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
@@ -137,14 +145,13 @@ class Evidence:
         return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
 
 
-def complaint(case: Case, kind: str, answer: Any) -> str:
-    """What is wrong with a reply, in words; empty where nothing is. Nothing is said of a search, which may lie near a tie, and of a
-    gradient, whose tolerance takes long."""
+def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
+    """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
     if kind not in ("outputs", "skipped"):
         return f"{case.id}: {answer}".partition("\n")[0]
-    if kind == "skipped" or case.component in SEARCHES or forward_of(case.component):
+    if kind == "skipped":
         return ""
-    clean = tolerance.expect(case)
+    clean = followed(case, store.expect(case), answer)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
 
 

@@ -114,8 +114,8 @@ class _Examiner(Inquiry):
         crashed = [(case, error) for case, error in failed if stability.RANDOM not in error]
         found: list[Combination] = []
         first = len(self.record.findings)
-        touched = stability.made_random(search.hypotheses) & set(search.failing)
-        if random or self._subject.random(search.hypotheses.probes[index] for index in sorted(touched)):
+        touched = stability.made_random(search.hypotheses, search.failing)
+        if random or self._subject.random(search.hypotheses.probes[index] for index in touched):
             self._unstable(place, [*random, *search.hypotheses.probes])
         elif search.failing:
             found = self._search(place, search)

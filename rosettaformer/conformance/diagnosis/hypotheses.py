@@ -9,8 +9,8 @@ import numpy as np
 from ..case import Case
 from ..defects import Defect
 from ..defects.place import Site, places, sites
-from ..reference import tolerance
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
+from ..reference.store import Store
 from . import altered
 from .altered import Combination
 from .deadline import Deadline
@@ -38,15 +38,17 @@ class Hypotheses:
     """What could be wrong, and what the reference altered by it answers to some probes; each is computed when it is asked, and kept.
 
     probes: cases in the dtype in which a port answered them. Of the defects and settings that are given, what alters no probe is left out.
-    What draws at random equals no answer and is in `random` alone. deadline: when nothing is computed any more, with `TimeIsUp`.
+    What draws at random equals no answer and is in `random` alone. deadline: when nothing is computed any more, with `TimeIsUp`. store:
+    where the probes' expectations are kept.
     """
 
     def __init__(
-        self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = (), deadline: Deadline | None = None
-    ) -> None:
+        self, probes: Iterable[Case], defects: Iterable[Defect], settings: Iterable[Defect] = (), deadline: Deadline | None = None,
+        store: Store | None = None,
+    ) -> None:  # fmt: skip
         self.probes, self.deadline = list(probes), deadline or Deadline()
         self._doubles = [probe.at("float64") for probe in self.probes]
-        self.clean = [tolerance.expect(case) for case in self.probes]
+        self.clean = list(map((store or Store()).expect, self.probes))
         self.answer = functools.cache(self._answer)
         self.alters = functools.cache(self._altering)
         self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))

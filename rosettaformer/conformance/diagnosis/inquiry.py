@@ -45,7 +45,7 @@ class Inquiry(Parts):
 
     def _hear(self, case: Case, kind: str, answer: Any) -> None:
         """Says the first failure among the replies to the cases of a component, before the others are there."""
-        if self._heard is None and (complaint := evidence.complaint(case, kind, answer)):
+        if self._heard is None and (complaint := evidence.complaint(case, kind, answer, self._store)):
             self._heard = About(case.component, case.dtype), complaint
             self._say(f"{case.component} fails in {case.dtype}: {complaint}")
 

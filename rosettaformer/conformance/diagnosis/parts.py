@@ -10,6 +10,7 @@ from ..case import Case
 from ..defects import all_defects, injected
 from ..defects.settings import all_settings
 from ..reference.components import FORWARD
+from ..reference.store import Store
 from . import altered, explanation
 from .altered import Combination, Outputs
 from .common import common
@@ -39,6 +40,7 @@ class Parts:
         self._subject, self._pairs, self._deadline, self._progress, self._say = subject, pairs, deadline, progress, say
         self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
         self._settings = list(all_settings().values())
+        self._store = Store()
         self._relations: list[Relation] = []  # what is known to hold of what is being searched
 
     @property
@@ -132,4 +134,4 @@ class Parts:
 
     def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
         defects, settings = (candidates(cases, kind) for kind in (self._defects, self._settings))
-        return Hypotheses(cases, defects, settings, self._deadline)
+        return Hypotheses(cases, defects, settings, self._deadline, self._store)

@@ -129,7 +129,9 @@ class Record:
         if any(relation.specificity >= SAYING for relation in relations):
             return self.add(place, "described", explanation.described(search, sentences))
         symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
-        return self.add(place, "unexplained", explanation.unexplained(search, self._pairs, [*sentences, *symptoms]))
+        return self.add(
+            place, "unexplained", explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *symptoms])
+        )
 
     def _settle(self, whole: Sequence[Combination]) -> None:
         """Brings what was said of parts into line with what explains the whole: a part is explained by that, too, or the port divides the

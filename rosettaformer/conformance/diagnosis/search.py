@@ -131,9 +131,11 @@ class Search(Evidence):
     def pairs(self, progress: Callable[[float], None] = lambda share: None) -> list[Combination]:
         """The pairs of alterations that explain the answers, those with the fewest settings; of a defect the commonest variant.
 
-        Pairs with one of the alterations that come nearest alone are tried first, and the others where none of them explains. progress is
-        called with the share that is done.
+        Pairs with one of the alterations that come nearest alone are tried first, and the others where none of them explains; none of one
+        number. progress is called with the share that is done.
         """
+        if self.one_number:
+            return []
         candidates = [one for one in self._combined() if not one.variant]
         near = {one for one, _ in self.nearest(NEAR)}
         pairs = sorted(ordered_pairs(candidates), key=lambda pair: not near & set(pair))
@@ -143,7 +145,7 @@ class Search(Evidence):
                 break
             if count % 100 == 0:
                 progress(count / len(pairs))
-            if self._can(pair) and self.explains(pair):
+            if pair[::-1] not in found and self._can(pair) and self.explains(pair):
                 found.append(pair)
         settings = [sum(one in self.hypotheses.settings for one in pair) for pair in found]
         return [pair for pair, number in zip(found, settings, strict=True) if number == min(settings)]

@@ -31,9 +31,9 @@ def twice(cases: Iterable[Case], count: int | None = None) -> list[Case]:
     return [dataclasses.replace(case, twice=case.twice or count is None or index < count) for index, case in enumerate(cases)]
 
 
-def made_random(hypotheses: Hypotheses) -> set[int]:
-    """The probes to which the reference gives another answer each time with some defect that draws at random."""
-    return {index for defect in hypotheses.random for index in _spreads(defect, hypotheses)}
+def made_random(hypotheses: Hypotheses, indices: Iterable[int]) -> list[int]:
+    """Those of the probes to which the reference gives another answer each time with some defect that draws at random."""
+    return [index for index in indices if any(_drawn(defect, hypotheses, index) > 0 for defect in hypotheses.random)]
 
 
 def random_part(case: Case, subject: Any) -> str:
@@ -82,9 +82,14 @@ def dropping(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -
 
 def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
     """By how much the answers of the reference with this defect differ, for every probe to which they do."""
-    draws = [[altered.answer((defect,), probe) for _ in range(DRAWS)] for probe in hypotheses.probes]
-    spreads = {index: _spread([answer for answer in answers if answer]) for index, answers in enumerate(draws)}
+    spreads = {index: _drawn(defect, hypotheses, index) for index in range(len(hypotheses.probes))}
     return {index: spread for index, spread in spreads.items() if spread > 0}
+
+
+def _drawn(defect: Defect, hypotheses: Hypotheses, index: int) -> float:
+    """By how much the answers of the reference with this defect to a probe differ."""
+    draws = [altered.answer((defect,), hypotheses.probes[index]) for _ in range(DRAWS)]
+    return _spread([answer for answer in draws if answer])
 
 
 def _spread(answers: Sequence[Outputs]) -> float:

@@ -5,6 +5,7 @@ another, whose scores are then those of the very same answers.
 """
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -110,6 +111,10 @@ def _beams(chooser: Chooser) -> Iterator[tuple[Any, str, Any]]:
                 here[:] = self._number, len(self.live[0].tokens)
             super().advance(scores_wv)
 
+    @functools.cache  # a strategy is checked when it is made, which a step is too short for
+    def of_size(strategy: Strategy, size: int) -> Strategy:
+        return strategy.replace(beam_size=size)
+
     def chosen(kind: str, scores: np.ndarray, ranking: list[Beam], count: int) -> list[Beam]:
         key: Key = (kind, here[0], here[1])
         result = chooser.ranked(key, ranking, count)
@@ -121,7 +126,7 @@ def _beams(chooser: Chooser) -> Iterator[tuple[Any, str, Any]]:
         return chosen("live", total_wv, best(live, total_wv, total_wv.size), count)
 
     def keep_chosen(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
-        everything = strategy.replace(beam_size=len(kept) + len(live) + strategy.beam_size)
+        everything = of_size(strategy, len(kept) + len(live) + strategy.beam_size)
         return chosen("kept", ended_w, keep(kept, live, ended_w, everything), strategy.beam_size)
 
     def stops_chosen(live: list[Beam], kept: Sequence[Beam], strategy: Strategy) -> bool:

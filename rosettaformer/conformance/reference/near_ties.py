@@ -16,7 +16,7 @@ from ..case import Case
 from . import components
 from .choices import Key
 from .replay import ANY, BeamReplay, Bounds, Hypothesis, TokenReplay
-from .tolerance import Answer, Expectation, expectation, searched
+from .tolerance import Answer, Expectation, chosen, expectation, searched
 
 __all__ = ["followed"]
 
@@ -38,7 +38,9 @@ def followed(
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
         replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
-        found, scores = searched(case, replay, ask, rounded)
+        reference = chosen(case, replay, ask, rounded)
+        if replay.made != made:  # by the same choices every order gives the same scores
+            found, scores = searched(case, replay.made, reference, ask)
         tokens = next(iter(found))
         others = replay.others(found[tokens].reference)
         if replay.made == made and others <= rejected:

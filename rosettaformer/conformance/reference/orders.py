@@ -1,6 +1,7 @@
 """The orders in which the reference's arithmetic is done: what a framework may reasonably do otherwise, and no output may depend on."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,9 +104,12 @@ def shuffled(seed: int) -> dict[str, Callable]:
     Carlo arithmetic: Parker 1997).
     """
 
+    @functools.cache
+    def permutation(size: int) -> np.ndarray:
+        return np.random.default_rng((seed, size)).permutation(size)
+
     def permuted(array: np.ndarray, axis: int) -> np.ndarray:
-        size = array.shape[axis]
-        return np.take(array, np.random.default_rng((seed, size)).permutation(size), axis=axis)
+        return np.take(array, permutation(array.shape[axis]), axis=axis)
 
     def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
         axes, summed = _contracted(subscripts)

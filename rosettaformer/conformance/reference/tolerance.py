@@ -23,8 +23,8 @@ from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
 
-__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "expect", "expectation", "order", "searched", "to_tf32",
-           "ulp"]  # fmt: skip
+__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "chosen", "expect", "expectation", "order", "searched",
+           "to_tf32", "ulp"]  # fmt: skip
 
 Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
 
@@ -104,7 +104,9 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)
     if case.component in components.SEARCHES:
-        return searched(case, Chooser(), answer, rounded)[0]
+        chooser = Chooser()
+        reference = chosen(case, chooser, answer, rounded)
+        return searched(case, chooser.made, reference, answer)[0]
     reference = answer(case) if rounded else answer(case.at("float64"))
     gradient = bool(components.forward_of(case.component))
     shuffles = gradient or random_orders or any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
@@ -137,14 +139,18 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
     return found | zeros
 
 
+def chosen(case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False) -> dict[str, np.ndarray]:
+    """r of a search whose choices the chooser makes."""
+    return answer(case if rounded else case.at("float64"), chosen_by(chooser))
+
+
 def searched(
-    case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False
+    case: Case, made: Mapping[Key, Any], reference: Mapping[str, np.ndarray], answer: Answer = components.answer
 ) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
-    """The expectation of a search whose choices the chooser makes; and the scores that each order chooses by, when it makes the same."""
-    reference = answer(case if rounded else case.at("float64"), chosen_by(chooser))
+    """The expectation of a search in which these choices are made and r is the reference; and the scores that each order chooses by."""
     runs, scores = [], []
     for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
-        replay = Replay(chooser.made)
+        replay = Replay(made)
         with order(replacements):
             runs.append(answer(case, chosen_by(replay)))
         scores.append(replay.scores)

@@ -1,10 +1,12 @@
 """TensorFlow: cases for Keras layers, tf.Modules and plain functions."""
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -81,7 +83,8 @@ class Adapter(Base):
             inputs["training"] = False
         if case.parameters and not getattr(module, "built", True):
             # a layer may learn the shapes of its weights from its inputs
-            function(**{name: value for name, value in inputs.items() if name != "cotangent"})
+            with _built_as_called():
+                function(**{name: value for name, value in inputs.items() if name != "cotangent"})
         self._load(module, case)
 
     def _stack(self, tensors: list[Any]) -> Any:
@@ -145,6 +148,24 @@ class Adapter(Base):
             "devices": ["cpu", *(f"cuda: {name}" for name in names)],
             "precision": "TF32 where the GPU has it" if tf32 else "float32",
         }
+
+
+@contextlib.contextmanager
+def _built_as_called() -> Iterator[None]:
+    """Layers that have no `build` of their own are built by their parts as these are called.
+
+    Keras would trace each of them symbolically before it is called, and its parts within it again: many times what the call costs.
+    """
+    call = keras.layers.Layer.__call__
+
+    @functools.wraps(call)
+    def __call__(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(layer).build is keras.layers.Layer.build:
+            layer.built = True
+        return call(layer, *args, **kwargs)
+
+    with mock.patch.object(keras.layers.Layer, "__call__", __call__):
+        yield
 
 
 def _pulled(
