@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, on_arguments, on_result
+from .defect import LOADED, Defect, on_arguments, on_result
 from .setting import setting
 
 __all__ = ["orders"]
@@ -52,7 +52,7 @@ def orders() -> Iterator[Defect]:
             ("output", on_result(_first(change))),
         ):
             title = f"the heads of the {what} are in another order: {name}"
-            yield setting(f"heads of {what}={name}", component, title, fix, altered)
+            yield setting(f"heads of {what}={name}", component, title, fix, altered, elsewhere=LOADED)
     rows: dict[str, tuple[str, Callable[[Callable[[Array], Array]], Callable]]] = {
         "the input of the feed-forward": ("feed_forward", lambda change: on_arguments(x_btd=change)),
         "the output of the feed-forward": ("feed_forward", lambda change: on_result(change)),

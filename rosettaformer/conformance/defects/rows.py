@@ -7,7 +7,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, inputs
 
-from .defect import Defect, on_arguments, on_call
+from .defect import LOADED, Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
 
@@ -84,6 +84,7 @@ DEFECTS = (
         what="`table[token + 1]`, the last id the last row: ids that count from 1, or a row 0 kept for padding.",
         shows="No error: every token is another one. Any ids show it.",
         **_ROW,
+        elsewhere="the rows of the table are loaded so, or the ids come so",
         variants={
             "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
             "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
@@ -100,6 +101,7 @@ DEFECTS = (
         what="`table[token] / max(|table[token]|, 1)`, as `nn.Embedding(max_norm=1)`; or every row is divided by its length.",
         shows="All embeddings are of length 1 where the table's are longer. Any ids show it.",
         **_ROW,
+        elsewhere=LOADED,
         variants={
             "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
                 lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))

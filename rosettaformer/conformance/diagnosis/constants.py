@@ -107,7 +107,7 @@ _CONSTANTS = (
         lambda c: {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (query * c).astype(query.dtype))},
     ),
     _Constant(
-        "epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon",
+        "epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon, or declare the model's in `config`",
         lambda c: {"normalization.layer_norm": on_arguments(epsilon=c)},
         scales=True,
     ),

@@ -184,10 +184,12 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
 
 
 def fix(one: Defect, framework: str) -> str:
-    """The fix of a defect in the framework; without a framework each one's, unless they are the same."""
+    """The fix of a defect in the framework; without a framework each one's, unless they are the same. Below it where else the mistake may
+    be."""
     fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
     every = "".join(f"\n    {name}: {text}" for name, text in one.fix.items())
-    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}"
+    elsewhere = f"\n    where the code is so already: {one.elsewhere}" * bool(one.elsewhere)
+    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}{elsewhere}"
 
 
 def _cases(search: Search) -> str:
