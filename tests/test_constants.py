@@ -51,7 +51,18 @@ def _larger_sum(true: Function) -> Function:
     return softmax
 
 
+def _zeroed_afterwards(true: Function) -> Function:
+    """The Annotated Transformer's attention with a sign lost: masked scores are -1e-9, and their weights 0 after the softmax."""
+
+    def softmax(logits: np.ndarray, mask: Any = None) -> np.ndarray:
+        weights = true(logits if mask is None else np.where(mask, logits, -1e-9))
+        return weights if mask is None else weights * mask
+
+    return softmax
+
+
 PLANTED = {
+    "mask.share=-1e-09": ("multi_head_attention", softmax, "softmax", _zeroed_afterwards, ""),
     "softmax.sum=1e-06": ("multi_head_attention", softmax, "softmax", _larger_sum, ""),
     "epsilon=0.0003": ("layer_norm", normalization, "layer_norm", _epsilon, ""),
     "relu.slope=0.01": ("feed_forward", feed_forward, "activation", _slope, ""),
@@ -98,3 +109,18 @@ def test_one_number_is_no_evidence_of_a_constant() -> None:
     with mock.patch.object(loss, "cross_entropy", lambda x, label, mask, *rest: true(x, label, label != 0, *rest)):
         answers = [components.answer(case)]
     assert Search(Hypotheses([case], []), answers).constants() == []
+
+
+def _of_width(true: Function) -> Function:
+    return lambda p, x: true(p, x) / x.shape[-1] ** 0.5
+
+
+def test_a_factor_that_is_a_size_of_each_case_is_found_by_its_name() -> None:
+    """The logits, their bias among them, divided by the root of the width."""
+    every = [case.at("float64") for case in all_by_id().values() if case.component == "transformer" and not case.excluded]
+    cases = list({case.config.model_width: case for case in every}.values())[:3]
+    assert len(cases) > 1
+    with mock.patch.object(embedding, "logits", _of_width(embedding.logits)):
+        answers = [components.answer(case) for case in cases]
+    (combination,) = Search(Hypotheses(cases, []), answers).constants()
+    assert [one.title for one in combination] == ["the logits are multiplied by 1/sqrt(model_width)"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..case import Case
 from ..reference.paths import Paths
 from .place import Place, limited, replaced
 
@@ -64,6 +65,10 @@ class Defect:
         """The defect itself, then each of its variants: a defect of the same id, under its own title."""
         variants = self.variants.items()
         return self, *(dataclasses.replace(self, title=name, variant=name, replaces=altered, variants={}) for name, altered in variants)
+
+    def on(self, case: Case) -> "Defect":
+        """The alteration on a case: itself, unless it is another one on every case."""
+        return self
 
     @property
     def followed(self) -> bool:

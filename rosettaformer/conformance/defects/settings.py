@@ -14,8 +14,9 @@ from reference_numpy.config import ACTIVATIONS
 from .beam_settings import beam_settings
 from .cache_settings import caches
 from .choice_settings import choices
-from .defect import CONFIGURED, LOADED, Defect, on_arguments, on_result
+from .defect import CONFIGURED, LOADED, Defect, on_arguments
 from .deviation import normalised, variance
+from .input_settings import inputs
 from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss_settings import losses
 from .order_settings import orders
@@ -54,7 +55,7 @@ def all_settings() -> dict[str, Defect]:
     groups = (
         _norms,
         _activations,
-        _embeddings,
+        inputs,
         _attention,
         _biases,
         _layouts,
@@ -100,40 +101,6 @@ def _activations() -> Iterator[Defect]:
     for name, altered in named.items():
         id_ = f"activation={name.lower() if name == 'SiLU' else name}"
         yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
-
-
-def _embeddings() -> Iterator[Defect]:
-    def shared(config: Any) -> Any:
-        return config.replace(share_embeddings=True) if config.source_vocabulary == config.target_vocabulary else config
-
-    def choice(name: str, component: str, title: str, altered: Callable, *places: str) -> Defect:
-        return setting(
-            f"{name}=True", component, title, f"build the model with the config's {name}", altered, *places, elsewhere=CONFIGURED
-        )
-
-    yield choice("scale_embedding", "embedding", "embeddings are multiplied by sqrt(d)", on_arguments(scale=True))
-    tied = on_arguments(config=lambda config: config.replace(tie_logits=True))
-    yield choice("tie_logits", "transformer", "the logits use the target table", tied, "transformer.decode")
-    sharing = on_arguments(config=shared)
-    yield choice("share_embeddings", "transformer", "the target embedding is the source table", sharing, "transformer.decode")
-    title, fix, places = "positions are not added", "add the position of every token", ("positional_encoding", "position_embedding")
-    altered = on_result(np.zeros_like)
-    yield setting("positions=none", "transformer", title, fix, altered, *(f"positional_encoding.{place}" for place in places))
-    title, fix = "positions are counted from 1", "count positions from 0"
-    yield setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
-    title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
-    yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
-    title, fix = "without segments every token is of segment 1", "take segment 0 for every token where no segments are given"
-    yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs._segments")
-
-
-def _default_segment(number: int) -> Callable:
-    """Where no segments are given every token is of this one, if there is one of this number."""
-
-    def altered(original: Callable, config: Any, token: np.ndarray, segment_bt: np.ndarray | None) -> np.ndarray:
-        return original(config, token, segment_bt) + number * (segment_bt is None and number < config.segments)
-
-    return altered
 
 
 def _attention() -> Iterator[Defect]:

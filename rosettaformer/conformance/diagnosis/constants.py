@@ -2,7 +2,7 @@
 
 A constant of the reference (the attention's scale, epsilon, the base of the positions, a factor of what a component gives) is a parameter
 of the altered reference. On the cases that fail it is fitted to the port's answers, and it is a hypothesis where it has one value on all of
-them. Like every alteration it is verified on all cases.
+them, or where a factor is the same size of each, its root or its reciprocal. Like every alteration it is verified on all cases.
 """
 
 import math
@@ -21,9 +21,11 @@ from ..defects.place import Place, places
 from . import altered
 from .further_constants import FURTHER
 from .hypotheses import Hypotheses
+from .relations.numbers import named
 
 __all__ = ["constants"]
 
+RESOLVED = 1e-14  # the digits of a number that is next to 0
 FITTED = 3  # so many of the cases that fail, the smallest first
 STEPS = 14  # of Gauss and Newton at most, each no longer than LONGEST
 LONGEST = 3.0
@@ -54,18 +56,33 @@ class _Constant:
 
     def defect(self, value: float) -> Defect:
         """The reference with that value."""
-        number = self._written(value)
+        return Defect(**self._called(self._written(value)), replaces=self.altered(value))
+
+    def of_sizes(self, words: str, place: Place | None) -> Defect:
+        """The reference with the number that has this name in every case."""
+        return _OfSizes(**self._called(words), replaces=self.altered(self.start), place=place, constant=self, value=words)
+
+    def _called(self, number: str) -> dict[str, str]:
         text = f"{self.title} {number}"
-        fix = f"use {self.right}"
-        return Defect(
-            id=f"{self.id}={number}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
-            replaces=self.altered(value),
-        )  # fmt: skip
+        fixes = dict.fromkeys(("torch", "tf", "jax"), f"use {self.right}")
+        return {"id": f"{self.id}={number}", "title": text, "component": self.component, "what": text, **fixes}
 
     def _written(self, value: float) -> str:
         """The value with as many digits as tell it from the reference's: 0.044714998 is 0.044715 in float32."""
         texts = [(f"{value:.{digits}g}", f"{self.start:.{digits}g}") for digits in (6, 8, 10, 12, 17)]
         return next((text for text, right in texts if text != right), texts[0][0])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OfSizes(Defect):
+    """A constant that is another number on every case. value: on a case, by `named`."""
+
+    constant: _Constant
+    value: str
+
+    def on(self, case: Case) -> Defect:
+        """The reference with the number of this case; as it is where the case has none."""
+        return replace(self.constant.defect(named(case).get(self.value, self.constant.start)), place=self.place)
 
 
 def _encoding(base: float) -> Callable:
@@ -90,6 +107,16 @@ def _gelu(x: np.ndarray, root: float, cubic: float) -> np.ndarray:
 def _filled(value: float) -> Callable:
     def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         return original(logits if mask is None else np.where(mask, logits, logits.dtype.type(value)), None)
+
+    return altered
+
+
+def _filled_and_zero(value: float) -> Callable:
+    fill = _filled(value)
+
+    def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        weights = fill(original, logits, mask)
+        return weights if mask is None else np.where(mask, weights, weights.dtype.type(0))
 
     return altered
 
@@ -142,6 +169,11 @@ _CONSTANTS = (
         lambda c: {"softmax.softmax": _filled(c)},
     ),
     _Constant(
+        "mask.share", "softmax", "the weights of masked keys become 0 after a softmax in which their logits are", 0.0,
+        "minus infinity for masked logits, before the softmax",
+        lambda c: {"softmax.softmax": _filled_and_zero(c)},
+    ),
+    _Constant(
         "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
         "the sum of the exponentials",
         lambda c: {"softmax.softmax": on_result(lambda weights: _larger_sum(weights, c))},
@@ -188,11 +220,27 @@ def constants(
                 continue  # one number is given by some value of any constant
             for index in meant:
                 value = _fit(constant, place, hypotheses.probes[index], answers[index], base)
-                if value is None or any(abs(value - other) > SAME * abs(other) for other in values):
+                if value is None or (values and constant.start != 1 and not _same(value, values[0])):
                     break
                 values.append(value)
-            if values and len(values) == len(meant):
+            if not values or len(values) < len(meant):
+                continue
+            if all(_same(value, values[0]) for value in values):
                 yield [replace(constant.defect(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+            else:
+                yield [constant.of_sizes(words, place) for words in _sizes([hypotheses.probes[index] for index in meant], values)]
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= max(SAME * abs(other), RESOLVED)
+
+
+def _sizes(probes: Sequence[Case], values: Sequence[float]) -> list[str]:
+    """The sizes of the cases, their roots and reciprocals, that are these values, by name."""
+    numbers = [named(probe) for probe in probes]
+    return [
+        words for words in numbers[0] if all(_same(own.get(words, math.nan), value) for own, value in zip(numbers, values, strict=True))
+    ]
 
 
 def _numbers(answer: Outputs) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..compare import compare
 from ..defects import Defect
+from ..defects.place import Site
 from ..reference import tolerance
 from . import altered
 from .altered import Combination, Outputs
@@ -49,7 +50,7 @@ class Search(Evidence):
             for before in ((), known) if known else ((),):
                 meant = [one for one in tier if one not in before and (not before or self._combines(one))]
                 if found := [(*before, one) for one in meant if self.explains((*before, one), before)]:
-                    return _different(found)
+                    return self._different(found)
         return []
 
     def where_failing(self) -> list[Combination]:
@@ -59,7 +60,7 @@ class Search(Evidence):
             return []
         for tier in self.hypotheses.tiers():
             if found := [one for one in tier if self._explains_failing(one)]:
-                return _different([(one,) for one in found])
+                return self._different([(one,) for one in found])
         return []
 
     def _explains_failing(self, one: Defect) -> bool:
@@ -70,6 +71,21 @@ class Search(Evidence):
         """A property of the cases that fail, and of no other; empty where there is none."""
         probes = self.hypotheses.probes
         return condition([probes[index] for index in self.failing], [probes[index] for index in self.right()])
+
+    def _different(self, found: list[Combination]) -> list[Combination]:
+        """One of those that have the same ids: of variants of a mistake the first, of its places the narrowest, outside which nothing
+        shows; of places that are the same in the answers that fail the widest."""
+        chosen: dict[tuple[str, ...], Combination] = {}
+        for combination in found:
+            ids = tuple(one.id for one in combination)
+            first = chosen.setdefault(ids, combination)
+            if [one.title for one in first] == [one.title for one in combination] and self._where(first) != self._where(combination):
+                chosen[ids] = combination
+        return list(chosen.values())
+
+    def _where(self, combination: Combination) -> list[list[list[Site]]]:
+        """Where each of these is, in the answers that fail."""
+        return [[sites[index] for index in self.failing] for sites in map(self.hypotheses.where, combination)]
 
     def missing(self) -> list[Combination]:
         """The alterations that give NaN exactly where the port does and the reference does not; none where it never does."""
@@ -89,7 +105,7 @@ class Search(Evidence):
             for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
                 self._tried |= set(group)
                 if found := [(*before, one) for one in group if self.explains((*before, one), before)]:
-                    return _different(found)
+                    return self._different(found)
         return []
 
     def with_nearest(self) -> list[Combination]:
@@ -197,16 +213,6 @@ def _nan(outputs: Outputs) -> dict[str, bytes]:
 
 def _holes(answer: Outputs, reference: Outputs) -> bool:
     return answer.keys() == reference.keys() and _nan(answer) != _nan(reference)
-
-
-def _different(found: list[Combination]) -> list[Combination]:
-    """One of those that have the same ids: of variants of a mistake the first, of its places the narrowest, outside which nothing shows."""
-    chosen: dict[tuple[str, ...], Combination] = {}
-    for combination in found:
-        first = chosen.setdefault(tuple(one.id for one in combination), combination)
-        if [one.title for one in first] == [one.title for one in combination]:
-            chosen[tuple(one.id for one in combination)] = combination
-    return list(chosen.values())
 
 
 def ordered_pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
