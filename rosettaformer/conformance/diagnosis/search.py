@@ -44,7 +44,7 @@ class Search(Evidence):
             return [known]
         placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known) if self.explains((one,), (one,))]
         if placed:
-            return placed[-1:]  # the narrowest
+            return self._different(placed)[-1:]
         for tier in self.hypotheses.tiers(located):
             self._tried |= set(tier)
             for before in ((), known) if known else ((),):
