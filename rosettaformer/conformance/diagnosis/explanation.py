@@ -105,11 +105,12 @@ def follows(found: Sequence[Combination]) -> str:
     return f"follows from {names}: your output equals the reference with that alone"
 
 
-def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
-    """On how many cases a component fails, and how the first one does."""
+def first(component: str, dtype: str, search: Search, failed: Failed, beyond: int = 0) -> str:
+    """On how many cases a component fails, and how the first one does. beyond: so many more are in no dtype of the port."""
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
-    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+    more = f" ({beyond} more are in no dtype that it has)" * bool(beyond)
+    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}{more}; the first: {seen}"
 
 
 def nearly(found: Nearly, search: Search) -> str:
