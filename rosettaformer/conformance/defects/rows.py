@@ -44,6 +44,28 @@ def _at_most_one(table_vd: Array) -> Array:
     return arithmetic.divide(table_vd, np.maximum(_length(table_vd), table_vd.dtype.type(1)))
 
 
+def _as_torch(table_vd: Array) -> Array:
+    """The rows that are longer than 1 divided by their length plus 1e-7."""
+    length_v1 = _length(table_vd)
+    return np.where(length_v1 > 1, arithmetic.divide(table_vd, length_v1 + table_vd.dtype.type(1e-7)), table_vd)
+
+
+def _looked_up(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
+    """Rows that an id looks up are shortened; those that soft ids weigh are not."""
+    return {} if token.dtype.kind == "f" else {"parameters": {"table": _as_torch(parameters["table"])}}
+
+
+def _in_place(parameters: Any, config: Any, source: Any = None, target: Any = None, **others: Any) -> dict[str, Any]:
+    """The rows that source and target look up are shortened in the table itself."""
+    tables = dict(parameters)
+    for side, token in (("source", source), ("target", target)):
+        name = inputs.table(config, side)
+        if token is not None and token.dtype.kind != "f" and name in tables:
+            read_v1 = np.isin(np.arange(len(tables[name]["table"])), token)[:, None]
+            tables[name] = {"table": np.where(read_v1, _as_torch(tables[name]["table"]), tables[name]["table"])}
+    return {"parameters": tables}
+
+
 def _shared(config: Any) -> bool:
     """Whether the encoder reads the decoder's table, before it."""
     return inputs.table(config, "target") == inputs.table(config, "source")
@@ -105,7 +127,13 @@ DEFECTS = (
         variants={
             "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
                 lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
-            )
+            ),
+            "the rows that are longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
+                "embedding.embedding": on_call(_looked_up)
+            },
+            "the rows that are longer than 1 are shortened in place, as torch's max_norm does: a tied head reads them": dict.fromkeys(
+                ("transformer.transformer", "encoder_only.masked_language_logits"), on_call(_in_place)
+            ),
         },
         evidence="derived, not reported",
         replaces=_rows(_at_most_one),
