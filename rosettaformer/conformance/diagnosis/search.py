@@ -102,10 +102,12 @@ class Search(Evidence):
     def constants(self, known: Combination = ()) -> list[Combination]:
         """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
         for before in ((), known) if known else ((),):
+            found: list[Combination] = []
             for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
                 self._tried |= set(group)
-                if found := [(*before, one) for one in group if self.explains((*before, one), before)]:
-                    return self._different(found)
+                found += [(*before, one) for one in group if self.explains((*before, one), before)]
+            if found:
+                return self._different(found)
         return []
 
     def with_nearest(self) -> list[Combination]:
@@ -184,6 +186,14 @@ class Search(Evidence):
         """What explains the answers that the base leaves; the base itself, where nothing does and it explains half of those that fail."""
         explained = set(self.explained(base)) & set(self.failing)
         return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.failing))
+
+    def alike(self, base: Combination) -> list[Combination]:
+        """Those that explain the same answers as the base, with another alteration in the place of its last one."""
+        meant = self.explained(base)
+        shown = [index for index in self.cheapest() if index in meant]
+        others = [(*base[:-1], one) for one in self._combined() if base and one.id not in {each.id for each in base}]
+        others = [other for other in others if all(self.explained(other, [index]) for index in shown)]
+        return self._different([other for other in others if set(self.explained(other)) == set(meant)])
 
     def remaining(self, base: Combination) -> list[Combination]:
         """The alterations, besides the base, that explain every answer which the base leaves unexplained."""
