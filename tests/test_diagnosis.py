@@ -92,6 +92,11 @@ def positional_encoding(case):
     return np.where(np.arange(width) % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float64)
 dtypes = ("float64",)
 """),
+    "a number that is nearly another is no matter of digits": ("explained", (("mask.fill=-1e-09",),), [], ["fewer digits"], """
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
+"""),
     "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)

@@ -60,7 +60,7 @@ class _Constant:
         """The reference with the number that has this name in every case."""
         return _OfSizes(**self._called(words), replaces=self.altered(self.start), place=place, constant=self, value=words)
 
-    def _called(self, number: str) -> dict[str, str]:
+    def _called(self, number: str) -> dict[str, Any]:
         text = f"{self.title} {number}"
         fixes = dict.fromkeys(("torch", "tf", "jax"), f"use {self.right}")
         return {"id": f"{self.id}={number}", "title": text, "component": self.component, "what": text, **fixes}

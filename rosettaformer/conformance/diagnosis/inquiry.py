@@ -58,7 +58,9 @@ class Inquiry(Parts):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
             self.record.add(place, "follows", parts)
-        elif (near := self._nearly(place, search)) and self._in_float32(place, search):
+        elif (near := self._nearly(place, search)) and (found := search.constants(self.record.known)):
+            self.record.explained(place, search, found)  # a number that is nearly another, not its digits
+        elif near and self._in_float32(place, search):
             return []
         elif found := self._alone(search):
             self.record.explained(place, search, found)

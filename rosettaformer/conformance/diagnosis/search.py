@@ -32,6 +32,7 @@ class Search(Evidence):
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         super().__init__(hypotheses, answers, failed)
         self._tried: set[Defect] = set()
+        self._fitted = functools.cache(self._fit)
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
         """The simplest alterations that explain the answers: the known ones, a known one at one place, one alteration, the known ones and
@@ -101,6 +102,9 @@ class Search(Evidence):
 
     def constants(self, known: Combination = ()) -> list[Combination]:
         """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
+        return self._fitted(known)
+
+    def _fit(self, known: Combination) -> list[Combination]:
         for before in ((), known) if known else ((),):
             found: list[Combination] = []
             for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
