@@ -1,13 +1,15 @@
 """Mistakes of training and decoding, written out as published code writes them, are named: plain functions in place of the reference's."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from expectations import all_by_id
 
-from reference_numpy import transformer
+from reference_numpy import inputs, softmax, transformer
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.defects import all_defects
@@ -246,8 +248,9 @@ def _answers(tokens: list[list[int]], scores: list[list[float]], case: Case, roo
     return {"token_bn": np.array(filled), "log_p_bn": np.array([[*row, *[0.0] * (room - len(row))] for row in scores], np.float32)}
 
 
-def _greedy(fewer: int = 0, penalised: bool = False) -> Plain:
-    """fewer: so many tokens fewer must come before the end. penalised: log p is taken when the end is forbidden already."""
+def _greedy(fewer: int = 0, penalised: bool = False, padded: bool = False) -> Plain:
+    """fewer: so many tokens fewer must come before the end. penalised: log p is taken when the end is forbidden already. padded: a row is
+    done before its end token is written."""
 
     def plain(case: Case) -> dict[str, np.ndarray]:
         tokens, scores = [], []
@@ -261,8 +264,9 @@ def _greedy(fewer: int = 0, penalised: bool = False) -> Plain:
                     logits[end] = -np.inf
                 answer.append(int(logits.argmax()))
                 log_p.append((_log_p(logits) if penalised else before)[answer[-1]])
-            tokens.append(answer)
-            scores.append(log_p)
+            ended = padded and answer[-1] == end
+            tokens.append(answer[:-1] if ended else answer)
+            scores.append(log_p[:-1] if ended else log_p)
         return _answers(tokens, scores, case, most)
 
     return plain
@@ -308,6 +312,12 @@ SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
         "the end may come one token early or the tokens of the prefix count in min_new_tokens",
         _greedy(fewer=1),
     ),
+    "greedy, padded end": (
+        "greedy_search",
+        GREEDY,
+        "the end token is replaced by padding, and its log p by 0",
+        _greedy(padded=True),
+    ),
     "greedy, log p": ("greedy_search", GREEDY, "log p is taken after the penalties", _greedy(penalised=True)),
     "beams, right": ("beam_search", BEAMS, "", _beam()),
     "beams, length": ("beam_search", BEAMS, "the end token does not count in the length", _beam(lambda n: (4 + n) / 6)),
@@ -329,14 +339,15 @@ def test_a_mistake_of_a_search_is_named(name: str) -> None:
 # --- orders
 
 
-def _attention(order: Callable[[np.ndarray], np.ndarray]) -> Plain:
-    """Values whose heads are in another order, beside a plain attention of one key head for each query head."""
+def _attention(order: Callable[[np.ndarray], np.ndarray], contraction: str = "bhts,bshe->bthe") -> Plain:
+    """Values whose heads are in another order, or another sum over them, beside a plain attention of one key head for each query head."""
 
     def plain(case: Case) -> np.ndarray:
         q, k, v = (case.inputs[name] for name in ("query_bthk", "key_bsgk", "value_bsge"))
         logits = np.einsum("bthk,bshk->bhts", q, k) / q.shape[-1] ** 0.5
-        weights = np.exp(logits - logits.max(-1, keepdims=True))
-        return np.einsum("bhts,bshe->bthe", weights / weights.sum(-1, keepdims=True), order(v))
+        visible = np.tri(q.shape[1], dtype=bool) if case.inputs.get("causal") else True
+        weights = np.exp(logits - logits.max(-1, keepdims=True)) * visible
+        return np.einsum(contraction, weights / weights.sum(-1, keepdims=True), order(v))
 
     return plain
 
@@ -355,8 +366,80 @@ def _feed_forward(case: Case) -> np.ndarray:
      _attention(lambda v: v[:, :, ::-1])),
     ("scaled_dot_product_attention", "plain", "the heads of the values are in another order: rolled by 1",
      _attention(lambda v: np.roll(v, 1, axis=2))),
+    ("scaled_dot_product_attention", "causal", "the weights are summed over the queries, not over the keys",
+     _attention(lambda v: v, "bhts,bthe->bshe")),
     ("feed_forward", "relu", "the input of the feed-forward, b t d, is read as b d t: it is reshaped where it must be transposed",
      _feed_forward),
 ])  # fmt: skip
 def test_another_order_is_named(component: str, case: str, title: str, plain: Plain) -> None:
     assert _named(component, plain, (case,)) == {title}
+
+
+# --- models
+
+
+def _with(module: Any, name: str, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Plain:
+    """The answer with another function in the place of one."""
+
+    def plain(case: Case) -> Any:
+        with mock.patch.object(module, name, wrong(getattr(module, name))):
+            return components.answer(case)
+
+    return plain
+
+
+def _rows_of_the_mask(true: Callable[..., Any]) -> Callable[..., Any]:
+    """The decoder's own mask as `b 1 t 1`: `(target != pad).unsqueeze(1).unsqueeze(3)`."""
+
+    def wrong(*given: Any) -> Any:
+        x_btd, mask_bt, (own_bhts, cross_bhts), keep = true(*given)
+        return x_btd, mask_bt, (own_bhts.swapaxes(2, 3), cross_bhts), keep
+
+    return wrong
+
+
+def _hides_queries(case: Case, fill: float = -1e4) -> Any:
+    """The same, and masked logits are -1e4."""
+    true = softmax.softmax
+
+    def filled(logits: np.ndarray, mask: Any = None) -> np.ndarray:
+        return true(logits if mask is None else np.where(mask, logits, fill))
+
+    with mock.patch.object(softmax, "softmax", filled):
+        return _with(transformer, "_decoder_inputs", _rows_of_the_mask)(case)
+
+
+def _tokens_alone(true: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(parameters: Any, config: Any, side: str, token: np.ndarray, *rest: Any) -> np.ndarray:
+        if side == "source":
+            return true(parameters, config, side, token, *rest)
+        return parameters[inputs.table(config, side)]["table"][token] * (config.model_width**0.5 if config.scale_embedding else 1)
+
+    return wrong
+
+
+def _second_segment(case: Case) -> Any:
+    given = dict(case.inputs)
+    if case.config.segments > 1:
+        given.setdefault("segment_bs", np.ones(given["source"].shape, int))
+    return components.answer(dataclasses.replace(case, inputs=given))
+
+
+PADDED = ("ragged", "left_padding", "same_length")
+HIDDEN = "the target's padding hides queries instead of keys"
+MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
+    "the mask of the target on the axis of the queries": (
+        "transformer", PADDED, HIDDEN, _with(transformer, "_decoder_inputs", _rows_of_the_mask),
+    ),
+    "and a finite fill": ("transformer", PADDED, f"{HIDDEN}, and a query without a key attends to all", _hides_queries),
+    "the target without positions": (
+        "transformer", ("plain", "ragged"), "positions are not added to the target", _with(inputs, "embed", _tokens_alone),
+    ),
+    "segment 1 by default": ("pool", (), "without segments every token is of segment 1", _second_segment),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mistake_of_a_model_is_named(name: str) -> None:
+    component, cases, title, plain = MODELS[name]
+    assert _named(component, plain, cases) == {title}

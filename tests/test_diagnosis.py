@@ -1,5 +1,6 @@
 """Diagnosis names what was put in, says when it cannot, and never names what is not there."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -15,6 +16,7 @@ from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
+from rosettaformer.conformance.diagnosis.subject import Subject
 from rosettaformer.conformance.reference import components, orders, tolerance
 
 TESTS = Path(__file__).parent
@@ -92,6 +94,11 @@ def positional_encoding(case):
     angle = angle[..., ::-1] if width % 2 else angle
     return np.where(np.arange(width) % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float64)
 dtypes = ("float64",)
+"""),
+    "a number that is nearly another is no matter of digits": ("explained", (("mask.fill=-1e-09",),), [], ["fewer digits"], """
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
 """),
     "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
@@ -242,6 +249,33 @@ def layer_norm(case):
     assert (crash.verdict, crash.dtype, rest.explanations, rest.dtype) == ("error", "float64", (("NRM2",),), "float32")
     (crash,) = diagnose(_port(tmp_path, text.replace("EPSILON", "case.config.epsilon")), pairs=False).findings
     assert crash.text.endswith("float32 conforms")
+
+
+SEARCH = """
+from reference_numpy import decoding
+def greedy_search(case):
+    given = parameters.nest(case.inputs)
+    given["strategy"] = given["strategy"] | {"min_new_tokens": 0}
+    return decoding.greedy_search(parameters.nest(case.parameters), case.config, **given)
+"""
+
+
+def test_a_search_is_asked_first_in_the_dtype_that_its_cases_have(tmp_path: Path) -> None:
+    every = [case for case in all_cases() if case.component == "greedy_search" and not case.excluded]
+    with contextlib.closing(Subject(_port(tmp_path, SEARCH), "", 60.0, (), Deadline())) as subject:
+        assert subject.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
+        assert subject.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
+        assert [case.id for case in subject.cases("greedy_search", "float32")] == [case.id for case in every]
+        assert (subject.beyond("greedy_search"), subject.beyond("layer_norm")) == (0, 0)
+        subject.dtypes = ["float64"]
+        assert len(subject.cases("greedy_search", "float64")) == 1
+        assert subject.beyond("greedy_search") == len(every) - 1
+
+
+@pytest.mark.exhaustive
+def test_a_mistake_of_a_search_that_no_float64_case_shows_is_named(tmp_path: Path) -> None:
+    (finding,) = diagnose(_port(tmp_path, SEARCH), ["greedy_search"], pairs=False).findings
+    assert (finding.dtype, finding.explanations) == ("float32", (("min_new_tokens ignored",),))
 
 
 WRONG_FILL = """

@@ -16,6 +16,7 @@ from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
+from rosettaformer.conformance.diagnosis.common import common
 from rosettaformer.conformance.diagnosis.conditions import condition
 from rosettaformer.conformance.diagnosis.digits import nearly
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
@@ -273,9 +274,39 @@ def test_of_what_is_explained_in_part_it_is_said_whether_the_port_fails_the_rest
     other, right = names.index("plain"), names.index("square")
     answers[other] = _shifted(answers[other], lambda value: 0.3)
     answers[right] = components.answer(known.probes[right])
-    text = explanation.partly((DEFECTS["NRM23"],), [(DEFECTS["NRM23"],)], Search(known, answers))
+    text = explanation.partly([(DEFECTS["NRM23"],)], [(DEFECTS["NRM23"],)], Search(known, answers))
     assert "\n  unexplained remain layer_norm/plain, which your port fails" in text
     assert "\n  your port is right on layer_norm/square, where that would fail" in text
+
+
+def test_what_explains_the_same_part_of_the_answers_is_named_beside_it() -> None:
+    """Fills of -1e4 and -1e9 in all answers but one, which is wrong otherwise."""
+    known = Hypotheses([case.at("float64") for case in _of("multi_head_attention")][:8], [DEFECTS["ATT12"], DEFECTS["ATT13"]])
+    answers = [answer for answer in mutation.as_port((DEFECTS["ATT13"],), known.probes) if answer]
+    search = Search(known, answers)
+    wrong = min(search.right())
+    answers[wrong] = _shifted(answers[wrong], lambda value: 0.3)
+    search = Search(known, answers)
+    base = search.cover()
+    names = [base, *search.alike(base)]
+    assert {one.id for (one,) in names} == {"ATT12", "ATT13"}
+    text = explanation.partly(names, [base], search)
+    assert f"with {explanation.alternatives(names)} on " in text
+
+
+def test_losses_of_digits_that_allow_the_same_errors_are_all_named() -> None:
+    both = [(DEFECTS["NRM4"],), (DEFECTS["PRC4"],)]
+    words = f"every error is within what {DEFECTS['NRM4'].name} or {DEFECTS['PRC4'].name} make, and beyond float64's"
+    assert explanation.imprecise(both, "float64") == words
+
+
+def test_no_factor_is_said_of_what_is_not_finite() -> None:
+    """Cut logits, of which the reference's are minus infinity, and the port's another number."""
+    probes = [case.at("float64") for case in _of("truncate")][:4]
+    clean = [{name: tolerance.expectation(value, [value]) for name, value in components.answer(probe).items()} for probe in probes]
+    answers = [{name: np.where(np.isinf(value := one.reference), 0.0, value) for name, one in each.items()} for each in clean]
+    found = common(list(zip(probes, clean, answers, strict=True)), [])
+    assert not any("times" in one.sentence for one in found)
 
 
 def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:

@@ -1,16 +1,28 @@
 """`rosettaformer explain`, as a user calls it."""
 
+import contextlib
+import functools
 import json
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.reference.components import COMPONENTS
+from rosettaformer.conformance.defects import Defect, all_defects, injected
+from rosettaformer.conformance.defects.defect import CONFIGURED, bound
+from rosettaformer.conformance.defects.place import replaced
+from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.diagnosis import explanation
+from rosettaformer.conformance.diagnosis.altered import FAILURES
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.components import COMPONENTS, FORWARD
 
 DEFECTS = all_defects()
 
@@ -39,7 +51,8 @@ EVERY_SIXTH = [pytest.param(id_, marks=pytest.mark.exhaustive if n % 24 else ())
 @pytest.mark.parametrize("id_", EVERY_SIXTH)
 def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> None:
     defect, page = DEFECTS[id_], run(id_).output
-    for text in (defect.title, defect.what, *defect.variants, defect.shows, *defect.fix.values(), defect.evidence, defect.unobservable):
+    texts = (defect.title, defect.what, *defect.variants, defect.shows, *defect.fix.values(), defect.elsewhere, defect.evidence)
+    for text in (*texts, defect.unobservable):
         assert text in page
     assert ("how many times the tolerance" in page) == (not defect.unobservable)
 
@@ -81,3 +94,70 @@ def test_an_unknown_id_is_one_message_that_names_the_nearest(wrong: str, hint: s
     error = capsys.readouterr().err
     assert error.startswith(f"Error: ID must be one of the catalogue's; got {wrong!r} ({hint}")
     assert error.count("\n") == 1
+
+
+def _seen(one: Defect, case: Case) -> set[str]:
+    """What an alteration changes of the functions that it replaces: names of their arguments, and `result`."""
+    outside: list[tuple[dict[str, Any], Any]] = []
+    inside: list[tuple[dict[str, Any], Any]] = []
+
+    def recorded(calls: list[tuple[dict[str, Any], Any]], original: Callable) -> Callable:
+        def record(*args: Any, **options: Any) -> Any:
+            given, result = bound(original, *args, **options), original(*args, **options)
+            calls.append((given, result))
+            return result
+
+        return functools.wraps(original)(record)
+
+    with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
+        for calls, middle in ((inside, injected(one)), (outside, contextlib.nullcontext())):
+            for function in one.replaces:
+                stack.enter_context(replaced(function, functools.partial(recorded, calls)))
+            stack.enter_context(middle)
+        components.answer(case)
+    if len(outside) != len(inside):
+        return {"calls"}
+    changed = {
+        name for (given, _), (taken, _) in zip(outside, inside, strict=True) for name in given if not _equal(given[name], taken[name])
+    }
+    return changed | ({"result"} if not all(_equal(one[1], other[1]) for one, other in zip(outside, inside, strict=True)) else set())
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one is other or one == other
+
+
+def test_what_only_reads_parameters_otherwise_says_that_they_may_be_loaded_so() -> None:
+    """There a fix in the code is none where the code is right."""
+    smallest: dict[str, list[Case]] = {}
+    forward = (case for case in all_cases() if case.component in FORWARD and case.parameters)
+    for case in sorted(forward, key=lambda case: sum(np.size(value) for value in case.parameters.values())):
+        smallest.setdefault(case.component, []).append(case.at("float64"))
+    silent = []
+    every = [each for one in (*DEFECTS.values(), *all_settings().values()) for each in one.hypotheses]
+    for one in every:
+        if one.elsewhere or "load" in one.torch:
+            continue
+        changed = set()
+        for case in smallest.get(one.component, [])[:2]:
+            with contextlib.suppress(*FAILURES):
+                changed |= _seen(one, case)
+        silent += [one.name] if changed == {"parameters"} else []
+    assert silent == []
+
+
+def test_where_else_a_mistake_may_be_is_said_below_its_fix_and_on_its_page() -> None:
+    text, page = explanation.fix(DEFECTS["SEG2"], "torch"), run("SEG2", "--json").output
+    assert "\n    where the code is so already: the ids are exchanged before it, another argument comes in their place" in text
+    assert json.loads(page)["elsewhere"] == DEFECTS["SEG2"].elsewhere
+    assert "already" not in explanation.fix(DEFECTS["ATT3"], "torch")
+
+
+@pytest.mark.parametrize("field", ["epsilon", "activation"])
+def test_a_choice_of_the_config_may_be_declared_otherwise(field: str) -> None:
+    """Where the code is right and `config` is not, no code is to be changed."""
+    settings = [one for id_, one in all_settings().items() if id_.startswith(f"{field}=") and "root" not in id_ and "float32" not in id_]
+    assert settings
+    assert {one.elsewhere for one in settings} == {CONFIGURED}

@@ -7,9 +7,12 @@ import pytest
 from expectations import all_by_id
 
 from reference_numpy import layers
-from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.defects.place import Place, Site, places, sites
 from rosettaformer.conformance.diagnosis import altered
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.reference import trace
 
 DEFECTS = all_defects()
@@ -67,3 +70,28 @@ def test_the_reference_is_itself_afterwards() -> None:
     with altered.injected(replace(DEFECTS["NRM9"], place=Place("encoder"))):
         assert layers.residual_out is not before
     assert layers.residual_out is before
+
+
+def _search(cases: list[Case], alterations: list[Defect], *planted: Defect) -> Search:
+    return Search(Hypotheses(cases, alterations), [altered.answer(planted, case) or {} for case in cases])
+
+
+def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
+    """Padding of the target is in models of one decoder layer alone: nothing says that it is the last one's mask."""
+    names = ("ragged", "left_padding", "semillero")
+    cases = [all_by_id()[f"transformer/{name}"].at("float64") for name in names]
+    assert {case.config.decoder_layers for case in cases} == {1, 2}
+    one = replace(DEFECTS["ATT27"], variants={})
+    ((found,),) = _search(cases, [one], replace(one, place=Place("decoder.layers.*.self_attention"))).explain((one,))
+    assert "last" not in str(found.place)
+    assert found.place is not None
+    assert found.place.holds(Site("decoder.layers.0.self_attention", (("decoder", 2),)))
+
+
+@pytest.mark.exhaustive
+def test_a_mistake_everywhere_is_named_with_one_that_is_at_one_place() -> None:
+    cases = [all_by_id()["encoder/grouped_heads_gelu_no_bias"].at("float64")]
+    planted = DEFECTS["NRM1"], replace(DEFECTS["FFN1"], place=Place("layers.0"))
+    search = _search(cases, list(DEFECTS.values()), *planted)
+    assert search.explain() == []
+    assert [[one.name for one in pair] for pair in search.with_nearest()] == [[one.name for one in planted]]

@@ -59,7 +59,7 @@ def _row(defect: Defect) -> dict[str, Any]:
 
 def _page(defect: Defect, effects: list[Effect]) -> dict[str, Any]:
     page: dict[str, Any] = {"what": defect.what, "variants": list(defect.variants), "shows": defect.shows, "fix": defect.fix}
-    page |= {"evidence": defect.evidence, "claimed": len(effects)}
+    page |= {"elsewhere": defect.elsewhere, "evidence": defect.evidence, "claimed": len(effects)}
     rows = [
         {name: None if value == math.inf else value for name, value in vars(one).items()}  # JSON has no infinity
         for one in effects[:SHOWN]
@@ -85,6 +85,7 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
     sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
     sections |= {"How it shows": defect.shows}
     sections |= {f"Fix in {name}": defect.fix[framework] for framework, name in FRAMEWORKS.items()}
+    sections |= {"Where the code is so already": defect.elsewhere} if defect.elsewhere else {}
     sections |= {"Evidence": defect.evidence}
     if defect.unobservable:
         sections["Unobservable"] = defect.unobservable

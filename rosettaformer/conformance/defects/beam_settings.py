@@ -206,6 +206,7 @@ def beam_settings() -> Iterator[Defect]:
     fix = "row b has the beams b size .. (b + 1) size - 1"
     yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding._continued")
     yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model.__init__")
+    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", _endless, "decoding._n_best")
     title = "the scores that are returned are log p, not divided by the length penalty"
     yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _undivided, "decoding._n_best")
 
@@ -213,6 +214,12 @@ def beam_settings() -> Iterator[Defect]:
 def _ascending(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
     for row in rows:
         row.kept = row.kept[: strategy.n_best][::-1]
+    return original(rows, strategy, *rest)
+
+
+def _endless(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
+    for row in rows:
+        row.kept = [beam._replace(tokens=beam.tokens[:-1]) for beam in row.kept]
     return original(rows, strategy, *rest)
 
 

@@ -8,10 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..case import Case
 from ..reference.paths import Paths
 from .place import Place, limited, replaced
 
-__all__ = ["Defect", "bound", "on_arguments", "on_call", "on_result"]
+__all__ = ["CONFIGURED", "LOADED", "Defect", "bound", "on_arguments", "on_call", "on_result"]
+
+# where a mistake may be whose code is right
+LOADED = "the parameters are loaded so; compare the rows of `weights`, or what fills them"
+CONFIGURED = "the model is built otherwise than `config` says; declare there what it has"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,7 +24,8 @@ class Defect:
     """A real mistake of ports, as an alteration of the reference; one that is equal is the same object.
 
     component: that of the first function that it replaces, where no other is named. what: what is computed instead, with the formula.
-    shows: how it shows, and which input reveals it. torch, tf, jax: its fix in that framework. evidence: where it was made. replaces:
+    shows: how it shows, and which input reveals it. torch, tf, jax: its fix in that framework. elsewhere: where the mistake is if the code
+    is as the fix says already; empty where it is nowhere else. evidence: where it was made. replaces:
     `module.function` of reference_numpy (a name of more parts is a whole one) -> the altered function, which takes the function that it
     replaces first, then that function's arguments under the same names. dtypes: where it shows. rounding: it alters how these dtypes
     round, and nothing in float64. random: it draws at random, so that two evaluations of one input differ. undetermined: it may leave
@@ -38,6 +44,7 @@ class Defect:
     torch: str
     tf: str
     jax: str
+    elsewhere: str = ""
     evidence: str = ""
     dtypes: tuple[str, ...] = ("float32",)
     rounding: bool = False
@@ -58,6 +65,10 @@ class Defect:
         """The defect itself, then each of its variants: a defect of the same id, under its own title."""
         variants = self.variants.items()
         return self, *(dataclasses.replace(self, title=name, variant=name, replaces=altered, variants={}) for name, altered in variants)
+
+    def on(self, case: Case) -> "Defect":
+        """The alteration on a case: itself, unless it is another one on every case."""
+        return self
 
     @property
     def followed(self) -> bool:

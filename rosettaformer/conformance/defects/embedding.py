@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import inputs
 
-from .defect import Defect, on_arguments, on_call
+from .defect import CONFIGURED, LOADED, Defect, on_arguments, on_call
 from .kernels import without_bias
 
 __all__ = ["DEFECTS", "without_padding_row"]
@@ -76,6 +76,7 @@ DEFECTS = (
         torch="x = self.embedding(token) * math.sqrt(self.embedding.embedding_dim)",
         tf="x = self.embedding(token) * tf.cast(self.width, self.compute_dtype) ** 0.5",
         jax="x = self.embed(token) * jnp.sqrt(self.embed.features).astype(self.dtype)",
+        elsewhere=CONFIGURED,
         evidence="keras_lab, OpenNMT-py#1722",
         replaces={"embedding.embedding": on_arguments(scale=False)},
     ),
@@ -141,6 +142,7 @@ DEFECTS = (
         torch="logits = F.linear(x, self.embedding.weight, self.bias)  # cls.predictions.bias of a BERT checkpoint",
         tf="logits = tf.matmul(x, self.embedding.embeddings, transpose_b=True) + self.bias",
         jax="logits = self.embed.attend(x) + self.bias",
+        elsewhere=LOADED,
         evidence="vllm#46835, transformers#7167",
         replaces={"embedding.logits": on_arguments(parameters=without_bias)},
     ),
@@ -161,6 +163,7 @@ DEFECTS = (
         what="`table[0]` is added everywhere: the segments do not reach the model, whose default is 0.",
         shows="A pair of sentences is read as one. A token of another segment than 0 shows it.",
         **_SEGMENTS,
+        elsewhere="the segments are not passed on to it, or the rows of the table are loaded so",
         evidence="transformers#263, ferrox#44",
         replaces={"embedding.segment_embedding": on_arguments(segment_bs=np.zeros_like)},
     ),
@@ -171,6 +174,7 @@ DEFECTS = (
         "stands where the segments are expected.",
         shows="Every token has the other sentence's segment. Any tokens show it.",
         **_SEGMENTS,
+        elsewhere="the ids are exchanged before it, another argument comes in their place, or the rows of the table are loaded so",
         evidence="transformers#2506, structural-probes#13",
         replaces={"embedding.segment_embedding": on_call(_first_two_exchanged)},
     ),

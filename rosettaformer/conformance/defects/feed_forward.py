@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import feed_forward
 
-from .defect import Defect, bound, on_arguments
+from .defect import CONFIGURED, LOADED, Defect, bound, on_arguments
 
 __all__ = ["DEFECTS"]
 
@@ -81,6 +81,7 @@ DEFECTS = (
         torch='F.gelu(x, approximate="none")  # the default; "tanh" for gelu_tanh',
         tf="keras.activations.gelu(x, approximate=False)  # the default; True for gelu_tanh",
         jax="jax.nn.gelu(x, approximate=False)  # the default is True, the tanh form",
+        elsewhere=CONFIGURED,
         evidence="pocket-tts#278, mlx-examples#1057",
         replaces={"feed_forward.activation": on_arguments(name=_other_gelu)},
     ),
@@ -92,6 +93,7 @@ DEFECTS = (
         torch='F.gelu(x)  # or F.gelu(x, approximate="tanh"), as the config says',
         tf="keras.activations.gelu(x)  # or with approximate=True, as the config says",
         jax="jax.nn.gelu(x, approximate=False)  # or True, as the config says",
+        elsewhere=CONFIGURED,
         evidence="tinygrad#526",
         replaces={"feed_forward.activation": on_arguments(name=_quick_gelu)},
     ),
@@ -103,6 +105,7 @@ DEFECTS = (
         torch="linear.weight.data = conv1d.weight.data.T.contiguous()  # a transpose, never .view or .reshape",
         tf="dense.kernel.assign(tf.transpose(linear_weight))  # Dense stores (in, out), torch's Linear (out, in)",
         jax='params["kernel"] = linear_weight.T  # Dense stores (in, out), torch\'s Linear (out, in)',
+        elsewhere="the kernel is reshaped where it is applied",
         evidence="transformers#311, nntile#370",
         replaces={"feed_forward.feed_forward": on_arguments(parameters=_kernels_reshaped)},
     ),
@@ -143,6 +146,7 @@ DEFECTS = (
         title="the hidden bias is added after the activation",
         what="`activation(x W_1) + b_1` instead of `activation(x W_1 + b_1)`; or a bias is added twice, or missing.",
         shows="The bias shifts what it should switch. A hidden bias that is not zero shows it.",
+        elsewhere=LOADED,
         variants={
             "the hidden bias is added twice": _bias_times(2.0, "hidden"),
             "the output bias is added twice": _bias_times(2.0, "output"),

@@ -83,7 +83,7 @@ DEFECTS = (
     ),
     Defect(
         id="ATT6",
-        title="masked logits become 1e-9",
+        title="masked logits become 1e-9, or another number next to 0",
         what="`where(mask, x, 1e-9)`: a sign is lost from -1e9, or the mask is multiplied, and the masked entries weigh as much as a logit "
         "of 0.",
         shows="Padding is attended to. Any padding shows it.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import embedding, inputs, normalization, positional_encoding
 
-from .defect import Defect, on_arguments
+from .defect import CONFIGURED, Defect, on_arguments
 from .transformer import fresh_norm
 
 __all__ = ["DEFECTS"]
@@ -67,6 +67,7 @@ DEFECTS = (
         what="`table[position]` instead of `table[position + offset]`: the first rows of the table, which belong to padding, are read.",
         shows="Every token has the position of the one that stands offset places before it. A table with an offset shows it.",
         **_TABLE,
+        elsewhere=CONFIGURED,
         evidence="sentence-transformers#3879, gpt-neox#650",
         replaces={"positional_encoding.position_embedding": on_arguments(offset=0)},
     ),
@@ -77,6 +78,7 @@ DEFECTS = (
         "and TensorFlow fail there.",
         shows="Every token has the position of the one two places later, and the longest inputs fail. Any tokens show it.",
         **_TABLE,
+        elsewhere=CONFIGURED,
         evidence="gpt-neox#722, transformers#9116",
         replaces={"positional_encoding.position_embedding": _offset_added},
     ),
@@ -88,6 +90,7 @@ DEFECTS = (
         torch="self.position_embedding = nn.Embedding(max_positions, width)",
         tf="self.position_embedding = keras.layers.Embedding(max_positions, width)",
         jax="self.position_embed = nnx.Embed(max_positions, width, rngs=rngs)",
+        elsewhere=CONFIGURED,
         evidence="BERT-pytorch#53, google-research/bert#483",
         replaces={"positional_encoding.position_embedding": _sinusoidal},
     ),
@@ -99,6 +102,7 @@ DEFECTS = (
         "has none.",
         shows="Everything after the embedding differs, although every layer agrees. Any tokens show it.",
         **_SUM,
+        elsewhere=CONFIGURED,
         evidence="DinkyTrain#1, DeepSpeedExamples#67",
         replaces={"inputs.embed": _other_norm},
     ),

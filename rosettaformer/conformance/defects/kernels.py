@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, on_arguments
+from .defect import LOADED, Defect, on_arguments
 
 __all__ = [
     "DEFECTS", "FUSED", "OUTPUT", "PROJECTIONS", "exchanged", "interleaved", "of_bias", "of_projection", "spread", "transposed",
@@ -119,6 +119,7 @@ DEFECTS = (
         what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
         shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
         **_ORDER,
+        elsewhere="the heads are split before query, key and value are",
         evidence="vllm#53114, swift-models#564, tensor_parallel#103",
         replaces={"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
     ),
@@ -129,6 +130,7 @@ DEFECTS = (
         what="`d (h k)` is read as `d (k h)`, and the output's `(h e) d` as `(e h) d`.",
         shows="A head gets every h-th column instead of a block of them. More than one head shows it.",
         **_KERNEL,
+        elsewhere="the heads are split or merged with the size first: h k are the axes, the head before the size",
         evidence="keras#18373, transformers#10809",
         replaces={"attention._projection": of_projection(interleaved)},
     ),
@@ -139,6 +141,7 @@ DEFECTS = (
         what="torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
         shows="No error, another projection. Kernels with h k = d show it.",
         **_KERNEL,
+        elsewhere="the kernel is applied transposed",
         evidence="nntile#370, AutoGPTQ#139",
         replaces={"attention._projection": of_projection(_transposed_if_square)},
     ),
@@ -150,6 +153,7 @@ DEFECTS = (
         torch="self.attention(query, key, value)",
         tf="self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
         jax="self.attention(query, key, value)",
+        elsewhere=LOADED,
         evidence="jsbaan/transformer-from-scratch#1",
         replaces={"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
     ),
@@ -160,6 +164,7 @@ DEFECTS = (
         what="`x W` instead of `x W + b` for query, key, value and output.",
         shows="Outputs are shifted. Biases that are not zero show it.",
         **_BIAS,
+        elsewhere=LOADED,
         evidence="keras_lab",
         replaces={"attention._projection": of_projection(without_bias)},
     ),
@@ -170,6 +175,7 @@ DEFECTS = (
         what="`m W^K` instead of `m W^K + b^K`: every logit of a query shifts by `q b^K`, which the softmax cancels.",
         shows="Nothing in a model whose positions are added to the input; with rotary positions it would show.",
         **_BIAS,
+        elsewhere=LOADED,
         evidence="derived, not reported",
         replaces={"attention._projection": of_projection(without_bias, "key")},
         unobservable="the softmax does not change when all logits of a query shift by the same number",

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import dropout, layers, mask, normalization
 
-from .defect import Defect, on_arguments, on_call
+from .defect import CONFIGURED, Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
 
@@ -78,6 +78,7 @@ DEFECTS = (
         torch="x = self.norm(x + self.dropout(f(x)))  # post; nn.TransformerEncoderLayer(norm_first=False)",
         tf="x = self.norm(x + self.dropout(f(x), training=training))  # post; keras-hub: normalize_first=False",
         jax="x = self.norm(x + self.dropout(f(x)))  # post",
+        elsewhere=CONFIGURED,
         evidence="annotated-transformer#1",
         replaces=dict.fromkeys(_RESIDUAL, on_arguments(config=_other_placement)),
     ),

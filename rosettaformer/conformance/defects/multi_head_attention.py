@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy import softmax
 
-from .defect import Defect, bound, on_arguments, on_call, on_result
+from .defect import LOADED, Defect, bound, on_arguments, on_call, on_result
 from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
 
 __all__ = ["DEFECTS"]
@@ -191,6 +191,7 @@ DEFECTS = (
         torch="output = self.output(heads.transpose(1, 2).flatten(2))  # one layer, with one bias, for all heads",
         tf="output = self.output(merged)  # one layer, with one bias, for all heads",
         jax="output = self.output(merged)  # one layer, with one bias, for all heads",
+        elsewhere=LOADED,
         variants={f"the bias of the {name} projection is added twice": _twice(name) for name in ("query", "value", "output")}
         | {"the projections' biases are added twice": _twice(*PROJECTIONS)},
         evidence="derived, not reported",

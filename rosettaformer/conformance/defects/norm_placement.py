@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import layers, normalization
 
-from .defect import Defect, on_call
+from .defect import LOADED, Defect, on_call
 from .residual import LAYERS, SUBLAYERS
 
 __all__ = ["DEFECTS"]
@@ -88,6 +88,7 @@ DEFECTS = (
         component="encoder_layer",
         what="Scale and offset of one norm of the layer are used at two places, or those of two are exchanged.",
         shows="Nothing in a fresh model, whose norms are equal; trained scales and offsets show it.",
+        elsewhere=LOADED,
         variants={
             "the feed-forward's norm serves the self-attention, too": _renamed(self_attention="feed_forward"),
             "the self-attention's norm serves every sub-layer": _renamed(cross_attention="self_attention", feed_forward="self_attention"),

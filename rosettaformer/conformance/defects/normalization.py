@@ -7,7 +7,7 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect, on_arguments
+from .defect import CONFIGURED, LOADED, Defect, on_arguments
 from .deviation import normalised, variance
 
 __all__ = ["DEFECTS"]
@@ -70,6 +70,7 @@ DEFECTS = (
         tf="keras.layers.LayerNormalization(epsilon=epsilon)  # the default is 1e-3",
         jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
         undetermined=True,
+        elsewhere=CONFIGURED,
         variants={"the norm has no epsilon": {"normalization.layer_norm": on_arguments(epsilon=0.0)}},
         evidence="candle#271",
         replaces={"normalization.layer_norm": on_arguments(epsilon=1e-3)},
@@ -122,6 +123,7 @@ DEFECTS = (
         torch="nn.LayerNorm(width, eps=epsilon)  # the default is 1e-5",
         tf="keras_hub.layers.TransformerEncoder(layer_norm_epsilon=epsilon)  # the default is 1e-5",
         jax="nn.LayerNorm(epsilon=epsilon)  # the default is 1e-6",
+        elsewhere=CONFIGURED,
         evidence="keras-hub#642, gpt4all#1946",
         replaces={"normalization.layer_norm": on_arguments(epsilon=1e-5)},
         dtypes=("float64", "float32"),
@@ -148,6 +150,7 @@ DEFECTS = (
         what="`(1 + scale) (x - mean) / sqrt(variance + epsilon) + offset`: the checkpoint's scale is taken for its difference from 1, as "
         "Gemma stores it.",
         shows="Every output is too large by the normalised input. Any input shows it.",
+        elsewhere=LOADED,
         variants={
             "1 is subtracted from the norm's scale": _with(lambda p: {"scale": p["scale"] - 1, "offset": p["offset"]}),
             "the norm's scale and offset are exchanged": _with(lambda p: {"scale": p["offset"], "offset": p["scale"]}),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, on_arguments, on_result
+from .defect import CONFIGURED, Defect, on_arguments, on_result
 from .positional_encoding import ENCODING
 
 __all__ = ["DEFECTS"]
@@ -97,6 +97,7 @@ DEFECTS = (
         what="`position = t`, the index in the row, instead of the count from the first real token.",
         shows="A row that is padded on its left gets other outputs than the same row without padding. Left padding shows it.",
         **_FIRST,
+        elsewhere=CONFIGURED,
         evidence="transformers#7552, transformers#21080, TransformerLens#1609",
         replaces={"positional_encoding.token_positions": on_arguments(mask_bt=np.ones_like)},
     ),
@@ -110,6 +111,7 @@ DEFECTS = (
         torch="position = torch.arange(token.size(1), device=token.device).expand_as(token)",
         tf="position = tf.broadcast_to(tf.range(tf.shape(token)[1]), tf.shape(token))",
         jax="position = jnp.broadcast_to(jnp.arange(token.shape[1]), token.shape)",
+        elsewhere=CONFIGURED,
         evidence="transformers#18478",
         replaces={"positional_encoding.token_positions": on_arguments(start="first_token")},
     ),

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from .defect import Defect, on_arguments, on_result
+from reference_numpy import dropout
+
+from .defect import LOADED, Defect, on_arguments, on_result
 from .setting import setting
 
 __all__ = ["orders"]
@@ -41,6 +44,18 @@ def _first(change: Callable[[Array], Array]) -> Callable[[Any], Any]:
     return lambda result: (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
 
 
+def _transposed_weights(original: Callable, *args: Any, **options: Any) -> Any:
+    """The attention whose weights `b h t s`, where t is s, multiply the values with their last axes exchanged."""
+    dropped = dropout.dropout
+
+    def exchanged(weights_bhts: Array, *rest: Any) -> Array:
+        result = dropped(weights_bhts, *rest)
+        return result.swapaxes(2, 3) if result.shape[2] == result.shape[3] else result
+
+    with mock.patch.object(dropout, "dropout", exchanged):
+        return original(*args, **options)
+
+
 def orders() -> Iterator[Defect]:
     """Heads in another order, and reshapes in place of transposes."""
     fix, component = "keep the heads of queries, keys, values and output in one order", "scaled_dot_product_attention"
@@ -52,7 +67,9 @@ def orders() -> Iterator[Defect]:
             ("output", on_result(_first(change))),
         ):
             title = f"the heads of the {what} are in another order: {name}"
-            yield setting(f"heads of {what}={name}", component, title, fix, altered)
+            yield setting(f"heads of {what}={name}", component, title, fix, altered, elsewhere=LOADED)
+    title, fix = "the weights are summed over the queries, not over the keys", "sum over the keys: b h t s, b s h e -> b t h e"
+    yield setting("weights=transposed", component, title, fix, _transposed_weights)
     rows: dict[str, tuple[str, Callable[[Callable[[Array], Array]], Callable]]] = {
         "the input of the feed-forward": ("feed_forward", lambda change: on_arguments(x_btd=change)),
         "the output of the feed-forward": ("feed_forward", lambda change: on_result(change)),

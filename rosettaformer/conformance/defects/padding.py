@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import mask, stacks
 
 from ..reference.components import module_of
-from .defect import Defect, bound, on_arguments
+from .defect import CONFIGURED, Defect, bound, on_arguments
 
 __all__ = ["DEFECTS"]
 
@@ -139,6 +139,7 @@ DEFECTS = (
         what="`mask = token != 0`, whatever the config's padding id is: another number is written in the code, or none.",
         shows="Real tokens are hidden and padding is seen. A padding id that is another one shows it, together with the id that is hidden.",
         **_MASK,
+        elsewhere=CONFIGURED,
         variants={
             "no id is padding, for the positions neither (or one that does not occur)": _taken(None),
             **{f"the padding id is taken as {id_}": _taken(id_) for id_ in (1, 2, 3)},

@@ -43,6 +43,26 @@ def _before_every_layer(side: str, stack: str) -> Callable:
     return altered
 
 
+def _of_the_index(stack: str) -> Callable:
+    """The encoder or decoder whose every layer, the first one, too, adds the sinusoids of the index in the row; a table of positions is
+    read as before."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        name, encoding = f"{stack}_layer", positional_encoding.positional_encoding
+        layer = getattr(layers, name)
+
+        def with_positions(own: Any, config: Any, x_btd: Array, *others: Any) -> Array:
+            return layer(own, config, x_btd + encoding(np.arange(x_btd.shape[1])[None], x_btd.shape[2], x_btd.dtype), *others)
+
+        with (
+            mock.patch.object(positional_encoding, "positional_encoding", lambda *given: np.zeros_like(encoding(*given))),
+            mock.patch.object(layers, name, with_positions),
+        ):
+            return original(*args, **options)
+
+    return altered
+
+
 def _after_the_source(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
     numbered = inputs.masked_positions
 
@@ -64,6 +84,12 @@ DEFECTS = (
         torch="x = self.embedding(token) + encoding[position]\nfor layer in self.layers: x = layer(x)",
         tf="x = self.embedding(token) + tf.gather(encoding, position)\nfor block in self.blocks: x = block(x)",
         jax="x = self.embed(token) + encoding[position]\nfor layer in self.layers: x = layer(x)",
+        variants={
+            "the sinusoids of the index in the row are added before every layer, whatever is padding": {
+                "transformer.encode": _of_the_index("encoder"),
+                "transformer.decode": _of_the_index("decoder"),
+            }
+        },
         evidence="derived, not reported; DETR adds them so, to queries and keys",
         replaces={
             "transformer.encode": _before_every_layer("source", "encoder"),

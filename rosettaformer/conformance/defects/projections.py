@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, bound, on_arguments
+from .defect import LOADED, Defect, bound, on_arguments
 from .kernels import PROJECTIONS
 
 __all__ = ["DEFECTS"]
@@ -109,6 +109,7 @@ DEFECTS = (
         component="multi_head_attention",
         what="One layer is used for two of query, key and value: `x W^K` instead of `x W^Q`.",
         shows="The parameters of one projection do not matter. Trained parameters show it.",
+        elsewhere=LOADED,
         variants={
             "the key is projected by the query's kernel": _shared(key="query"),
             "the value is projected by the key's kernel": _shared(value="key"),

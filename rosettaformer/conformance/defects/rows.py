@@ -7,7 +7,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, inputs
 
-from .defect import Defect, on_arguments, on_call
+from .defect import LOADED, Defect, on_arguments, on_call
 
 __all__ = ["DEFECTS"]
 
@@ -42,6 +42,28 @@ def _length(table_vd: Array) -> Array:
 
 def _at_most_one(table_vd: Array) -> Array:
     return arithmetic.divide(table_vd, np.maximum(_length(table_vd), table_vd.dtype.type(1)))
+
+
+def _as_torch(table_vd: Array) -> Array:
+    """The rows that are longer than 1 divided by their length plus 1e-7."""
+    length_v1 = _length(table_vd)
+    return np.where(length_v1 > 1, arithmetic.divide(table_vd, length_v1 + table_vd.dtype.type(1e-7)), table_vd)
+
+
+def _looked_up(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
+    """Rows that an id looks up are shortened; those that soft ids weigh are not."""
+    return {} if token.dtype.kind == "f" else {"parameters": {"table": _as_torch(parameters["table"])}}
+
+
+def _in_place(parameters: Any, config: Any, source: Any = None, target: Any = None, **others: Any) -> dict[str, Any]:
+    """The rows that source and target look up are shortened in the table itself."""
+    tables = dict(parameters)
+    for side, token in (("source", source), ("target", target)):
+        name = inputs.table(config, side)
+        if token is not None and token.dtype.kind != "f" and name in tables:
+            read_v1 = np.isin(np.arange(len(tables[name]["table"])), token)[:, None]
+            tables[name] = {"table": np.where(read_v1, _as_torch(tables[name]["table"]), tables[name]["table"])}
+    return {"parameters": tables}
 
 
 def _shared(config: Any) -> bool:
@@ -84,6 +106,7 @@ DEFECTS = (
         what="`table[token + 1]`, the last id the last row: ids that count from 1, or a row 0 kept for padding.",
         shows="No error: every token is another one. Any ids show it.",
         **_ROW,
+        elsewhere="the rows of the table are loaded so, or the ids come so",
         variants={
             "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
             "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
@@ -100,10 +123,17 @@ DEFECTS = (
         what="`table[token] / max(|table[token]|, 1)`, as `nn.Embedding(max_norm=1)`; or every row is divided by its length.",
         shows="All embeddings are of length 1 where the table's are longer. Any ids show it.",
         **_ROW,
+        elsewhere=LOADED,
         variants={
             "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
                 lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
-            )
+            ),
+            "the rows that are longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
+                "embedding.embedding": on_call(_looked_up)
+            },
+            "the rows that are longer than 1 are shortened in place, as torch's max_norm does: a tied head reads them": dict.fromkeys(
+                ("transformer.transformer", "encoder_only.masked_language_logits"), on_call(_in_place)
+            ),
         },
         evidence="derived, not reported",
         replaces=_rows(_at_most_one),

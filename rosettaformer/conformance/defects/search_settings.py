@@ -1,4 +1,4 @@
-"""Settings of the searches: options that are read otherwise, penalties of other tokens, other numbers beside the tokens."""
+"""Settings of the searches: options that are read otherwise, penalties of other tokens, other numbers to draw with."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from ..reference.components import SEARCHES
+from .answer_settings import answers, looped
 from .defect import Defect, bound, on_arguments
 from .setting import setting
 
@@ -15,7 +16,6 @@ __all__ = ["searches"]
 
 Array = np.ndarray
 PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
-ONE_BY_ONE = PLACES[:2]
 
 
 def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
@@ -133,79 +133,8 @@ def _models() -> Iterator[Defect]:
     title, fix = "log p is taken over all tokens, padding and start among them", "log p of the tokens that an answer may hold"
     yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding._Model.__init__")
     title, fix = "log p is taken after the penalties", "log p of the model, before any penalty"
-    altered = _looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
+    altered = looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
     yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding._one_by_one")
-
-
-def _behind(token_bn: Array, end_id: int) -> Array:
-    """What is behind the end token."""
-    return (np.cumsum(token_bn == end_id, axis=1) > 0) & (token_bn != end_id)
-
-
-def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Callable:
-    """Another answer, a function of the tokens, of log p and of the end token."""
-
-    def altered(original: Callable, *args: Any, **options: Any) -> Any:
-        result, end_id = original(*args, **options), bound(original, *args, **options)["strategy"]["end_id"]
-        token_bn, log_p_bn = change(result["token_bn"], result["log_p_bn"], end_id)
-        return {"token_bn": token_bn, "log_p_bn": log_p_bn.astype(result["log_p_bn"].dtype)}
-
-    return altered
-
-
-def _answers() -> Iterator[Defect]:
-    fix = "log p of each token given all before it; padding and 0 after the end"
-    rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {
-        "summed": ("log p is summed up over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),
-        "one later": ("log p is that of the token before",
-                      lambda token, log_p, end: (token, np.concatenate([0 * log_p[:, :1], log_p[:, :-1]], 1))),
-        "one earlier": ("log p is that of the next token",
-                        lambda token, log_p, end: (token, np.concatenate([log_p[:, 1:], 0 * log_p[:, :1]], 1))),
-        "probabilities": ("the probabilities are given, not their logarithms", lambda token, log_p, end: (
-            token, np.where(_behind(token, end), 0, np.exp(log_p)))),
-        "probabilities, 1 after the end": ("exp(log p) is given", lambda token, log_p, end: (token, np.exp(log_p))),
-        "negative": ("-log p is given", lambda token, log_p, end: (token, -log_p)),
-        "base 2": ("log p is that of base 2", lambda token, log_p, end: (token, log_p / np.log(2))),
-        "0 at the end": ("log p of the end token is 0", lambda token, log_p, end: (token, np.where(token == end, 0, log_p))),
-        "without the end": ("the end token is cut off, and id 0 is in its place", lambda token, log_p, end: (
-            np.where(token == end, 0, token), np.where(token == end, 0, log_p))),
-        "0 behind": ("what is behind the end is id 0", lambda token, log_p, end: (
-            np.where(_behind(token, end), 0, token), log_p)),
-        "end behind": ("what is behind the end is the end token", lambda token, log_p, end: (
-            np.where(_behind(token, end), end, token), log_p)),
-        "-1 behind": ("what is behind the end is -1", lambda token, log_p, end: (
-            np.where(_behind(token, end), -1, token), log_p)),
-    }  # fmt: skip
-    for name, (title, change) in rows.items():
-        yield setting(f"answer={name}", "greedy_search", title, fix, _answered(change), *ONE_BY_ONE)
-    loops: dict[str, tuple[str, Callable[[Array], Array]]] = {
-        "never": ("a row goes on after its end token", np.zeros_like),
-        "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
-    }
-    for name, (title, ends) in loops.items():
-        yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", _looped(ends), "decoding._one_by_one")
-
-
-def _looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
-    """The loop of a search without beams, where other rows are done than those with an end token, or where log p is another."""
-
-    def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
-        done_b = np.zeros(len(model.logits_bv), bool)
-        pad_id, end_id, most = model.strategy.pad_id(model.config), model.strategy.end_id, model.strategy.max_new_tokens
-        tokens, scores = [], []
-        for step in range(most):
-            scores_bv = model.penalised(model.logits_bv)
-            scores_bv[np.isneginf(scores_bv).all(axis=1), end_id] = 0
-            token_b = np.where(done_b, pad_id, choose(scores_bv, step))
-            own_b = np.take_along_axis(log_p(model), token_b[:, None], axis=1)[:, 0]
-            tokens.append(token_b)
-            scores.append(np.where(done_b, own_b.dtype.type(0), own_b))
-            done_b = ends(done_b | (token_b == end_id))
-            if step + 1 < most:
-                model.read(token_b[:, None])
-        return {"token_bn": np.stack(tokens, axis=1), "log_p_bn": np.stack(scores, axis=1)}
-
-    return altered
 
 
 def _numbers() -> Iterator[Defect]:
@@ -228,5 +157,5 @@ def searches() -> Iterator[Defect]:
     """The settings of the searches, but for those of the beams."""
     yield from _options()
     yield from _models()
-    yield from _answers()
+    yield from answers()
     yield from _numbers()

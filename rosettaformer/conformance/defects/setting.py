@@ -8,7 +8,9 @@ from .defect import Defect
 __all__ = ["setting"]
 
 
-def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str) -> Defect:
-    """The setting that alters these functions of the reference; the component's own where none is named."""
+def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str, elsewhere: str = "") -> Defect:
+    """The setting that alters these functions of the reference; the component's own where none is named. elsewhere: as of a defect."""
     replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
-    return Defect(id=id_, title=title, component=component, what=title, torch=fix, tf=fix, jax=fix, replaces=replaces)
+    return Defect(
+        id=id_, title=title, component=component, what=title, torch=fix, tf=fix, jax=fix, elsewhere=elsewhere, replaces=replaces,
+    )  # fmt: skip

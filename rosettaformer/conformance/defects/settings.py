@@ -14,8 +14,9 @@ from reference_numpy.config import ACTIVATIONS
 from .beam_settings import beam_settings
 from .cache_settings import caches
 from .choice_settings import choices
-from .defect import Defect, on_arguments, on_result
+from .defect import CONFIGURED, LOADED, Defect, on_arguments
 from .deviation import normalised, variance
+from .input_settings import inputs
 from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss_settings import losses
 from .order_settings import orders
@@ -54,7 +55,7 @@ def all_settings() -> dict[str, Defect]:
     groups = (
         _norms,
         _activations,
-        _embeddings,
+        inputs,
         _attention,
         _biases,
         _layouts,
@@ -74,17 +75,17 @@ def all_settings() -> dict[str, Defect]:
 def _norms() -> Iterator[Defect]:
     for value in EPSILONS:
         fix = "give the norm the config's epsilon"
-        yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value))
+        yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value), elsewhere=CONFIGURED)
     title, altered = "epsilon is added to the deviation, not to the variance", normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon)
     yield setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
     title, altered = "the variance is divided by d - 1", normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1) + epsilon))
     yield setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
     for name, neutral in (("scale", 1), ("offset", 0)):
-        altered = on_arguments(parameters=_filled(name, neutral))
-        yield setting(f"norm.{name}=none", "layer_norm", f"the norm's {name} is not applied", f"load the norm's {name}", altered)
+        title, altered = f"the norm's {name} is not applied", on_arguments(parameters=_filled(name, neutral))
+        yield setting(f"norm.{name}=none", "layer_norm", title, f"apply the norm's {name}", altered, elsewhere=LOADED)
     for stack in ("encoder", "decoder"):
         title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm)
+        yield setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm, elsewhere=CONFIGURED)
 
 
 def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
@@ -99,26 +100,7 @@ def _activations() -> Iterator[Defect]:
     named = {name: on_arguments(name=name) for name in ACTIVATIONS} | {name: of(curve) for name, curve in CURVES.items()}
     for name, altered in named.items():
         id_ = f"activation={name.lower() if name == 'SiLU' else name}"
-        yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered)
-
-
-def _embeddings() -> Iterator[Defect]:
-    def shared(config: Any) -> Any:
-        return config.replace(share_embeddings=True) if config.source_vocabulary == config.target_vocabulary else config
-
-    title, fix = "embeddings are multiplied by sqrt(d)", "build the model with the config's"
-    yield setting("scale_embedding=True", "embedding", title, f"{fix} scale", on_arguments(scale=True))
-    tied = on_arguments(config=lambda config: config.replace(tie_logits=True))
-    yield setting("tie_logits=True", "transformer", "the logits use the target table", f"{fix} tie_logits", tied, "transformer.decode")
-    title, altered = "the target embedding is the source table", on_arguments(config=shared)
-    yield setting("share_embeddings=True", "transformer", title, f"{fix} share_embeddings", altered, "transformer.decode")
-    title, fix, places = "positions are not added", "add the position of every token", ("positional_encoding", "position_embedding")
-    altered = on_result(np.zeros_like)
-    yield setting("positions=none", "transformer", title, fix, altered, *(f"positional_encoding.{place}" for place in places))
-    title, fix = "positions are counted from 1", "count positions from 0"
-    yield setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
-    title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
-    yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
+        yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
 
 
 def _attention() -> Iterator[Defect]:
@@ -141,41 +123,44 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
 def _biases() -> Iterator[Defect]:
     for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
         title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
-        yield setting(f"{name}.bias=none", "multi_head_attention", title, f"load the {name} bias", altered, "attention._projection")
-    fix = "declare the axes of the biases, h k, in the weight table"
+        fix, place = f"add the {name} bias", "attention._projection"
+        yield setting(f"{name}.bias=none", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
+    fix = "add the biases with the axes h k, the head first"
     for order, change in (("read size by size, as k h", interleaved), ("flattened size by size, and read as h k", spread)):
         title, altered = f"the biases of query, key and value are {order}", of_projection(of_bias(change))
-        yield setting(f"projections.bias={order}", "multi_head_attention", title, fix, altered, "attention._projection")
+        yield setting(f"projections.bias={order}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
         for name in ("query", "value"):
             title, altered = f"the {name} projection's bias is {order}", of_projection(of_bias(change), name)
-            yield setting(f"{name}.bias={order}", "multi_head_attention", title, fix, altered, "attention._projection")
+            yield setting(f"{name}.bias={order}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     for name in ("hidden", "output"):
         title, altered = f"the feed-forward's {name} layer has no bias", _of_layer(name, _filled("bias", 0))
-        yield setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"load the {name} bias", altered)
+        yield setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"add the {name} bias", altered, elsewhere=LOADED)
     for component in ("pooler", "classifier"):
         altered = on_arguments(parameters=_filled("bias", 0))
-        yield setting(f"{component}.bias=none", component, f"the {component} has no bias", f"load the {component}'s bias", altered)
+        yield setting(f"{component}.bias=none", component, f"the {component} has no bias", "add the bias", altered, elsewhere=LOADED)
     altered = _of_layer("hidden", _filled("bias", 0))
-    title, fix = "the masked-language head's hidden layer has no bias", "load the bias of the head's transform"
-    yield setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered)
+    title, fix = "the masked-language head's hidden layer has no bias", "add the bias of the head's transform"
+    yield setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered, elsewhere=LOADED)
 
 
 def _layouts() -> Iterator[Defect]:
+    applied = "y = x W, with the axes (in, out) of W; a Linear of torch holds (out, in)"
     for name in PROJECTIONS:
-        fix = f"declare the axes of the {name} kernel in the weight table"
+        heads = "merge the heads as h e, the head first" if name == "output" else f"split the {name} into heads as h k, the head first"
         for layout, change in (("transposed", transposed), ("heads interleaved", interleaved), ("heads spread", spread)):
             title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
-            yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, "attention._projection")
+            fix, place = applied if layout == "transposed" else heads, "attention._projection"
+            yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
-        yield setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()))
+        yield setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()), elsewhere=LOADED)
     for name in ("hidden", "output"):
-        title, fix = f"the feed-forward's {name} kernel is read transposed", "transpose the kernel in the weight table"
-        yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, fix, _of_layer(name, transposed))
+        title, altered = f"the feed-forward's {name} kernel is read transposed", _of_layer(name, transposed)
+        yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, applied, altered, elsewhere=LOADED)
     for component, name, altered in (
         ("pooler", "pooler", on_arguments(parameters=transposed)),
         ("classifier", "classifier", on_arguments(parameters=transposed)),
         ("masked_language_head", "masked_language_head.hidden", _of_layer("hidden", transposed)),
     ):
-        title, fix = f"the kernel of {name} is read transposed", "transpose the kernel in the weight table"
-        yield setting(f"{name}.kernel=transposed", component, title, fix, altered)
+        title = f"the kernel of {name} is read transposed"
+        yield setting(f"{name}.kernel=transposed", component, title, applied, altered, elsewhere=LOADED)

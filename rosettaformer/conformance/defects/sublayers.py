@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import layers
 
-from .defect import Defect, bound, on_call
+from .defect import LOADED, Defect, bound, on_call
 from .residual import SUBLAYERS
 from .transformer import STACKS
 
@@ -152,6 +152,7 @@ DEFECTS = (
         what="The last layer is the first one that runs.",
         shows="The stack's output differs although every layer agrees. Two layers show it.",
         **_STACK,
+        elsewhere=LOADED,
         evidence="derived, not reported",
         replaces=_layers(lambda names: names[::-1]),
     ),

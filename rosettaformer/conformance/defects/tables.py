@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, embedding, feed_forward, inputs, positional_encoding, softmax
 
-from .defect import Defect, on_call, on_result
+from .defect import CONFIGURED, LOADED, Defect, on_call, on_result
 
 __all__ = ["DEFECTS"]
 
@@ -111,6 +111,7 @@ DEFECTS = (
         torch="self.head.weight = self.target_embedding.weight  # the decoder's, where the config ties them",
         tf="logits = tf.matmul(x, self.target_embedding.embeddings, transpose_b=True)",
         jax="logits = self.target_embed.attend(x)",
+        elsewhere=CONFIGURED,
         evidence="nematus#117",
         replaces={"transformer.head": _source_head},
     ),
@@ -120,6 +121,7 @@ DEFECTS = (
         component="transformer",
         what="`x = E_source[target]`: one embedding serves both languages although the config has two, or the two are exchanged.",
         shows="No error where the source's vocabulary is as large. Two tables show it.",
+        elsewhere=f"{LOADED}. Or {CONFIGURED}",
         variants={
             "the source is embedded by the target's table": _tables(source="target"),
             "the tables of source and target are exchanged": _tables(source="target", target="source"),

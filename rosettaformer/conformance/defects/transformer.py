@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import layers, normalization, stacks
 
-from .defect import Defect, bound, on_arguments
+from .defect import CONFIGURED, LOADED, Defect, bound, on_arguments
 from .residual import SUBLAYERS
 
 __all__ = ["DEFECTS", "STACKS", "fresh_norm", "other_final_norm"]
@@ -110,6 +110,7 @@ DEFECTS = (
         torch="nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
         tf="x = self.final_norm(x) if self.final_norm else x",
         jax="x = self.final_norm(x) if self.config.final_norm else x",
+        elsewhere=CONFIGURED,
         evidence="pytorch#24930, pytorch#50086, pytorch#74092",
         replaces=dict.fromkeys(STACKS, other_final_norm),
     ),
@@ -121,6 +122,7 @@ DEFECTS = (
         torch="self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",
         tf="self.blocks = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
         jax="self.layers = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
+        elsewhere=LOADED,
         evidence="pytorch-vq-vae#2",
         variants={
             "every layer is the last one": dict.fromkeys(STACKS, _one_layer_repeated(-1)),
@@ -166,6 +168,7 @@ DEFECTS = (
         torch="decoder_layer = DecoderLayer(Attention(config), Attention(config), FeedForward(config))  # new objects; or copy.deepcopy",
         tf="decoder_block = DecoderBlock(Attention(config), Attention(config), FeedForward(config))  # new layers",
         jax="decoder_layer = DecoderLayer(Attention(config), Attention(config), FeedForward(config))  # new modules",
+        elsewhere=LOADED,
         variants={
             "the decoder's self-attention is the encoder's": {MODEL: _layers_of("decoder", "encoder", "self_attention")},
             "the decoder's feed-forward is the encoder's": {MODEL: _layers_of("decoder", "encoder", "feed_forward")},

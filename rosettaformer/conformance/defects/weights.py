@@ -1,6 +1,6 @@
 """Defects of the attention weights: what stands for the softmax, and masks at other places than under it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,12 @@ import numpy as np
 from reference_numpy import arithmetic, mask
 
 from .defect import Defect, on_call
+from .fills import uniform_when_empty
 
 __all__ = ["DEFECTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
+Replaces = dict[str, Callable]
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 
@@ -102,6 +103,13 @@ def _crossing_queries(self_mask_bhts: Any, cross_mask_bhts: Any, **others: Any) 
     return {"cross_mask_bhts": queries_bht1 if cross_mask_bhts is None else queries_bht1 & cross_mask_bhts}
 
 
+def _own_queries(x_btd: Array, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
+    """The target's mask of keys that hides queries, where there are as many, in the decoder alone."""
+    if self_mask_bhts is None or self_mask_bhts.shape[2] != 1 or self_mask_bhts.shape[3] != x_btd.shape[1]:
+        return {}
+    return {"self_mask_bhts": self_mask_bhts.swapaxes(2, 3)}
+
+
 def _scaled_bias(query_bthk: Array, bias_bhts: Any, **others: Any) -> dict[str, Any]:
     return {} if bias_bhts is None else {"bias_bhts": bias_bhts * bias_bhts.dtype.type(query_bthk.shape[3] ** -0.5)}
 
@@ -116,6 +124,8 @@ def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal:
     return {"mask_bhts": hidden == hidden.min(axis=-1, keepdims=True), "causal": False}
 
 
+_OWN_QUERIES: Replaces = {"layers.decoder_layer": on_call(_own_queries)}
+_UNIFORM: Replaces = {SOFTMAX: uniform_when_empty}  # as a finite fill makes it
 _SOFTMAX: dict[str, Any] = {
     "torch": "weights = torch.softmax(logits, dim=-1)  # once",
     "tf": "weights = tf.nn.softmax(logits, axis=-1)  # once",
@@ -189,7 +199,11 @@ DEFECTS = (
         shows="Padding is attended to. Any padding shows it where the lengths are equal.",
         variants={
             "the padding mask hides queries and keys": _of_queries(True),
+            "the padding mask hides queries instead of keys, and a query without a key attends to all": _of_queries(False) | _UNIFORM,
+            "the padding mask hides queries and keys, and a query without a key attends to all": _of_queries(True) | _UNIFORM,
             "the target's padding hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
+            "the target's padding hides queries instead of keys": _OWN_QUERIES,
+            "the target's padding hides queries instead of keys, and a query without a key attends to all": _OWN_QUERIES | _UNIFORM,
         },
         **_MASK,
         evidence="hyunwoongko/transformer#40, keras-io#1046",

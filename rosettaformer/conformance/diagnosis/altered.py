@@ -174,5 +174,5 @@ def differ(first: Outputs | None, second: Outputs | None) -> bool:
 
 
 def _answer(combination: Combination, case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    with injected(*combination), np.errstate(all="ignore"):
+    with injected(*(one.on(case) for one in combination)), np.errstate(all="ignore"):
         return components.answer(case, around)

@@ -115,11 +115,13 @@ def _factor(failing: Sequence[Answer]) -> Iterator[str]:
         got = outputs.get(name)
         if others or one.dtype.kind != "f" or not isinstance(got, np.ndarray) or got.shape != one.reference.shape:
             return
+        if not (np.isfinite(got).all() and np.isfinite(one.reference).all()):
+            return
         largest = np.unravel_index(int(np.abs(one.reference).argmax()), got.shape) if got.size else None
         if largest is None or not one.reference[largest]:
             return
         factor = float(got[largest]) / float(one.reference[largest])
-        if not np.isfinite(factor) or np.abs(got - factor * one.reference).max() > one.bound * max(1.0, abs(factor)):
+        if not factor or np.abs(got - factor * one.reference).max() > one.bound * max(1.0, abs(factor)):
             return
         if factors and abs(factor - factors[0]) > 1e-5 * abs(factors[0]):
             return

@@ -2,7 +2,7 @@
 
 A constant of the reference (the attention's scale, epsilon, the base of the positions, a factor of what a component gives) is a parameter
 of the altered reference. On the cases that fail it is fitted to the port's answers, and it is a hypothesis where it has one value on all of
-them. Like every alteration it is verified on all cases.
+them, or where a factor is the same size of each, its root or its reciprocal. Like every alteration it is verified on all cases.
 """
 
 import math
@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic
-
 from ..case import Case
 from ..defects import Defect
-from ..defects.defect import on_arguments, on_call, on_result
 from ..defects.place import Place, places
 from . import altered
 from .further_constants import FURTHER
 from .hypotheses import Hypotheses
+from .model_constants import MODEL
+from .relations.numbers import named
 
 __all__ = ["constants"]
 
+RESOLVED = 1e-14  # the digits of a number that is next to 0
 FITTED = 3  # so many of the cases that fail, the smallest first
 STEPS = 14  # of Gauss and Newton at most, each no longer than LONGEST
 LONGEST = 3.0
@@ -54,13 +54,16 @@ class _Constant:
 
     def defect(self, value: float) -> Defect:
         """The reference with that value."""
-        number = self._written(value)
+        return Defect(**self._called(self._written(value)), replaces=self.altered(value))
+
+    def of_sizes(self, words: str, place: Place | None) -> Defect:
+        """The reference with the number that has this name in every case."""
+        return _OfSizes(**self._called(words), replaces=self.altered(self.start), place=place, constant=self, value=words)
+
+    def _called(self, number: str) -> dict[str, Any]:
         text = f"{self.title} {number}"
-        fix = f"use {self.right}"
-        return Defect(
-            id=f"{self.id}={number}", title=text, component=self.component, what=text, torch=fix, tf=fix, jax=fix,
-            replaces=self.altered(value),
-        )  # fmt: skip
+        fixes = dict.fromkeys(("torch", "tf", "jax"), f"use {self.right}")
+        return {"id": f"{self.id}={number}", "title": text, "component": self.component, "what": text, **fixes}
 
     def _written(self, value: float) -> str:
         """The value with as many digits as tell it from the reference's: 0.044714998 is 0.044715 in float32."""
@@ -68,105 +71,19 @@ class _Constant:
         return next((text for text, right in texts if text != right), texts[0][0])
 
 
-def _encoding(base: float) -> Callable:
-    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-        angle_btd = position_bt[..., None] * arithmetic.power(base, -2.0 * (np.arange(width) // 2) / width)
-        return np.where(np.arange(width) % 2 == 0, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OfSizes(Defect):
+    """A constant that is another number on every case. value: on a case, by `named`."""
 
-    return altered
+    constant: _Constant
+    value: str
 
-
-def _curve(change: Callable[[np.ndarray, float], np.ndarray], meant: str, value: float) -> Mapping[str, Callable]:
-    def curve(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
-        return change(x, value).astype(x.dtype) if name == meant else original(x, name)
-
-    return {"feed_forward.activation": curve}
+    def on(self, case: Case) -> Defect:
+        """The reference with the number of this case; as it is where the case has none."""
+        return replace(self.constant.defect(named(case).get(self.value, self.constant.start)), place=self.place)
 
 
-def _gelu(x: np.ndarray, root: float, cubic: float) -> np.ndarray:
-    return 0.5 * x * (1 + arithmetic.tanh(root * (x + cubic * x**3)))
-
-
-def _filled(value: float) -> Callable:
-    def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        return original(logits if mask is None else np.where(mask, logits, logits.dtype.type(value)), None)
-
-    return altered
-
-
-def _larger_sum(weights: np.ndarray, value: float) -> np.ndarray:
-    """`e / (sum e + value)`, with the largest exponential e that is 1, of the weights `e / sum e`."""
-    largest = weights.max(axis=-1, keepdims=True, initial=0)
-    return (weights / (1 + value * largest)).astype(weights.dtype, copy=False)
-
-
-_CONSTANTS = (
-    _Constant(
-        "attention.scale", "scaled_dot_product_attention", "the attention's logits are, besides the scale, multiplied by", 1.0,
-        "the scale 1 / sqrt(key_size) and no further factor",
-        lambda c: {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (query * c).astype(query.dtype))},
-    ),
-    _Constant(
-        "epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon",
-        lambda c: {"normalization.layer_norm": on_arguments(epsilon=c)},
-        scales=True,
-    ),
-    _Constant(
-        "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
-        "the base 10000",
-        lambda c: {"positional_encoding.positional_encoding": _encoding(c)},
-        scales=True,
-    ),
-    _Constant(
-        "positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by", 1.0,
-        "the positions as they are",
-        lambda c: {"positional_encoding.positional_encoding": on_arguments(position_bt=lambda position: position * c)},
-    ),
-    _Constant(
-        "gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is", (2 / math.pi) ** 0.5,
-        "sqrt(2 / pi) = 0.797885",
-        lambda c: _curve(lambda x, root: _gelu(x, root, 0.044715), "gelu_tanh", c),
-    ),
-    _Constant(
-        "gelu_tanh.cubic", "activation", "in the tanh form of GELU the factor of the cube, 0.044715, is", 0.044715,
-        "0.044715",
-        lambda c: _curve(lambda x, cubic: _gelu(x, (2 / math.pi) ** 0.5, cubic), "gelu_tanh", c),
-    ),
-    _Constant(
-        "relu.slope", "activation", "the slope of ReLU below 0 is", 0.0, "max(x, 0)",
-        lambda c: _curve(lambda x, slope: np.where(x > 0, x, slope * x), "relu", c),
-    ),
-    _Constant(
-        "mask.fill", "softmax", "masked logits become", 0.0,
-        "minus infinity for masked logits, and zeros in a row that may attend to nothing",
-        lambda c: {"softmax.softmax": _filled(c)},
-    ),
-    _Constant(
-        "softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
-        "the sum of the exponentials",
-        lambda c: {"softmax.softmax": on_result(lambda weights: _larger_sum(weights, c))},
-    ),
-    _Constant(
-        "residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0,
-        "the sub-layer's input as it is",
-        lambda c: {"layers.residual_out": on_call(lambda x_btd, **others: {"x_btd": (x_btd * c).astype(x_btd.dtype)})},
-    ),
-    _Constant(
-        "residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0,
-        "the sub-layer's output as it is",
-        lambda c: {"layers.residual_out": on_call(lambda y_btd, **others: {"y_btd": (y_btd * c).astype(y_btd.dtype)})},
-    ),
-    _Constant(
-        "embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0,
-        "the config's scale and no further factor",
-        lambda c: {"embedding.embedding": on_result(lambda x_btd: (x_btd * c).astype(x_btd.dtype))},
-    ),
-    _Constant(
-        "logits.factor", "logits", "the logits are multiplied by", 1.0, "the logits as they are",
-        lambda c: {"embedding.logits": on_result(lambda logits: (logits * c).astype(logits.dtype))},
-    ),
-    *(_Constant(*row) for row in FURTHER),
-)  # fmt: skip
+_CONSTANTS = tuple(_Constant(*row) for row in (*MODEL, *FURTHER))
 
 
 def constants(
@@ -188,11 +105,29 @@ def constants(
                 continue  # one number is given by some value of any constant
             for index in meant:
                 value = _fit(constant, place, hypotheses.probes[index], answers[index], base)
-                if value is None or any(abs(value - other) > SAME * abs(other) for other in values):
+                if value is None or (values and constant.start != 1 and not _same(value, values[0])):
                     break
                 values.append(value)
-            if values and len(values) == len(meant):
+            if not values or len(values) < len(meant):
+                continue
+            one = all(_same(value, values[0]) for value in values)
+            sizes = _sizes([hypotheses.probes[index] for index in meant], values) if constant.start == 1 else []
+            if sizes and not (one and _same(float(f"{values[0]:.3g}"), values[0])):
+                yield [constant.of_sizes(words, place) for words in sizes]
+            elif one:
                 yield [replace(constant.defect(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= max(SAME * abs(other), RESOLVED)
+
+
+def _sizes(probes: Sequence[Case], values: Sequence[float]) -> list[str]:
+    """The sizes of the cases, their roots and reciprocals, that are these values, by name."""
+    numbers = [named(probe) for probe in probes]
+    return [
+        words for words in numbers[0] if all(_same(own.get(words, math.nan), value) for own, value in zip(numbers, values, strict=True))
+    ]
 
 
 def _numbers(answer: Outputs) -> int:

@@ -74,7 +74,7 @@ class _Examiner(Inquiry):
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
         cannot = None
-        for dtype in self._subject.dtypes:
+        for dtype in self._subject.dtypes_of(component):
             self._deadline.check()
             place = About(component, dtype)
             search, failed = self._ask(place, bool(cannot))
@@ -84,7 +84,7 @@ class _Examiner(Inquiry):
                 return
             if failed or search.failing:
                 self._current, self._relations = (place, search) if search.failing else None, []
-                self._say(explanation.first(component, dtype, search, failed))
+                self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)
                 self._examine(place, search, failed)

@@ -74,14 +74,15 @@ def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]
     return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
 
 
-def partly(base: Combination, rest: Sequence[Combination], search: Search, relations: Sequence[str] = ()) -> str:
-    """Some answers equal the reference with some alterations, the others do not: different paths of the port do different things."""
-    probes = search.hypotheses.probes
+def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Search, relations: Sequence[str] = ()) -> str:
+    """Some answers equal the reference with some alterations, one of these, the others do not: different paths of the port do different
+    things."""
+    base, probes = names[0], search.hypotheses.probes
     explained = search.explained(base)
     failing, right = ([index for index in range(len(probes)) if index not in explained and (index in search.failing) is value]
                       for value in (True, False))  # fmt: skip
     others = ", ".join(probes[index].id for index in (*failing, *right))
-    altered = f"the reference with {_named(base)}" if base else "the reference"
+    altered = f"the reference with {alternatives(names)}" if base else "the reference"
     same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
     lines = [f"  on {others} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
     if rest == [base]:
@@ -94,9 +95,9 @@ def _listed(indices: Sequence[int], search: Search) -> str:
     return ", ".join(search.hypotheses.probes[index].id for index in indices)
 
 
-def imprecise(combination: Combination, dtype: str) -> str:
+def imprecise(found: Sequence[Combination], dtype: str) -> str:
     """No error is larger than a loss of digits makes, which is no equality."""
-    return f"every error is within what {_named(combination)} makes, and beyond {dtype}'s"
+    return f"every error is within what {alternatives(found)} {'makes' if len(found) == 1 else 'make'}, and beyond {dtype}'s"
 
 
 def follows(found: Sequence[Combination]) -> str:
@@ -105,11 +106,12 @@ def follows(found: Sequence[Combination]) -> str:
     return f"follows from {names}: your output equals the reference with that alone"
 
 
-def first(component: str, dtype: str, search: Search, failed: Failed) -> str:
-    """On how many cases a component fails, and how the first one does."""
+def first(component: str, dtype: str, search: Search, failed: Failed, beyond: int = 0) -> str:
+    """On how many cases a component fails, and how the first one does. beyond: so many more are in no dtype of the port."""
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
-    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}; the first: {seen}"
+    more = f" ({beyond} more are in no dtype that it has)" * bool(beyond)
+    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}{more}; the first: {seen}"
 
 
 def nearly(found: Nearly, search: Search) -> str:
@@ -184,10 +186,12 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
 
 
 def fix(one: Defect, framework: str) -> str:
-    """The fix of a defect in the framework; without a framework each one's, unless they are the same."""
+    """The fix of a defect in the framework; without a framework each one's, unless they are the same. Below it where else the mistake may
+    be."""
     fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
     every = "".join(f"\n    {name}: {text}" for name, text in one.fix.items())
-    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}"
+    elsewhere = f"\n    where the code is so already: {one.elsewhere}" * bool(one.elsewhere)
+    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}{elsewhere}"
 
 
 def _cases(search: Search) -> str:

@@ -49,6 +49,7 @@ class Hypotheses:
         self.probes, self.deadline = list(probes), deadline or Deadline()
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = list(map((store or Store()).expect, self.probes))
+        self._everywhere: dict[Defect, Defect] = {}  # of an alteration at one place that at all
         self.answer = functools.cache(self._answer)
         self.alters = functools.cache(self._altering)
         self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
@@ -95,8 +96,16 @@ class Hypotheses:
         """Each of these at every place that is not all of the model."""
         found: list[Defect] = []
         for one in alterations if self._forward else ():
-            found += [dataclasses.replace(one, place=place) for place in places(self.wirings.get(one) or self.sites_of(one))]
+            placed = [dataclasses.replace(one, place=place) for place in places(self.where(one))]
+            self._everywhere |= dict.fromkeys(placed, one)
+            found += placed
         return found
+
+    def where(self, one: Defect) -> list[list[Site]]:
+        """The sites at which an alteration is, probe by probe."""
+        every = self._everywhere.get(one, one)
+        runs = self.wirings.get(every) or self.sites_of(every)
+        return [[site for site in run if one.place is None or one.place.holds(site)] for run in runs]
 
     def sites_of(self, one: Defect) -> list[list[Site]]:
         """The sites of the functions that an alteration replaces, probe by probe."""

@@ -58,7 +58,9 @@ class Inquiry(Parts):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
             self.record.add(place, "follows", parts)
-        elif (near := self._nearly(place, search)) and self._in_float32(place, search):
+        elif (near := self._nearly(place, search)) and (found := search.constants(self.record.known)):
+            self.record.explained(place, search, found)  # a number that is nearly another, not its digits
+        elif near and self._in_float32(place, search):
             return []
         elif found := self._alone(search):
             self.record.explained(place, search, found)
@@ -84,9 +86,11 @@ class Inquiry(Parts):
         elif found := self._together(place, search):
             self.record.explained(place, search, found)
         elif imprecise := search.imprecise():
-            self.record.add(place, "imprecise", explanation.imprecise(imprecise[0], place.dtype), imprecise)
+            self.record.add(place, "imprecise", explanation.imprecise(imprecise, place.dtype), imprecise)
         elif rest := [] if self._described else search.partly(base := self._cover(search)):
-            self.record.add(place, "partly", explanation.partly(base, rest, search, self._sentences), rest)
+            names = [base, *search.alike(base)]
+            text = explanation.partly(names, rest, search, self._sentences)
+            self.record.add(place, "partly", text, names if rest == [base] else rest)
         elif self._fewer:
             (place, search), self._fewer = self._fewer, None
             self.record.forget_parts()

@@ -70,6 +70,8 @@ class Parts:
     def _describe_besides(self, search: Search) -> list[Relation]:
         """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
         known, probes = self.record.known, search.hypotheses.probes
+        if any(one.on(probe) is not one for one in known for probe in probes):
+            return []  # the reference that is described has one alteration for all cases
         clean = [altered.expected(known, probe) for probe in probes] if known else []
         if not clean or any(one is None for one in clean):
             return []

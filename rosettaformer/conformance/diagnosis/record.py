@@ -150,7 +150,7 @@ class Record:
             if search.explains(shown, shown):
                 self.explained(place, search, [shown])
             elif len(search.explained(shown)) > len(search.explained(())):
-                self.add(place, "partly", explanation.partly(shown, [shown], search), [shown])
+                self.add(place, "partly", explanation.partly([shown], [shown], search), [shown])
             elif not finding.paths:
                 self.findings.append(finding)
             self.findings += after

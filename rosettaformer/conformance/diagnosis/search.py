@@ -9,6 +9,7 @@ import numpy as np
 
 from ..compare import compare
 from ..defects import Defect
+from ..defects.place import Site
 from ..reference import tolerance
 from . import altered
 from .altered import Combination, Outputs
@@ -31,6 +32,7 @@ class Search(Evidence):
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         super().__init__(hypotheses, answers, failed)
         self._tried: set[Defect] = set()
+        self._fitted = functools.cache(self._fit)
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
         """The simplest alterations that explain the answers: the known ones, a known one at one place, one alteration, the known ones and
@@ -43,13 +45,13 @@ class Search(Evidence):
             return [known]
         placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known) if self.explains((one,), (one,))]
         if placed:
-            return placed[-1:]  # the narrowest
+            return self._different(placed)[-1:]
         for tier in self.hypotheses.tiers(located):
             self._tried |= set(tier)
             for before in ((), known) if known else ((),):
                 meant = [one for one in tier if one not in before and (not before or self._combines(one))]
                 if found := [(*before, one) for one in meant if self.explains((*before, one), before)]:
-                    return _different(found)
+                    return self._different(found)
         return []
 
     def where_failing(self) -> list[Combination]:
@@ -59,7 +61,7 @@ class Search(Evidence):
             return []
         for tier in self.hypotheses.tiers():
             if found := [one for one in tier if self._explains_failing(one)]:
-                return _different([(one,) for one in found])
+                return self._different([(one,) for one in found])
         return []
 
     def _explains_failing(self, one: Defect) -> bool:
@@ -70,6 +72,21 @@ class Search(Evidence):
         """A property of the cases that fail, and of no other; empty where there is none."""
         probes = self.hypotheses.probes
         return condition([probes[index] for index in self.failing], [probes[index] for index in self.right()])
+
+    def _different(self, found: list[Combination]) -> list[Combination]:
+        """One of those that have the same ids: of variants of a mistake the first, of its places the narrowest, outside which nothing
+        shows; of places that are the same in the answers that fail the widest."""
+        chosen: dict[tuple[str, ...], Combination] = {}
+        for combination in found:
+            ids = tuple(one.id for one in combination)
+            first = chosen.setdefault(ids, combination)
+            if [one.title for one in first] == [one.title for one in combination] and self._where(first) != self._where(combination):
+                chosen[ids] = combination
+        return list(chosen.values())
+
+    def _where(self, combination: Combination) -> list[list[list[Site]]]:
+        """Where each of these is, in the answers that fail."""
+        return [[sites[index] for index in self.failing] for sites in map(self.hypotheses.where, combination)]
 
     def missing(self) -> list[Combination]:
         """The alterations that give NaN exactly where the port does and the reference does not; none where it never does."""
@@ -85,11 +102,16 @@ class Search(Evidence):
 
     def constants(self, known: Combination = ()) -> list[Combination]:
         """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
+        return self._fitted(known)
+
+    def _fit(self, known: Combination) -> list[Combination]:
         for before in ((), known) if known else ((),):
+            found: list[Combination] = []
             for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
                 self._tried |= set(group)
-                if found := [(*before, one) for one in group if self.explains((*before, one), before)]:
-                    return _different(found)
+                found += [(*before, one) for one in group if self.explains((*before, one), before)]
+            if found:
+                return self._different(found)
         return []
 
     def with_nearest(self) -> list[Combination]:
@@ -171,6 +193,14 @@ class Search(Evidence):
         explained = set(self.explained(base)) & set(self.failing)
         return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.failing))
 
+    def alike(self, base: Combination) -> list[Combination]:
+        """Those that explain the same answers as the base, with another alteration in the place of its last one."""
+        meant = self.explained(base)
+        shown = [index for index in self.cheapest() if index in meant]
+        others = [(*base[:-1], one) for one in self._combined() if base and one.id not in {each.id for each in base}]
+        others = [other for other in others if all(self.explained(other, [index]) for index in shown)]
+        return self._different([other for other in others if set(self.explained(other)) == set(meant)])
+
     def remaining(self, base: Combination) -> list[Combination]:
         """The alterations, besides the base, that explain every answer which the base leaves unexplained."""
         left = self._left(base)
@@ -199,16 +229,6 @@ def _nan(outputs: Outputs) -> dict[str, bytes]:
 
 def _holes(answer: Outputs, reference: Outputs) -> bool:
     return answer.keys() == reference.keys() and _nan(answer) != _nan(reference)
-
-
-def _different(found: list[Combination]) -> list[Combination]:
-    """One of those that have the same ids: of variants of a mistake the first, of its places the narrowest, outside which nothing shows."""
-    chosen: dict[tuple[str, ...], Combination] = {}
-    for combination in found:
-        first = chosen.setdefault(tuple(one.id for one in combination), combination)
-        if [one.title for one in first] == [one.title for one in combination]:
-            chosen[tuple(one.id for one in combination)] = combination
-    return list(chosen.values())
 
 
 def ordered_pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:

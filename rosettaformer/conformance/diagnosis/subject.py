@@ -56,12 +56,21 @@ class Subject:
         """Ends the port's process."""
         self.worker.close()
 
+    def dtypes_of(self, component: str) -> list[str]:
+        """The port's dtypes in the order in which the component is asked: first that of the most cases, which of searches is float32."""
+        own = [case.dtypes for case in self.all_cases if case.component == component]
+        return sorted(self.dtypes, key=lambda dtype: -sum(dtype in dtypes for dtypes in own))
+
+    def beyond(self, component: str) -> int:
+        """The number of cases of the component that are in none of the port's dtypes."""
+        return sum(case.component == component and not set(case.dtypes) & set(self.dtypes) for case in self.all_cases)
+
     def cases(self, component: str, dtype: str, every: bool = False) -> list[Case]:
-        """What the port is asked of a component in a dtype: in another than the first, the core and what shows in that dtype, unless every
-        case is wanted."""
+        """What the port is asked of a component in a dtype: in another than its first one the core and what shows in that dtype, unless
+        every case is wanted."""
         cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
         cases = [case for case in cases if (case.id, dtype) not in self._declared]
-        if dtype != self.dtypes[0] and not every:  # what fails in the first dtype was seen there
+        if dtype != self.dtypes_of(component)[0] and not every:  # what fails in the first dtype was seen there
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
 

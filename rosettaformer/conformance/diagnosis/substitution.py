@@ -42,7 +42,7 @@ class Substitution:
             return False
 
     def _answer(self, case: Case) -> dict[str, Any]:
-        with injected(*self._known):
+        with injected(*(one.on(case) for one in self._known)):
             return {"output": trace.record(case, self._own)[""].output}
 
     def _own(self, call: trace.TracedCall) -> np.ndarray | None:
