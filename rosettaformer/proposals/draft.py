@@ -1,7 +1,6 @@
 """A proposal in the making: what is known of a module, what is open, and the text of the port that a choice for all of it gives."""
 
 import dataclasses
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,13 +43,14 @@ class Choice:
 class Draft:
     """What is known of a module.
 
-    sizes: those at which it was built. kind: its class. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
+    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
     has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical
-    parameters for which no tensor was found, with their axes. output: what follows its call to get the output, such as `[0]`. choices: what
+    parameters for which no tensor was found, with their axes. output: what is made of what it returns to get the output, such as `output[0]`. choices: what
     is open; `settings` which value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are
     the nearest alone, `undecided` the others, each with what is to be said of it. deviation: of the module's norms from the reference's,
     where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it
-    needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all.
+    needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all. gives_vectors: whether it
+    gives its last layer's vectors in place of logits.
     """
 
     source: Source
@@ -58,16 +58,14 @@ class Draft:
     framework: str
     construction: Construction
     sizes: Mapping[str, Any]
-    kind: type
     match: Match
     call: Call
-    arguments: Mapping[str, inspect.Parameter]
     alone: bool = False
     rows: int = 0
     fixed: dict[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
     missing: list[str] = field(default_factory=list)
-    output: str = ""
+    output: str = "output"
     choices: list[Choice] = field(default_factory=list)
     settings: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
@@ -79,6 +77,7 @@ class Draft:
     dtypes: tuple[str, ...] = ("float64", "float32")
     refused: str = ""
     failure: str = ""
+    gives_vectors: bool = False
 
     @property
     def adapter(self) -> str:
@@ -96,9 +95,9 @@ class Draft:
         return found
 
     @property
-    def built_class(self) -> str:
-        """The name of its class, which is not what was named where that is a function."""
-        return self.source.name if inspect.isclass(self.source.make) else self.kind.__name__
+    def shared(self) -> list[str]:
+        """The kernels that all heads share."""
+        return [name for name, row in _rows(self.match.root) if "i" in row.axes[0]]
 
     @property
     def sized(self) -> bool:
@@ -166,12 +165,16 @@ def _relettered(axes: str, role: str, wanted: str) -> str:
     return axes.translate(str.maketrans(letters[role], letters[wanted]))
 
 
-def named_rows(part: Part, prefix: str = "") -> Iterator[str]:
+def named_rows(part: Part) -> Iterator[str]:
     """The canonical names that the part's rows give a place, as they are in the whole."""
+    return (name for name, _ in _rows(part))
+
+
+def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
     for row in part.rows:
-        yield prefix + row.name
+        yield prefix + row.name, row
     for child in part.parts:
-        yield from named_rows(child, f"{prefix}{child.path}.")
+        yield from _rows(child, f"{prefix}{child.path}.")
 
 
 def canonical(draft: Draft) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from ..conformance.ports.adapters.derived import stands_for
 from .inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 
-__all__ = ["candidates", "side"]
+__all__ = ["candidates", "lengths", "side"]
 
 _CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
 _FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of a model's masks, whose inputs are ids
@@ -50,8 +51,20 @@ def candidates(
     return [*rows, *whole] if padding else [*whole, *rows]
 
 
+def lengths(
+    component: str, name: str, masks: Sequence[str], names: Sequence[str], framework: str, own_causality: bool, filled: bool = False
+) -> list[str]:
+    """What an argument may be given that says how many keys of a row are real; arguments as of `candidates`."""
+    mask = side(component, name, masks, names)
+    length = next(length for length, of in stands_for(component).items() if of == mask)
+    if not filled:
+        return [f'"{length}"', f'lambda inputs: given(inputs["{length}"], lambda length: {_CAST[framework].format("length", _INTEGERS[framework])})']
+    keys = INPUTS[component][0][0 if mask == "self_mask_bhts" else -1]
+    return [f'lambda inputs: lengths(inputs["{length}"], inputs["{keys}"])']
+
+
 def _is_causal(component: str, mask: str, own_causality: bool) -> bool:
-    if component == "multi_head_attention":
+    if component in ("multi_head_attention", "self_attention", "self_attention_sublayer"):
         return not own_causality
     return mask in ("self_mask_bhts", "target_mask_bt")
 

@@ -12,6 +12,10 @@ from .walking import Leaf
 __all__ = ["Part", "PartMatching", "Row"]
 
 
+# of a kernel that all heads share: its axes, and which of them are outputs
+_OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
+
+
 @dataclass(frozen=True)
 class Row:
     """Where a canonical parameter is: the native name and the axes that it may have; the first is the likeliest."""
@@ -63,11 +67,15 @@ class PartMatching:
         """How many projections of attention a tensor holds; 0 where it is none."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
-        if any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
+        if self._serves_all_heads(leaf) or any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
             return 1
         if role_of(leaf.path.rpartition(".")[2]) in ("query", "key", "value") or role_of(leaf.parent) in ("query", "key", "value"):
             return 0  # what is named after one projection holds no others
         return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
+
+    def _serves_all_heads(self, leaf: Leaf) -> bool:
+        """Whether a kernel takes a head's slice of the width, which it then does for every head."""
+        return self.sizes["h"] > 1 and leaf.shape in ((self.sizes["i"], self.sizes["k"]), (self.sizes["k"], self.sizes["i"]))
 
     def _feeds(self, leaf: Leaf) -> bool:
         return sum(size != 1 for size in leaf.shape) == 2 and self._is(leaf, "d f")
@@ -118,7 +126,7 @@ class PartMatching:
     def _multi_head_attention(self, part: Part, among: Sequence[Leaf] | None = None) -> None:
         kernels = [leaf for leaf in (self._inside(part.native) if among is None else among) if self._units(leaf)]
         for leaf, roles, index, count in self._roles(part, kernels):
-            axes, outputs = ATTENTION[roles]
+            axes, outputs = _OF_ALL_HEADS[roles] if self._serves_all_heads(leaf) else ATTENTION[roles]
             self._take(part, f"{roles}.kernel", leaf, axes, outputs, (index, count))
         for kernel in kernels:
             held = [row for row in part.rows if row.native == within(kernel.path, part.native)]

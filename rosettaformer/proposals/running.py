@@ -20,13 +20,23 @@ from ..conformance.reference.components import answer
 from .draft import Choice, Draft, Settings
 from .failures import FAILURES, failure
 from .inputs import is_model
-from .trials import trial_cases
+from .trials import FIRST, trial_cases
 from .writing import written
 
 __all__ = ["TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
+_RESHAPED = {
+    "torch": '{}.unflatten(0, inputs["{}"].shape[:2])',
+    "tf": 'tf.reshape({}, (*inputs["{}"].shape[:2], -1))',
+    "jax": '{}.reshape(*inputs["{}"].shape[:2], -1)',
+}
+_REPEATED = {
+    "torch": '{}.expand(inputs["{}"].shape)',
+    "tf": 'tf.broadcast_to({}, inputs["{}"].shape)',
+    "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
+}
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
 TRIED = 200  # combinations of values at most, whatever the machine's load
 
@@ -44,8 +54,6 @@ def with_values(settings: Settings, choices: Sequence[Choice], indices: Sequence
 def start(draft: Draft) -> None:
     """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
     tried, and what follows its call to get that output, where it returns several things; or why there are none.
-
-    Raises ValueError where a model gives no logits.
     """
     masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
     case = trial_cases(draft, draft.settings, "all")[0]
@@ -60,30 +68,58 @@ def start(draft: Draft) -> None:
             works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
             if works:
                 draft.settings, draft.dtypes, draft.refused = settings, tuple(works), found["float64"][1]
-                draft.output = next(f"[{json.dumps(place)}]" if place != "" else "" for place in works.values())
+                draft.output = next(iter(works.values()))
                 return
             problems |= {problem: None for _, problem in found.values()}
     draft.filled = False
     draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
-    if draft.component == "transformer" and f"{_SHAPE} {(*case.inputs['target'].shape, case.config.model_width)}," in " ".join(problems):
-        raise ValueError(
-            f"{draft.source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
-        )
+    if case.inputs.get("target") is not None:
+        vectors = (*case.inputs["target"].shape, case.config.model_width)
+        draft.gives_vectors = f"{_SHAPE} {vectors}," in " ".join(problems)
 
 
-def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[Any, str]:
-    """Where the output is in what the module returns, "" for the whole; or None, and why there is none."""
+def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[str | None, str]:
+    """What is made of what the module returns to get the output, as text; or None, and why there is none."""
     shape = answer(case)["output"].shape
     try:
         found = _run(_adapter(draft, settings), case, dtype)
+        if '"position_bt"' in draft.call.text(_masks(settings)).values() and _ignores_positions(draft, settings, case, found):
+            return None, "its output does not depend on the positions that it is given"
     except FAILURES as error:
         return None, failure(error)
     several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
-    place = next((name for name, value in several.items() if getattr(value, "shape", None) == shape), None)
-    if place is None:
-        return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
-    own = str(several[place].dtype)
-    return (place, "") if own == dtype else (None, f"its output is {own}")
+    for name, value in several.items():
+        text = _reshaped(draft, case, f"output[{json.dumps(name)}]" if name != "" else "output", getattr(value, "shape", None), shape)
+        if text and str(value.dtype) != dtype:
+            return None, f"its output is {value.dtype}"
+        if text:
+            return text, ""
+    return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
+
+
+def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
+    """What a tensor of its own shape is as one of the required shape; empty where it is none.
+
+    All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
+    """
+    if own == shape:
+        return text
+    name = "zeros_btd" if draft.component == "positional_encoding" else next(
+        name for name, value in case.inputs.items() if getattr(value, "shape", ())[:2] == shape[:2]
+    )  # fmt: skip
+    if own == (shape[0] * shape[1], *shape[2:]):
+        return _RESHAPED[draft.adapter].format(text, name)
+    return _REPEATED[draft.adapter].format(text, name) if own == shape[1:] and name == "zeros_btd" else ""
+
+
+def _ignores_positions(draft: Draft, settings: Settings, case: Case, found: Any) -> bool:
+    later = dataclasses.replace(case, inputs={"position_bt": case.inputs["position_bt"] + 1})
+    return np.array_equal(found, _run(_adapter(draft, settings), later, draft.dtypes[0]))
+
+
+def _masks(settings: Settings) -> dict[str, int]:
+    """The index of each argument's candidate."""
+    return {name.removeprefix("argument "): index for name, index in settings.items()}
 
 
 class Trials:
@@ -169,9 +205,9 @@ def is_causal(draft: Draft) -> bool:
     """Whether the first position of a stack or layer keeps its output where the last one has another input: later tokens are hidden."""
     with contextlib.suppress(*FAILURES):
         adapter, case = _adapter(draft, draft.settings), trial_cases(draft, draft.settings, "all")[0]
-        (name, x), *_ = case.inputs.items()
+        name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
         other = x.copy()
-        other[:, -1] += 1
+        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # ids that are no padding, too
         first, second = (
             _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
         )

@@ -42,6 +42,11 @@ class Subject:
             self._build(component, wanted)
         self.sizes |= _inferred(self.leaves, plan)
 
+    @property
+    def adapter(self) -> str:
+        """The framework as a port names it."""
+        return "jax" if self.framework == "linen" else self.framework
+
     def _build(self, component: str, wanted: str) -> None:
         self.module = self.plan.make(preset("semillero", **self.sizes))
         self.framework = walking.framework_of(self.module)
@@ -63,7 +68,7 @@ class Subject:
         likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
         arguments, problems = walking.signature(self.module), []
         for name, alone in itertools.product((component,) if component else likely, (False, True)):
-            call = called(name, arguments, "jax" if self.framework == "linen" else self.framework, alone)
+            call = called(name, arguments, self.adapter, alone)
             for number, values in enumerate(self._values(call, name, alone)):
                 try:
                     started = walking.started(self.module, self.framework, values)
@@ -86,6 +91,9 @@ class Subject:
         none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
+        counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
+        if counts:
+            yield {**none, **values, **counts}
         if call.component_masks:
             for dtype, form in itertools.product((bool, np.float32, np.int32), ((batch, 0), (batch, 1, 1, 0), (batch, 1, 0), (length, 0))):
                 shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in call.component_masks}
@@ -142,6 +150,7 @@ def _outputs(leaf: walking.Leaf) -> int:
 
 
 def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary."""
+    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the width."""
     config = preset("semillero", **sizes)
-    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary}
+    slice_ = config.model_width // config.heads
+    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}

@@ -1,6 +1,5 @@
 """The text of a port's file."""
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,6 @@ def policy(name):
 
 
 '''
-_METHODS = {"torch": "forward", "tf": "call", "jax": "__call__"}
 
 
 def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
@@ -64,8 +62,6 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 {decided}
 """'''
     imports = [draft.source.imported, *draft.construction.imports]
-    if draft.output and draft.built_class != draft.source.name:
-        imports.append(f"from {draft.kind.__module__} import {draft.built_class}")
     if "NotCovered" in functions:
         imports.append("from rosettaformer.conformance.ports.port import NotCovered")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
@@ -88,18 +84,6 @@ def _decided(draft: Draft) -> Iterator[str]:
 
 def _build(draft: Draft, settings: Settings) -> str:
     made, parent, own = draft.built(settings), "", []
-    if draft.output:
-        method, names = _METHODS[draft.adapter], ", ".join(draft.arguments)
-        parent = f"""class Port({draft.built_class}):
-    def {method}(self, {", ".join(map(_declared, draft.arguments.values()))}):
-        return super().{method}({names}){draft.output}
-
-
-"""
-        if draft.built_class == draft.source.name:
-            made = made.replace(f"{draft.source.name}(", "Port(", 1)
-        else:
-            own = ["module.__class__ = Port"]
     head = f'framework = "{draft.adapter}"'
     if draft.framework == "jax":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
@@ -111,20 +95,13 @@ def _build(draft: Draft, settings: Settings) -> str:
     return f'{parent}def build(config, dtype):\n{body}\n\n\n{head}\ncomponents = {{"{draft.component}": build}}'
 
 
-def _declared(argument: inspect.Parameter) -> str:
-    """The argument with its default, where that can be written."""
-    if argument.default is argument.empty:
-        return argument.name
-    plain = argument.default is None or isinstance(argument.default, (bool, int, float, str))
-    return f"{argument.name}={argument.default!r}" if plain else f"{argument.name}=None"
-
-
 def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
     masks = {choice.name.removeprefix("argument "): settings.get(choice.name, 0) for choice in draft.choices}
     lines = [
         f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
         for name, text in draft.call.text(masks, draft.filled).items()
     ]  # fmt: skip
+    lines += [f'        "return": lambda output, inputs: {draft.output},'] * (draft.output != "output")
     lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
     if not lines:
         return f"# {TODO} {open_['failure']}" if "failure" in open_ else ""
