@@ -1,6 +1,6 @@
 """`new-port --from`: the port of a user's class, proposed from its constructor, its parameters and its arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from .inputs import INPUTS
 from .quiet import quiet
 from .source import loaded
 from .trying import decide, said
-from .writing import written
+from .writing import UNPAIRED, written
 
 __all__ = ["Proposal", "propose"]
 
@@ -51,8 +51,15 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
             raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    note = f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}" if draft.refused else ""
-    return Proposal(draft.component, text, tuple(left), note)
+    return Proposal(draft.component, text, tuple(left), "\n".join(_notes(draft)))
+
+
+def _notes(draft: Draft) -> Iterator[str]:
+    """What is to be said of a proposal that leaves nothing open, too."""
+    if draft.refused:
+        yield f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}"
+    if biases := [leaf.path for leaf in draft.match.unpaired]:
+        yield f"{', '.join(biases[:3])}{', ...' * (len(biases) > 3)} {UNPAIRED}"
 
 
 def _open(draft: Draft) -> dict[str, str]:

@@ -31,6 +31,7 @@ class Call:
     filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask where a case has none
     sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the keys that are given) or "target" (of its own)
     unknown: list[str] = field(default_factory=list)
+    by_row: bool = False  # whether the module takes one row without a batch axis
 
     @property
     def component_masks(self) -> list[str]:
@@ -45,20 +46,28 @@ class Call:
     def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
         """The arguments with one of the candidates for each mask."""
         masks = self.masks | (self.filled if filled else {})
-        return self.given | {name: found[choice.get(name, 0)] for name, found in masks.items() if found[choice.get(name, 0)]}
+        return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: found[choice.get(name, 0)] for name, found in masks.items() if found[choice.get(name, 0)]}
 
 
-def called(component: str, arguments: Mapping[str, inspect.Parameter], framework: str, alone: bool = False, crossed: bool = False) -> Call:
+def called(
+    component: str,
+    arguments: Mapping[str, inspect.Parameter],
+    framework: str,
+    alone: bool = False,
+    crossed: bool = False,
+    by_row: bool = False,
+) -> Call:
     """What each argument of a module that stands for the component is given.
 
-    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output.
+    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output. by_row: it takes
+    one row without a batch axis.
     """
     data, masks = INPUTS[component]
     masks = masks[::-1] if crossed else masks
     if alone:
         data = data[-1:] if component == "transformer" else data[:1]
         masks = masks[-1:] if is_model(component) else masks[:1]
-    call, open_ = Call(), []
+    call, open_ = Call(by_row=by_row), []
     for name, argument in arguments.items():
         needed = argument.default is argument.empty
         if name.lower() in _CONSTANTS:
@@ -76,7 +85,7 @@ def called(component: str, arguments: Mapping[str, inspect.Parameter], framework
     own_causality = any(text == '"causal"' for text in call.given.values())
     names = [*call.masks]
     for name in names:
-        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality)
+        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality, by_row)
         find = lengths if _is_length(name) else candidates
         call.masks[name] = find(*asked) if masks else []
         if masks and not is_model(component):

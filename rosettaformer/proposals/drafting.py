@@ -28,6 +28,9 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
     if draft.failure and draft.component == "decoder_layer" and len(draft.call.masks) == 1:
         crossed = _draft_of(draft.component, found, crossed=True)
         draft = draft if crossed.failure else crossed
+    if draft.failure and not is_model(draft.component):
+        of_rows = _draft_of(draft.component, found, by_row=True)
+        draft = draft if of_rows.failure else of_rows
     if draft.gives_vectors:
         draft = _draft_of("token_encoder", found) if draft.alone and not component else draft
         if draft.gives_vectors or is_causal(draft):
@@ -48,15 +51,18 @@ def _component(subject: Subject) -> str:
     return own if own and "itself" in called(found, walking.signature(subject.module), subject.adapter).given.values() else found
 
 
-def _draft_of(component: str, subject: Subject, crossed: bool = False) -> Draft:
-    """What is known of the module as that component. crossed: as of `called`."""
+def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
+    """What is known of the module as that component. crossed, by_row: as of `called`."""
     source, plan, module, framework, sizes = subject.source, subject.plan, subject.module, subject.framework, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
+    if subject.adapter != "torch":  # where a bias cannot be taken away
+        found.rest += found.unpaired
+        found.unpaired = []
     if is_model(component):
         _require_model(component, found, source.name)
     alone = component == "transformer" and not found.shown["encoder_layers"]
     alone = alone or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
-    call = called(component, walking.signature(module), subject.adapter, alone, crossed)
+    call = called(component, walking.signature(module), subject.adapter, alone, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
             f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "

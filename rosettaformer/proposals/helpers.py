@@ -19,12 +19,20 @@ _FULL = {
     "tf": "tf.fill([keys.shape[0]], keys.shape[1])",
     "jax": "jnp.full(keys.shape[0], keys.shape[1])",
 }
+# what the functions say of a batch, and of one row
+_OF_ROW = (
+    ("[None, None]", "[None]"), ("mask.shape[2]", "mask.shape[0]"), ("mask[:, 0, 0]", "mask[0, 0]"), ('"].shape[1]', '"].shape[0]'),
+    ("(keys.shape[0], 1, 1, keys.shape[1]", "(1, 1, keys.shape[0]"), ("b 1 1 s", "1 1 s"), ("b s", "s"), ("of each row", "of the row"),
+)  # fmt: skip
 
 
-def helpers(text: str, component: str, framework: str, padding: object) -> str:
-    """The functions that the texts of a call use, as a part of the port's file."""
+def helpers(text: str, component: str, framework: str, padding: object, by_row: bool) -> str:
+    """The functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
     needed = []
     for name, source in _functions(component, framework, padding).items():
+        if by_row:
+            for of_batch, of_row in _OF_ROW:
+                source = source.replace(of_batch, of_row)
         if f"{name}(" in text:
             needed.append((name, source))
             text += source

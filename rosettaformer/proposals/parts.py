@@ -43,6 +43,7 @@ class PartMatching:
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         self.leaves, self.left, self.sizes = tuple(leaves), leaves, sizes
         self.shown: dict[str, Any] = {}
+        self.unpaired: list[Leaf] = []  # biases of outputs of attention whose other projections have none, which the reference has not
 
     def nothing(self, part: Part) -> None:
         """A component without parameters."""
@@ -132,8 +133,13 @@ class PartMatching:
             held = [row for row in part.rows if row.native == within(kernel.path, part.native)]
             self._attention_bias(part, kernel, [row.name.partition(".")[0] for row in held])
         part.rows.sort(key=lambda row: ([*ATTENTION].index(row.name.partition(".")[0]), row.name.endswith("bias")))
+        if biases := [row for row in part.rows if row.name.endswith("bias")]:
+            if [row.name for row in biases] == ["output.bias"]:
+                part.rows.remove(biases[0])
+                self.unpaired += [leaf for leaf in self.leaves if within(leaf.path, part.native) == biases[0].native]
+                biases = []
         if part.rows:
-            self.shown.setdefault("attention_bias", any(row.name.endswith("bias") for row in part.rows))
+            self.shown.setdefault("attention_bias", bool(biases))
 
     def _attention_bias(self, part: Part, kernel: Leaf, roles: list[str]) -> None:
         outputs = ATTENTION[roles[0]][1] if roles else ""

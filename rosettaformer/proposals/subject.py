@@ -13,6 +13,7 @@ from .calling import Call, called
 from .construction import Construction
 from .failures import FAILURES, failure
 from .source import Source
+from .inputs import is_model
 from .trials import example
 from .vocabulary import role_of
 
@@ -72,7 +73,7 @@ class Subject:
             for number, values in enumerate(self._values(call, name, alone)):
                 try:
                     started = walking.started(self.module, self.framework, values)
-                    self.masked = number > 0
+                    self.masked = number > 1
                     return started
                 except FAILURES as error:
                     problems.append((len(call.unknown), failure(error)))
@@ -90,6 +91,8 @@ class Subject:
         values = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
         none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
+        if not is_model(name):  # one row without a batch axis
+            yield {**none, **{one: value if value is None else value[0] for one, value in values.items()}}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
         counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
         if counts:

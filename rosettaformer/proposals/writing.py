@@ -8,10 +8,11 @@ from .draft import Draft, Settings
 from .helpers import helpers
 from .tables import row_text, tables_of
 
-__all__ = ["TODO", "written"]
+__all__ = ["TODO", "UNPAIRED", "written"]
 
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # which may be rows of weights
 TODO = "TODO: decide:"
+UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"
 _IMPORTS = {
     "torch": ["import torch"],
     "tf": ["import keras", "import tensorflow as tf"],
@@ -39,7 +40,7 @@ def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: M
     weights = _weights(draft, settings, open_)
     padding = draft.config(settings).get("padding_id")
     build = _build(draft, settings)
-    functions = helpers(call, draft.component, draft.adapter, padding)
+    functions = helpers(call, draft.component, draft.adapter, padding, draft.call.by_row)
     blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
     return "\n".join(_spaced([block for block in blocks if block])) + "\n"
 
@@ -85,6 +86,7 @@ def _decided(draft: Draft) -> Iterator[str]:
 def _build(draft: Draft, settings: Settings) -> str:
     made, parent, own = draft.built(settings), "", []
     head = f'framework = "{draft.adapter}"'
+    own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
     if draft.framework == "jax":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
     lines = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
@@ -93,6 +95,11 @@ def _build(draft: Draft, settings: Settings) -> str:
         parent += _POLICY
     body = "\n".join(f"    {line}" for line in lines)
     return f'{parent}def build(config, dtype):\n{body}\n\n\n{head}\ncomponents = {{"{draft.component}": build}}'
+
+
+def _attribute(path: str) -> str:
+    """The attribute of the module at a native path."""
+    return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in ["module", *path.split(".")])[1:]
 
 
 def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
