@@ -58,6 +58,8 @@ def _notes(draft: Draft) -> Iterator[str]:
     """What is to be said of a proposal that leaves nothing open, too."""
     if draft.refused:
         yield f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}"
+    if draft.form:
+        yield f"the output is {draft.form} the logits, by which it differs from the reference"
     if biases := [leaf.path for leaf in draft.match.unpaired]:
         yield f"{', '.join(biases[:3])}{', ...' * (len(biases) > 3)} {UNPAIRED}"
 

@@ -82,6 +82,8 @@ def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
         )  # of the head, too
     if is_model(component) or component == "embedding":
         found.append(Choice("scale_embedding", (True, False), "norms"))
+    if draft.fixed.get("final_norm", False) != draft.fixed.get("embedding_norm", False) and is_model(component):
+        found.append(Choice("final_norm", (draft.fixed["final_norm"], draft.fixed["embedding_norm"]), "norms"))
     if draft.rows:
         found.append(Choice("position_offset", tuple(dict.fromkeys((draft.spare_rows, *_OFFSETS))), "norms"))
     if is_model(component) and "padding_id" not in taken:

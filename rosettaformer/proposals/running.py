@@ -23,7 +23,7 @@ from .inputs import is_model
 from .trials import FIRST, trial_cases
 from .writing import written
 
-__all__ = ["TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
+__all__ = ["SAME", "TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
@@ -38,6 +38,7 @@ _REPEATED = {
     "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
 }
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
+SAME = 2e-5  # of the largest number: a port that is right up to what it computes in float32
 TRIED = 200  # combinations of values at most, whatever the machine's load
 
 
@@ -141,6 +142,14 @@ class Trials:
             self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
         return self._errors[named]
 
+    def form(self) -> str:
+        """In which form the model gives its logits, where these are the reference's."""
+        draft, found = self.draft, {}
+        for case, output in self._outputs(draft.settings, "all"):
+            found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
+        best = min(found, key=lambda form: found[form], default="")
+        return best if best and found[best] < min(SAME, found[""]) else ""
+
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
         """The cases with what the module gives; none where it fails. What the judge alone takes from the config changes nothing of it."""
         text, found = written(self.draft, settings), []
@@ -182,23 +191,25 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
 
 def _error(case: Case, found: Any, deviation: Defect | None) -> float:
     """The largest difference from the reference, as a part of its largest number; infinite where it is no such array."""
+    return min(_errors(case, found, deviation).values())
+
+
+def _errors(case: Case, found: Any, deviation: Defect | None) -> dict[str, float]:
+    """The same for each form in which a model may give its logits."""
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
-        return np.inf
-    wanted = _comparable(case, outputs["output"], found)
-    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-    return error if np.isfinite(error) else np.inf
+        return {"": np.inf}
+    errors = {form: float(np.abs(found - wanted).max() / np.abs(wanted).max()) for form, wanted in _forms(case, outputs["output"])}
+    return {form: error if np.isfinite(error) else np.inf for form, error in errors.items()}
 
 
-def _comparable(case: Case, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """What is wanted; its log-softmax or softmax where a model gives these in place of logits, which is not for the proposal to judge."""
-    if not is_model(case.component):
-        return wanted
-    shares = np.exp(wanted - wanted.max(-1, keepdims=True))
-    shares /= shares.sum(-1, keepdims=True)
-    if found.max() <= 0 and np.allclose(np.exp(found).sum(-1), 1, atol=1e-4):
-        return np.log(shares)
-    return shares if found.min() >= 0 and np.allclose(found.sum(-1), 1, atol=1e-4) else wanted
+def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """What is wanted, and what a model may give in its place, which is not for the proposal to judge."""
+    yield "", wanted
+    if is_model(case.component):
+        shares = np.exp(wanted - wanted.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        yield from (("log_softmax of", np.log(shares)), ("softmax of", shares), ("1 / sqrt(model_width) times", wanted / case.config.model_width**0.5))
 
 
 def is_causal(draft: Draft) -> bool:

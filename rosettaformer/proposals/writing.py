@@ -75,6 +75,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 def _decided(draft: Draft) -> Iterator[str]:
     """What was decided by trying, in the words of the file's head."""
     with_what = f" with {draft.deviation.title}, which its norms have" if draft.deviation else ""
+    with_what += f"; its output is {draft.form} the logits" if draft.form else ""
     for title, found in (
         (f"Decided by trying, since these gave the reference's numbers{with_what}:", draft.tried),
         ("Nothing gave the reference's numbers; these are by far the nearest:", draft.nearest),
