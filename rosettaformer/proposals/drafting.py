@@ -53,7 +53,7 @@ def _component(subject: Subject) -> str:
 
 def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
     """What is known of the module as that component. crossed, by_row: as of `called`."""
-    source, plan, module, framework, sizes = subject.source, subject.plan, subject.module, subject.framework, subject.sizes
+    source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
     if subject.adapter != "torch":  # where a bias cannot be taken away
         found.rest += found.unpaired
@@ -70,14 +70,14 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
         )
     if alone or component in ("decoder", "token_decoder"):
         plan = plan.replaced(encoder_layers="config.decoder_layers", source_vocabulary="config.target_vocabulary")
-    draft = Draft(source, component, framework, plan, sizes, found, call, alone, found.shown.get("rows", 0))
+    draft = Draft(source, component, subject.framework, plan, sizes, found, call, alone, found.shown.get("rows", 0))
     draft.fixed = fields.fixed(draft, found.shown)
     draft.shown = fields.GUESSED
     draft.choices = [*fields.choices(draft, subject.epsilon), *choices_of(draft)]
     draft.choices += [Choice(f"argument {name}", tuple(texts), call.sides[name]) for name, texts in call.masks.items()]
     draft.undecided = {choice.name: "" for choice in draft.choices if choice.is_open}
     draft.filled = subject.masked and bool(call.filled)
-    outer_embeddings(found.root, module, framework)
+    outer_embeddings(found.root, subject)
     _require_names(draft)
     if not draft.missing and not found.rest:  # an argument without a counterpart is given None
         start(draft)

@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: those at which it is built. leaves: its parameters. epsilon: what its norms say. masked: whether its first call needs masks.
+    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked: whether its first call needs masks.
     Raises ValueError where it cannot be built or called, and where it is no module of a framework.
     """
 
@@ -55,9 +55,9 @@ class Subject:
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
             raise ValueError(f"{must}; got {type(self.module).__name__}")
         walking.signature(self.module)
-        started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
-        self.leaves = walking.leaves(self.module, started.variables)
-        self.epsilon = walking.epsilon(self.module, started.modules)
+        self.started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
+        self.leaves = walking.leaves(self.module, self.started.variables)
+        self.epsilon = walking.epsilon(self.module, self.started.modules)
 
     def _start(self, component: str) -> walking.Started:
         """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.

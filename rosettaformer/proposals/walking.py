@@ -26,10 +26,11 @@ class Leaf:
 
 @dataclass
 class Started:
-    """What the first call of a module shows: the parameters of a Linen module, and what it is made of."""
+    """What the first call of a module shows: the parameters of a Linen module, what it is made of, and what each part is given and gives."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # own path -> the first argument, and the output
 
 
 def framework_of(module: Any) -> str:
@@ -95,7 +96,10 @@ def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
     def see(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         found.modules.append(context.module)
-        return call(*args, **kwargs)
+        output = call(*args, **kwargs)
+        if context.method_name == "__call__" and args:
+            found.calls[".".join(context.module.path)] = args[0], output
+        return output
 
     with linen.intercept_methods(see):
         found.variables = module.init(jax.random.key(0), **values).get("params", {})
