@@ -21,12 +21,12 @@ __all__ = ["Proposal", "propose"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, what is left to be decided, and what is to be said besides."""
+    """A port's file: its text, what is left to be decided, and sentences about it."""
 
     component: str
     text: str
     left: tuple[str, ...]
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
@@ -51,7 +51,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
             raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    return Proposal(draft.component, text, tuple(left), "\n".join(_notes(draft)))
+    return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)))
 
 
 def _notes(draft: Draft) -> Iterator[str]:
