@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -50,10 +50,15 @@ def parameter_lines(component: str) -> Iterator[str]:
     model = model_of(component)
     found: dict[str, tuple[str, str, str]] = {}
     for config in (_ENCODER,) if is_encoder_alone(component) else (_WHOLE, _ENCODER):
-        for name, letters in _axes(config, model).items():
+        whole = _axes(config, model)
+        if whole is None:
+            return
+        left = {words: _axes(config, model, changes) for words, changes in _WITHOUT.items()}
+        shapes = parameters.shapes(config, model)
+        for name, letters in whole.items():
             if "layers." not in name or "layers.0" in name:
-                when = ", ".join(words for words, changes in _WITHOUT.items() if _is_gone(name, config, model, changes))
-                found.setdefault(name, (letters, _shape(name, letters, config, model), when))
+                when = ", ".join(words for words, axes in left.items() if axes is not None and name not in axes and _tells(words, name))
+                found.setdefault(name, (letters, _shape(letters, config, shapes[name]), when))
     widths = [max(map(len, column), default=0) for column in zip(*((name, *row[:2]) for name, row in found.items()), strict=True)]
     for name, row in found.items():
         cells = (cell.ljust(width) for cell, width in zip((name, *row[:2]), widths, strict=True))
@@ -65,27 +70,22 @@ def is_encoder_alone(component: str) -> bool:
     return component in ("pool", "classify", "masked_language_logits")
 
 
-def _axes(config: TransformerConfig, model: str) -> dict[str, str]:
+def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | None = None) -> dict[str, str] | None:
+    """The axes of all parameters with these changes of the config; None where there is no such model."""
     try:
-        return parameters.axes(config, model)
+        return parameters.axes(config.replace(**changes or {}), model)
     except ValueError:
-        return {}
+        return None
 
 
-def _is_gone(name: str, config: TransformerConfig, model: str, changes: dict[str, Any]) -> bool:
-    """Whether the model lacks the parameter with these changes; not where these make no model, or leave out the encoder that it is of."""
-    if "encoder_layers" in changes and "cross_attention" not in name:
-        return False
-    try:
-        return name not in parameters.axes(config.replace(**changes), model)
-    except ValueError:
-        return False
+def _tells(words: str, name: str) -> bool:
+    """Whether it need be said when there is the parameter; a model without an encoder has none of the encoder's."""
+    return words != "with encoder_layers" or "cross_attention" in name
 
 
-def _shape(name: str, letters: str, config: TransformerConfig, model: str) -> str:
+def _shape(letters: str, config: TransformerConfig, sizes: Sequence[int]) -> str:
     """The shape, in fields of the config."""
-    rows = parameters.shapes(config, model)[name]
-    vocabulary = "source_vocabulary" if config.source_vocabulary in rows else "target_vocabulary"
+    vocabulary = "source_vocabulary" if config.source_vocabulary in sizes else "target_vocabulary"
     return f"({', '.join(_SIZES.get(letter, vocabulary) for letter in letters.split())})"
 
 

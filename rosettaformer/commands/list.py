@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -12,6 +11,7 @@ import click
 
 from reference_numpy.strategy import Strategy
 
+from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.defects import all_defects
@@ -34,7 +34,7 @@ AXES = (
 
 def _components(expression: str | None) -> Iterable[str]:
     """Each component as the reference calls it, and what it computes; of those that are chosen everything that there is to know."""
-    counts = Counter(case.component for case in all_cases(grad=True))
+    every = all_cases(grad=True)
     for name in _chosen(COMPONENTS, str, expression):
         function = getattr(module_of(COMPONENTS[name][0]), name)
         text = inspect.getdoc(function) or ""
@@ -45,19 +45,20 @@ def _components(expression: str | None) -> Iterable[str]:
         yield from (f"    {line}".rstrip() for line in text.splitlines())
         yield ""
         yield from (f"    {line}" for line in _parameters(name))
-        given, fields = _arguments(name), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
+        cases = [case for case in every if case.component == name]
+        given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
         yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
         if stands := stands_for(forward_of(name) or name):
             yield f"    in place of some: {', '.join(f'{made} for {of}' for made, of in stands.items())}"
         if "strategy" in given:
             yield from _strategy()
-        if not forward_of(name) and (taken := field_names((case for case in all_cases() if case.component == name), name)):
+        if not forward_of(name) and (taken := field_names(cases, name)):
             named = {field: own for own, field in fields.items() if own != field}
             yield f"    from the config: {', '.join(f'{field} as {named[field]}' if field in named else field for field in taken)}"
             yield "        what each of them says: rosettaformer list config"
         gradient = f"; its gradient is {name}{VJP}" if name + VJP in COMPONENTS else ""
-        yield f"    cases: {counts[name]}{gradient}"
+        yield f"    cases: {len(cases)}{gradient}"
     yield AXES
 
 
@@ -83,9 +84,9 @@ def _strategy() -> Iterable[str]:
     yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
 
 
-def _arguments(name: str) -> dict[str, None]:
-    """What cases of the component give, by the outermost name."""
-    keys = (key for case in all_cases(grad=True) if case.component == name for key in case.inputs)
+def _arguments(cases: Iterable[Case]) -> dict[str, None]:
+    """What cases of a component give, by the outermost name."""
+    keys = (key for case in cases for key in case.inputs)
     return dict.fromkeys(key.partition(".")[0] for key in keys if key != "cotangent")
 
 

@@ -209,7 +209,11 @@ def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     if is_model(case.component):
         shares = np.exp(wanted - wanted.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
-        yield from (("log_softmax of", np.log(shares)), ("softmax of", shares), ("1 / sqrt(model_width) times", wanted / case.config.model_width**0.5))
+        yield from (
+            ("log_softmax of", np.log(shares)),
+            ("softmax of", shares),
+            ("1 / sqrt(model_width) times", wanted / case.config.model_width**0.5),
+        )
 
 
 def is_causal(draft: Draft) -> bool:

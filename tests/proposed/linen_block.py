@@ -68,7 +68,9 @@ class RowNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        scale, offset = (self.param(name, init, (self.d_model,)) for name, init in (("scale", nn.initializers.ones), ("bias", nn.initializers.zeros)))
+        scale, offset = (
+            self.param(name, init, (self.d_model,)) for name, init in (("scale", nn.initializers.ones), ("bias", nn.initializers.zeros))
+        )
         length, width = x.shape
         centred = x - x.mean(-1, keepdims=True)
         return (centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * scale + offset).reshape(length, width)
