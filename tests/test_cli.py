@@ -141,13 +141,15 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
             [
                 "        query.bias     h k    (heads, key_size)                           with attention_bias\n",
                 "called with: query_btd, memory_bsd, return_weights, mask_bhts, causal, keep_bhts, bias_bhts\n",
-                "    from the config: model_width, heads, key_value_heads, key_size, value_size, attention_bias, attention_dropout_rate as ",
+                "    from the config: model_width, heads, key_value_heads, key_size, value_size, attention_bias, attention_dropout_rate"
+                " as dropout_rate",
             ],
         ),
         (
             ("-k", "classify and not vjp"),
             [
-                "    parameters, whose table in weights is that of transformer: canonical name, axes, shape; layers.0 stands for every layer\n",
+                "    parameters, whose table in weights is that of transformer: canonical name, axes, shape; "
+                "layers.0 stands for every layer\n",
                 '(max_positions + position_offset, model_width)  with positions "learned"\n',
                 "        classifier.kernel                              r c    (model_width, classes)    ",
             ],
@@ -155,9 +157,10 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
         (
             ("-k", "token_decoder and not vjp"),
             [
-                "  decoder.layers.0.cross_attention.query.bias     h k    (heads, key_size)                               with attention_bias, "
-                "with encoder_layers\n",
-                "  logits.kernel                                   d v    (model_width, target_vocabulary)                unless tie_logits\n",
+                "  decoder.layers.0.cross_attention.query.bias     h k    (heads, key_size)          ",
+                "    with attention_bias, with encoder_layers\n",
+                "  logits.kernel                                   d v    (model_width, target_vocabulary)           "
+                "     unless tie_logits\n",
             ],
         ),
         (

@@ -46,11 +46,8 @@ class Call:
     def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
         """The arguments with one of the candidates for each mask."""
         masks = self.masks | (self.filled if filled else {})
-        return (
-            self.given
-            | ({"for": '"b"'} if self.by_row else {})
-            | {name: found[choice.get(name, 0)] for name, found in masks.items() if found[choice.get(name, 0)]}
-        )
+        chosen = {name: found[choice.get(name, 0)] for name, found in masks.items()}
+        return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: text for name, text in chosen.items() if text}
 
 
 def called(

@@ -43,15 +43,14 @@ class Choice:
 class Draft:
     """What is known of a module.
 
-    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
-    has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical
-    parameters for which no tensor was found, with their axes. output: what is made of what it returns to get the output, such as `output[0]`. choices: what
-    is open; `settings` which value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are
-    the nearest alone, `undecided` the others, each with what is to be said of it. form: what it gives in place of the
-    reference's logits. deviation: of the module's norms from the reference's,
-    where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it
-    needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all. gives_vectors: whether it
-    gives its last layer's vectors in place of logits.
+    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it has none. fixed:
+    the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters for which no
+    tensor was found, with their axes. output: what is made of what it returns, such as `output[0]`. choices: what is open; `settings` which
+    value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are the nearest alone,
+    `undecided` the others, each with what is to be said of it. form: what of the logits it gives. deviation: of the module's norms from the
+    reference's, where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled:
+    whether it needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run
+    at all. gives_vectors: whether it gives its last layer's vectors in place of logits.
     """
 
     source: Source

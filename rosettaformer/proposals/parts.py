@@ -133,11 +133,11 @@ class PartMatching:
             held = [row for row in part.rows if row.native == within(kernel.path, part.native)]
             self._attention_bias(part, kernel, [row.name.partition(".")[0] for row in held])
         part.rows.sort(key=lambda row: ([*ATTENTION].index(row.name.partition(".")[0]), row.name.endswith("bias")))
-        if biases := [row for row in part.rows if row.name.endswith("bias")]:
-            if [row.name for row in biases] == ["output.bias"]:
-                part.rows.remove(biases[0])
-                self.unpaired += [leaf for leaf in self.leaves if within(leaf.path, part.native) == biases[0].native]
-                biases = []
+        biases = [row for row in part.rows if row.name.endswith("bias")]
+        if [row.name for row in biases] == ["output.bias"]:
+            only = biases.pop()
+            part.rows.remove(only)
+            self.unpaired += [leaf for leaf in self.leaves if within(leaf.path, part.native) == only.native]
         if part.rows:
             self.shown.setdefault("attention_bias", bool(biases))
 

@@ -209,11 +209,9 @@ def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     if is_model(case.component):
         shares = np.exp(wanted - wanted.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
-        yield from (
-            ("log_softmax of", np.log(shares)),
-            ("softmax of", shares),
-            ("1 / sqrt(model_width) times", wanted / case.config.model_width**0.5),
-        )
+        yield "log_softmax of", np.log(shares)
+        yield "softmax of", shares
+        yield "1 / sqrt(model_width) times", wanted / case.config.model_width**0.5
 
 
 def is_causal(draft: Draft) -> bool:

@@ -12,8 +12,8 @@ from . import walking
 from .calling import Call, called
 from .construction import Construction
 from .failures import FAILURES, failure
-from .source import Source
 from .inputs import is_model
+from .source import Source
 from .trials import example
 from .vocabulary import role_of
 
@@ -30,7 +30,8 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked: whether its first call needs masks.
+    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
+    whether its first call needs masks.
     Raises ValueError where it cannot be built or called, and where it is no module of a framework.
     """
 

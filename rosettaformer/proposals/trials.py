@@ -107,8 +107,8 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
         "positional_encoding": {"position_bt": np.tile(np.arange(T), (B, 1))},
     }
     masks: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(("multi_head_attention", "cross_attention_sublayer", "encoder"), {"mask_bhts": of_keys}),
-        **dict.fromkeys(("self_attention", "self_attention_sublayer", "encoder_layer"), {"mask_bhts": of_queries}),
+        **{name: {"mask_bhts": of_keys} for name in ("multi_head_attention", "cross_attention_sublayer", "encoder")},
+        **{name: {"mask_bhts": of_queries} for name in ("self_attention", "self_attention_sublayer", "encoder_layer")},
         "decoder_layer": both,
         "decoder": both,
     }

@@ -26,7 +26,7 @@ class Leaf:
 
 @dataclass
 class Started:
-    """What the first call of a module shows: the parameters of a Linen module, what it is made of, and what each part is given and gives."""
+    """What the first call of a module shows: of a Linen module its parameters, its parts, and what each of them is given and gives."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
