@@ -9,7 +9,7 @@ from reference_numpy.suggestions import known
 
 from .draft import Choice, Draft
 from .drafting import drafted
-from .failures import FAILURES, failure
+from .failures import TooLong, failure
 from .inputs import INPUTS
 from .quiet import quiet
 from .source import loaded
@@ -38,17 +38,19 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     """
     if component:
         known("component", [component], INPUTS)
-    with quiet(), loaded(source) as found:
-        try:
+    try:
+        with quiet(), loaded(source) as found:
             draft = drafted(found, component, framework, given or {})
             if not draft.failure and not draft.missing and not draft.match.rest:
                 decide(draft)
             problems = _open(draft)
             text = written(draft, draft.settings, file, problems)
-        except ValueError:
-            raise
-        except FAILURES as error:  # whatever the user's code raises, and what nobody has thought of
-            raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
+    except (ValueError, KeyboardInterrupt):
+        raise
+    except TooLong as error:
+        raise ValueError(f"no port of {source} can be proposed: {error}") from error
+    except BaseException as error:  # whatever the user's code raises, and what nobody has thought of
+        raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
     return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)))

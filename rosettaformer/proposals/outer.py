@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..conformance.ports.adapters.matching import walk
-from .failures import FAILURES
+from .failures import FAILURES, limited
 from .parts import Part, Row
 from .subject import Subject
 from .vocabulary import within
@@ -41,7 +41,7 @@ def _around(native: str) -> Iterator[str]:
 
 def _multiplies(table: str, outer: str, subject: Subject) -> bool:
     """Whether the outer module gives the rows of the table by a constant that is not 1."""
-    with contextlib.suppress(*FAILURES):
+    with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
         if subject.framework == "linen":  # whose parts have no parameters of their own
             given, gave = subject.started.calls[outer]
             values = functools.reduce(operator.getitem, table.split("."), subject.started.variables)

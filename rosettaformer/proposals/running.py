@@ -18,7 +18,7 @@ from ..conformance.defects import Defect
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
 from .draft import Choice, Draft, Settings
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
 from .inputs import is_model
 from .trials import FIRST, trial_cases
 from .writing import written
@@ -95,7 +95,9 @@ def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[
             return None, f"its output is {value.dtype}"
         if text:
             return text, ""
-    return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
+    if own := [str(value.shape) for value in several.values() if hasattr(value, "shape")]:
+        return None, f"{_SHAPE} {' and '.join(own)}, where {shape} is required"
+    return None, f"it gives {' and '.join(type(value).__name__ for value in several.values())}, where a tensor of shape {shape} is required"
 
 
 def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
@@ -186,7 +188,8 @@ def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
 
 
 def _run(adapter: Any, case: Case, dtype: str) -> Any:
-    return adapter.run(case.at(dtype, mode="eager"))
+    with limited("a call of the module"):
+        return adapter.run(case.at(dtype, mode="eager"))
 
 
 def _error(case: Case, found: Any, deviation: Defect | None) -> float:

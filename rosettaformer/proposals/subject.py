@@ -11,7 +11,7 @@ from reference_numpy import preset
 from . import walking
 from .calling import Call, called
 from .construction import Construction
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
 from .inputs import is_model
 from .source import Source
 from .trials import example
@@ -54,7 +54,7 @@ class Subject:
         self.framework = walking.framework_of(self.module)
         if not self.framework or wanted not in ("", self.framework, "jax" if self.framework == "linen" else ""):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
-            raise ValueError(f"{must}; got {type(self.module).__name__}")
+            raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
         walking.signature(self.module)
         self.started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
         self.leaves = walking.leaves(self.module, self.started.variables)
@@ -73,7 +73,8 @@ class Subject:
             call = called(name, arguments, self.adapter, alone)
             for number, values in enumerate(self._values(call, name, alone)):
                 try:
-                    started = walking.started(self.module, self.framework, values)
+                    with limited("a call of the module"):
+                        started = walking.started(self.module, self.framework, values)
                     self.masked = number > 1
                     return started
                 except FAILURES as error:

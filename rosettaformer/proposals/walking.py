@@ -1,9 +1,12 @@
 """The parameters of a module by their native names, in the order in which the module declares them, for each framework."""
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from .failures import FAILURES
 
 __all__ = ["Leaf", "Started", "epsilon", "framework_of", "leaves", "signature", "started", "tensor"]
 
@@ -111,9 +114,10 @@ def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
     found = set()
     for node in (*_modules(module), *others):
         for name in ("eps", "epsilon", "variance_epsilon", "layer_norm_eps"):
-            value = getattr(node, name, None)
-            if isinstance(value, float) and 0 < value < 0.1:
-                found.add(value)
+            with contextlib.suppress(*FAILURES):  # of a property
+                value = getattr(node, name, None)
+                if isinstance(value, float) and 0 < value < 0.1:
+                    found.add(value)
     return found.pop() if len(found) == 1 else None
 
 
