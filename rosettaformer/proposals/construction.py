@@ -171,12 +171,17 @@ class _Reader:
 
     def __contains__(self, name: str) -> bool:
         self.is_mapping = True
-        return name in self.given or bool(meaning_of(name, ()))
+        known = name in self.given or bool(meaning_of(name, ()))
+        if known:  # what is said to be there is there
+            self.__getattr__(name)
+        return known
 
     def get(self, name: str, default: Any = None) -> Any:
         """What is read; of what is not known the default."""
         self.is_mapping = True
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
