@@ -146,7 +146,7 @@ class Trials:
 
     def form(self) -> str:
         """In which form the model gives its logits, where these are the reference's."""
-        draft, found = self.draft, {}
+        draft, found = self.draft, dict[str, float]()
         for case, output in self._outputs(draft.settings, "all"):
             found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
         best = min(found, key=lambda form: found[form], default="")
