@@ -200,6 +200,15 @@ def test_a_module_that_needs_a_mask_is_given_one_of_ones(tmp_path: Path) -> None
     assert proposal.left == () and "given(filled(attend_mask(inputs), inputs[" in proposal.text
 
 
+def test_heads_may_be_as_wide_as_the_model(tmp_path: Path) -> None:
+    """What a projection has for each head is read from its shape, where no argument says it."""
+    text = (MODELS / "torch_sublayers.py").read_text().replace("n_head, d_model, d_k, d_v, dropout=0.1):", "n_head, d_model):", 1)
+    text = text.replace("= n_head, d_k, d_v\n", "= n_head, d_model, d_model\n", 1).replace("n_head * d_k", "n_head * d_model")
+    proposal = proposed(tmp_path, text.replace("n_head * d_v", "n_head * d_model"), "MultiHeadAttention", "wide_heads.py")
+    assert (proposal.component, proposal.left) == ("cross_attention_sublayer", ())
+    assert '"key_size": 12,\n' in proposal.text and '"value_size": 12,\n' in proposal.text
+
+
 def test_an_argument_without_a_counterpart_leaves_nothing_else_open(tmp_path: Path) -> None:
     text = (
         LAYER.replace("EPSILON", "1e-5")
