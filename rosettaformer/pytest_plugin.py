@@ -199,26 +199,34 @@ def _question(item: pytest.Item) -> _Question | None:
     return next((value for value in values if isinstance(value, _Question)), None)
 
 
+def _test(item: pytest.Item, question: PortCase) -> tuple[str, str]:
+    """The test function of an item, and the port of which it asks."""
+    return item.nodeid.partition("[")[0], question.port
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the tests of a component that are not run for one reason, such as that the port does not define it, one stands for all; and of
-    all tests of a port that does not start."""
+    all tests of a port that does not start. What divides a model otherwise than the port is left out, where something else is asked."""
     if config.option.collectonly:
         return
     standing: dict[tuple[object, ...], PortCase] = {}
-    left = []
-    for item in items:
-        question = _question(item)
-        if isinstance(question, PortCase):
-            ports = config.stash.setdefault(_PORTS, _Ports())
-            status, reason = ports.started(question.port).unable(question.id, question.dtype, question.mode)
-            component = question.component if ports.started(question.port).ready else ""
-            key = (item.nodeid.partition("[")[0], question.port, component, status, reason)
-            if status and key in standing:
-                standing[key].alike += 1
-                left.append(item)
-            elif status:
-                standing[key] = question
+    asked: dict[pytest.Item, PortCase] = {item: found for item in items if isinstance(found := _question(item), PortCase)}
+    ports = config.stash.setdefault(_PORTS, _Ports()) if asked else _Ports()
+    others = [item for item, question in asked.items() if ports.started(question.port).is_other_layout(question.id)]
+    own = {_test(item, question) for item, question in asked.items() if item not in others}
+    left = [item for item in others if _test(item, asked[item]) in own]
+    for item, question in asked.items():
+        if item in left:
+            continue
+        status, reason = ports.started(question.port).unable(question.id, question.dtype, question.mode)
+        component = question.component if ports.started(question.port).ready else ""
+        key = (*_test(item, question), component, status, reason)
+        if status and key in standing:
+            standing[key].alike += 1
+            left.append(item)
+        elif status:
+            standing[key] = question
     if left:
         gone = set(left)
         items[:] = [item for item in items if item not in gone]

@@ -1,5 +1,6 @@
 """The command, as a user calls it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 from invoke import invoke, refused
 
-from reference_numpy import preset
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy.config import PRESETS
 from rosettaformer import backends
 from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save
 from rosettaformer.commands import doctor
 from rosettaformer.commands import explain as explain_command
+from rosettaformer.commands.declared import parameter_lines
 from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
@@ -127,17 +130,46 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
         (("-k", "softmax and not vjp"), ["softmax(logits, mask)", "    cases: 9; its gradient is softmax_vjp"]),
         (
             ("-k", "layer_norm"),
-            ["    parameters: scale (d), offset (d)", "    a port's module is called with: x_btd\n    from the config: epsilon\n"],
+            [
+                "    parameters: canonical name, axes, shape\n        scale   d  (model_width)\n        offset  d  (model_width)\n",
+                "    a port's module is called with: x_btd\n    from the config: model_width, epsilon\n",
+                "    parameters: those of layer_norm, whose table in weights is theirs: rosettaformer list -k 'layer_norm and not vjp'\n",
+            ],
         ),
         (
             ("-k", "multi_head_attention and not vjp"),
             [
-                "output.kernel (h e d); with attention_bias query.bias (h k)",
+                "        query.bias     h k    (heads, key_size)                           with attention_bias\n",
                 "called with: query_btd, memory_bsd, return_weights, mask_bhts, causal, keep_bhts, bias_bhts\n",
-                "    from the config: attention_dropout_rate as dropout_rate",
+                "    from the config: model_width, heads, key_value_heads, key_size, value_size, attention_bias, attention_dropout_rate"
+                " as dropout_rate",
             ],
         ),
-        (("-k", "encoder_layer and not vjp"), ["    from the config: all of it"]),
+        (
+            ("-k", "classify and not vjp"),
+            [
+                "    parameters, whose table in weights is that of transformer: canonical name, axes, shape; "
+                "layers.0 stands for every layer\n",
+                '(max_positions + position_offset, model_width)  with positions "learned"\n',
+                "        classifier.kernel                              r c    (model_width, classes)    ",
+            ],
+        ),
+        (
+            ("-k", "token_decoder and not vjp"),
+            [
+                "  decoder.layers.0.cross_attention.query.bias     h k    (heads, key_size)          ",
+                "    with attention_bias, with encoder_layers\n",
+                "  logits.kernel                                   d v    (model_width, target_vocabulary)           "
+                "     unless tie_logits\n",
+            ],
+        ),
+        (
+            ("config", "-k", "norm_placement or segments or epsilon"),
+            [
+                "norm_placement           post, pre                                    post: norm(x + f(x)); pre: x + f(norm(x))\n",
+                "a finite number, greater than 0              added to the variance inside the root\n",
+            ],
+        ),
         (("cases", "-k", "layer_norm/plain-float16"), ["layer_norm/plain                                         float16"]),
         (("defects", "-k", "NRM1 and not (NRM10 or NRM11)"), ["NRM1    layer_norm                    "]),
         (
@@ -155,6 +187,23 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
 def test_list(arguments: tuple[str, ...], lines: list[str]) -> None:
     result = invoke("list", *arguments)
     assert (result.code, [line for line in lines if line not in result.out]) == (0, [])
+
+
+def test_list_says_of_every_field_what_it_is() -> None:
+    lines = invoke("list", "config").out.splitlines()
+    assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(TransformerConfig)]
+    assert all(len(re.split("  +", line)) == 3 for line in lines)
+
+
+def test_list_names_every_parameter_of_every_model() -> None:
+    """Of a stack the first layer."""
+    for name, config in PRESETS.items():
+        for component in ("transformer", "classify") if not config.decoder_layers else ("transformer",):
+            names = {line.split()[0] for line in parameter_lines(component)}
+            wanted = {one for one in parameters.axes(config) if not re.search(r"layers\.[1-9]", one)}
+            assert wanted <= names, (name, wanted - names)
+    assert [line.split()[0] for line in parameter_lines("self_attention_sublayer")][-1] == "self_attention_norm.offset"
+    assert [*parameter_lines("softmax")] == []
 
 
 def test_list_names_every_component_and_defect() -> None:

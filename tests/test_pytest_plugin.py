@@ -84,6 +84,15 @@ def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> Non
     assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
 
 
+def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked(suite) -> None:
+    result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
+    assert set(outcomes := result.parseoutcomes()) == {"passed", "deselected"}
+    assert outcomes["deselected"] > 3
+    result = suite('components=["self_attention", "token_encoder"], dtypes=["float64"], core=True')
+    assert result.parseoutcomes()["skipped"] == 2
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define token_encoder (* cases)"])
+
+
 def test_a_failure_is_one_clear_message(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1

@@ -119,6 +119,7 @@ def test_noise_on_random_configurations_gets_none(seed: int, component: str, siz
 
 PLANTS: dict[str, tuple[str, Plant]] = {
     "times sqrt(model_width)": ("times sqrt(model_width)", lambda case, value: value * case.config.model_width**0.5),
+    "over sqrt(model_width)": ("times 1/sqrt(model_width)", lambda case, value: value / case.config.model_width**0.5),
     "minus": ("times -1", lambda case, value: -value),
     "half": ("times 1/2", lambda case, value: value / 2),
     "an odd number": ("times 1.2345", lambda case, value: value * 1.2345),
@@ -139,7 +140,7 @@ def _bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name.startswith("over") else ()) for name in PLANTS])
 @few
 @given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
 def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:

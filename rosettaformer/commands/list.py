@@ -3,40 +3,38 @@
 import dataclasses
 import importlib.util
 import inspect
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 import click
 
-from reference_numpy import parameters, preset
 from reference_numpy.strategy import Strategy
 
+from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.defects import all_defects
 from ..conformance.ports.adapters.derived import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
-from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of, takes_config
+from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
+from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
 from .options import Choice
 
 __all__ = ["list"]
 
 Thing = TypeVar("Thing")
 
-FEW = 26  # so many parameters are listed
-BIASES = ("attention_bias", "output_bias")  # fields of the config that add parameters
 NEVER = ("parameters", "config", "dtype", "cotangent")  # what a case gives in another way
 AXES = (
     "axes: b batch, t target or query position, s source or key position, n new token or beam, d model width, h query heads, g key heads, "
-    "k key size, e value size, f hidden width, v vocabulary"
+    "k key size, e value size, f hidden width, v vocabulary, p learned positions, a segments, r pooled width, c classes"
 )
 
 
 def _components(expression: str | None) -> Iterable[str]:
     """Each component as the reference calls it, and what it computes; of those that are chosen everything that there is to know."""
-    counts = Counter(case.component for case in all_cases(grad=True))
+    every = all_cases(grad=True)
     for name in _chosen(COMPONENTS, str, expression):
         function = getattr(module_of(COMPONENTS[name][0]), name)
         text = inspect.getdoc(function) or ""
@@ -46,39 +44,37 @@ def _components(expression: str | None) -> Iterable[str]:
             continue
         yield from (f"    {line}".rstrip() for line in text.splitlines())
         yield ""
-        if own := _parameters(name):
-            yield f"    parameters: {own}"
-        given, fields = _arguments(name), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
+        yield from (f"    {line}" for line in _parameters(name))
+        cases = [case for case in every if case.component == name]
+        given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
         yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
         if stands := stands_for(forward_of(name) or name):
             yield f"    in place of some: {', '.join(f'{made} for {of}' for made, of in stands.items())}"
         if "strategy" in given:
             yield from _strategy()
-        taken = [own if own == field else f"{field} as {own}" for own, field in fields.items()] or ["all of it"] * takes_config(name)
-        if taken:
-            yield f"    from the config: {', '.join(taken)}"
+        if not forward_of(name) and (taken := field_names(cases, name)):
+            named = {field: own for own, field in fields.items() if own != field}
+            yield f"    from the config: {', '.join(f'{field} as {named[field]}' if field in named else field for field in taken)}"
+            yield "        what each of them says: rosettaformer list config"
         gradient = f"; its gradient is {name}{VJP}" if name + VJP in COMPONENTS else ""
-        yield f"    cases: {counts[name]}{gradient}"
+        yield f"    cases: {len(cases)}{gradient}"
     yield AXES
 
 
-def _parameters(name: str) -> str:
-    """The parameters of a component with their axes, in the order of the forward pass, and those that a config may add; of a whole model
-    only how many."""
-    model, config = model_of(forward_of(name) or name), preset("tiny")
-    try:
-        axes = parameters.axes(config, model)
-    except ValueError:
-        return ""
-    if len(axes) > FEW:
-        return f"{len(axes)} tensors of a whole stack"
-    text = _with_axes(axes)
-    for field in BIASES:
-        more = parameters.axes(config.replace(**{field: True}), model)
-        if added := {key: letters for key, letters in more.items() if key not in axes}:
-            text += f"; with {field} {_with_axes(added)}"
-    return text
+def _parameters(name: str) -> Iterable[str]:
+    """The canonical parameters of a component, one in a line; of a gradient, and of what runs another component, where they stand."""
+    of, forward = model_of(forward_of(name) or name), forward_of(name) or name
+    lines = [*parameter_lines(forward)]
+    if not lines:
+        return
+    if forward != name or (of != name and not is_encoder_alone(name)):
+        yield f"parameters: those of {of}, whose table in weights is theirs: rosettaformer list -k '{of} and not vjp'"
+        return
+    yield f"parameters{f', whose table in weights is that of {of}' * (of != name)}: canonical name, axes, shape" + (
+        "; layers.0 stands for every layer" if any("layers.0" in line for line in lines) else ""
+    )
+    yield from (f"    {line}" for line in lines)
 
 
 def _strategy() -> Iterable[str]:
@@ -88,13 +84,9 @@ def _strategy() -> Iterable[str]:
     yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
 
 
-def _with_axes(axes: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({letters})" for name, letters in axes.items())
-
-
-def _arguments(name: str) -> dict[str, None]:
-    """What cases of the component give, by the outermost name."""
-    keys = (key for case in all_cases(grad=True) if case.component == name for key in case.inputs)
+def _arguments(cases: Iterable[Case]) -> dict[str, None]:
+    """What cases of a component give, by the outermost name."""
+    keys = (key for case in cases for key in case.inputs)
     return dict.fromkeys(key.partition(".")[0] for key in keys if key != "cotangent")
 
 
@@ -117,21 +109,25 @@ def _ports(expression: str | None) -> Iterable[str]:
         yield f"{name:12}  {module:24}  {state}"
 
 
+def _config(expression: str | None) -> Iterable[str]:
+    return _chosen(config_lines(), str, expression)
+
+
 def _chosen(things: Iterable[Thing], name: Callable[[Thing], str], expression: str | None) -> Iterable[Thing]:
     return things if expression is None else matching(things, name, expression)
 
 
-KINDS = {"components": _components, "cases": _cases, "defects": _defects, "ports": _ports}
+KINDS = {"components": _components, "config": _config, "cases": _cases, "defects": _defects, "ports": _ports}
 
 
 @click.command()
 @click.argument("kind", type=Choice(KINDS), default="components")
 @click.option("-k", "expression", metavar="EXPR", help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.")
 def list(kind: str, expression: str | None) -> None:
-    """List the components with their arguments, or the cases, the defects of the catalogue, or the ports.
+    """List the components with their arguments, or the fields of the config, the cases, the defects of the catalogue, or the ports.
 
-    KIND is components (the default), cases, defects or ports. With -k a component comes with its whole description: axes, parameters,
-    the arguments that its cases give a port's module, and what it takes from the config.
+    KIND is components (the default), config, cases, defects or ports. With -k a component comes with its whole description: its canonical
+    parameters with their axes and shapes, the arguments that its cases give a port's module, and the fields that it takes from the config.
     """
     for line in KINDS[kind](expression):
         click.echo(line)

@@ -90,8 +90,8 @@ def _propose(
     with replacing(path) as temporary:
         temporary.write_text(proposal.text, encoding="utf-8")
     click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
-    if proposal.note:
-        click.echo(printable(proposal.note, 300))
+    for note in proposal.notes:
+        click.echo(printable(note, 300))
     if proposal.left:
         click.echo(f"left to decide, where {path} says TODO:\n" + "\n".join(f"  {one}" for one in proposal.left))
         click.echo(f"\nThen:\n  rosettaformer check {path}")

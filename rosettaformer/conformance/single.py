@@ -5,6 +5,7 @@ import time
 from ..processes import cores
 from .cases import all_cases
 from .hidden import Hidden
+from .reference.components import is_layout
 from .reference.store import Store
 from .result import Result, judge
 from .runner import Question, open_worker, unable
@@ -25,6 +26,11 @@ class Single:
             {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
         )
         self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
+
+    def is_other_layout(self, case_id: str) -> bool:
+        """Whether the case is of a component of other divisions of a model than the port's."""
+        component = case_id.partition("/")[0]
+        return self.ready and is_layout(component) and component not in self._about["components"]
 
     def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:
         """The status of what the port is not asked and the reason, or nothing."""

@@ -1,6 +1,6 @@
 """`new-port --from`: the port of a user's class, proposed from its constructor, its parameters and its arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,24 +9,24 @@ from reference_numpy.suggestions import known
 
 from .draft import Choice, Draft
 from .drafting import drafted
-from .failures import FAILURES, failure
+from .failures import TooLong, failure
 from .inputs import INPUTS
 from .quiet import quiet
 from .source import loaded
 from .trying import decide, said
-from .writing import written
+from .writing import UNPAIRED, written
 
 __all__ = ["Proposal", "propose"]
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, what is left to be decided, and what is to be said besides."""
+    """A port's file: its text, what is left to be decided, and sentences about it."""
 
     component: str
     text: str
     left: tuple[str, ...]
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
@@ -38,21 +38,32 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     """
     if component:
         known("component", [component], INPUTS)
-    with quiet(), loaded(source) as found:
-        try:
+    try:
+        with quiet(), loaded(source) as found:
             draft = drafted(found, component, framework, given or {})
             if not draft.failure and not draft.missing and not draft.match.rest:
                 decide(draft)
             problems = _open(draft)
             text = written(draft, draft.settings, file, problems)
-        except ValueError:
-            raise
-        except FAILURES as error:  # whatever the user's code raises, and what nobody has thought of
-            raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
+    except (ValueError, KeyboardInterrupt):
+        raise
+    except TooLong as error:
+        raise ValueError(f"no port of {source} can be proposed: {error}") from error
+    except BaseException as error:  # whatever the user's code raises, and what nobody has thought of
+        raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    note = f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}" if draft.refused else ""
-    return Proposal(draft.component, text, tuple(left), note)
+    return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)))
+
+
+def _notes(draft: Draft) -> Iterator[str]:
+    """What is to be said of a proposal that leaves nothing open, too."""
+    if draft.refused:
+        yield f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}"
+    if draft.form:
+        yield f"the output is {draft.form} the logits, by which it differs from the reference"
+    if biases := [leaf.path for leaf in draft.match.unpaired]:
+        yield f"{', '.join(biases[:3])}{', ...' * (len(biases) > 3)} {UNPAIRED}"
 
 
 def _open(draft: Draft) -> dict[str, str]:

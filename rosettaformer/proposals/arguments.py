@@ -11,7 +11,7 @@ _FIELDS = {
         dmodel modeldim modelsize modelwidth dim nembd nemb embed embeddim embeddingdim embsize embdim embedsize embeddingsize
         hiddensize width d size features nfeatures numfeatures normalizedshape channels units qkvfeatures dembed dimmodel idim indim
         inputdim infeatures outfeatures outdim querydim emsize ninp numhiddens modeldimension dword dwordvec din dembedding hidsize
-        wordvecsize featuredim querysize encoderembeddim
+        wordvecsize featuredim querysize encoderembeddim emb
     """,
     "heads": """
         heads nhead nheads numheads h numattentionheads numhead nhd attentionheads head encoderattentionheads numberofheads attnheads

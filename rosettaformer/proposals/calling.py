@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .inputs import INPUTS, OF_MEMORY, is_model
-from .masks import candidates, side
+from ..conformance.ports.adapters.derived import inputs_of
+from .inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
+from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 
 __all__ = ["Call", "called"]
@@ -14,7 +15,11 @@ _CONSTANTS = {
     "train": "False", "training": "False", "is_training": "False", "istraining": "False", "deterministic": "True", "decode": "False",
     "need_weights": "False", "is_train": "False", "inference": "True",
 }  # fmt: skip
-_OPTIONS = {"causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights"}
+_OPTIONS = {
+    "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",
+    "return_attention": "return_weights",
+}  # fmt: skip
+_LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that is told how many keys of a row are real
 
 
 @dataclass
@@ -26,36 +31,52 @@ class Call:
     filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask where a case has none
     sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the keys that are given) or "target" (of its own)
     unknown: list[str] = field(default_factory=list)
+    by_row: bool = False  # whether the module takes one row without a batch axis
 
     @property
     def component_masks(self) -> list[str]:
         """The arguments that are given a mask, or None."""
         return [name for name in self.sides if "mask" in name.lower()]
 
+    @property
+    def component_lengths(self) -> list[str]:
+        """The arguments that are given a number for each row, or None."""
+        return [name for name in self.sides if _is_length(name)]
+
     def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
         """The arguments with one of the candidates for each mask."""
         masks = self.masks | (self.filled if filled else {})
-        return self.given | {name: found[choice.get(name, 0)] for name, found in masks.items() if found[choice.get(name, 0)]}
+        chosen = {name: found[choice.get(name, 0)] for name, found in masks.items()}
+        return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: text for name, text in chosen.items() if text}
 
 
-def called(component: str, arguments: Mapping[str, inspect.Parameter], framework: str, alone: bool = False, crossed: bool = False) -> Call:
+def called(
+    component: str,
+    arguments: Mapping[str, inspect.Parameter],
+    framework: str,
+    alone: bool = False,
+    crossed: bool = False,
+    by_row: bool = False,
+) -> Call:
     """What each argument of a module that stands for the component is given.
 
-    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output.
+    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output. by_row: it takes
+    one row without a batch axis.
     """
     data, masks = INPUTS[component]
     masks = masks[::-1] if crossed else masks
     if alone:
-        data, masks = (data[-1:], masks[-1:]) if component == "transformer" else (data[:1], masks[:1])
-    call, open_ = Call(), []
+        data = data[-1:] if component == "transformer" else data[:1]
+        masks = masks[-1:] if is_model(component) else masks[:1]
+    call, open_ = Call(by_row=by_row), []
     for name, argument in arguments.items():
         needed = argument.default is argument.empty
         if name.lower() in _CONSTANTS:
             if needed or str(argument.default) != _CONSTANTS[name.lower()]:
                 call.given[name] = f"lambda inputs: {_CONSTANTS[name.lower()]}"
-        elif name in _OPTIONS and component == "multi_head_attention":
+        elif name in _OPTIONS and _OPTIONS[name] in inputs_of(component):
             call.given[name] = f'"{_OPTIONS[name]}"'
-        elif "mask" in name.lower():
+        elif "mask" in name.lower() or (masks and _is_length(name)):
             call.masks[name] = []
         elif is_model(component) and component != "transformer" and set(tokens(name)) & SEGMENTS:
             call.given[name] = "lambda inputs: segments(inputs)" if needed else '"segment_bs"'
@@ -65,10 +86,11 @@ def called(component: str, arguments: Mapping[str, inspect.Parameter], framework
     own_causality = any(text == '"causal"' for text in call.given.values())
     names = [*call.masks]
     for name in names:
-        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality)
-        call.masks[name] = candidates(*asked) if masks else []
+        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality, by_row)
+        find = lengths if _is_length(name) else candidates
+        call.masks[name] = find(*asked) if masks else []
         if masks and not is_model(component):
-            call.filled[name] = candidates(*asked, filled=True)
+            call.filled[name] = find(*asked, filled=True)
         call.sides[name] = "target" if masks and side(component, name, masks, names) in ("self_mask_bhts", "target_mask_bt") else "source"
         if not any(call.masks[name]):
             del call.masks[name]
@@ -77,8 +99,13 @@ def called(component: str, arguments: Mapping[str, inspect.Parameter], framework
                 call.given[name] = "lambda inputs: None"
     if component == "positional_encoding":  # which adds to vectors, or looks at how many tokens there are
         for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
-            call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"'], "source"
+            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # of which it looks at the length
+            call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"', of_ids], "source"
     return call
+
+
+def _is_length(name: str) -> bool:
+    return bool(set(tokens(name)) & _LENGTHS) and "max" not in tokens(name)
 
 
 def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[tuple[str, bool]]) -> None:
@@ -89,7 +116,7 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
     wanted = list(dict.fromkeys(data))
     if len(needed) == 1 and len(wanted) > 1:
         only = needed[0]
-        if component == "multi_head_attention":
+        if component in OF_ITSELF:
             call.given[only] = "itself"
         elif only in ("inputs", "x", "batch"):
             call.given[only] = "lambda inputs: (" + ", ".join(f'inputs["{name}"]' for name in wanted) + ")"
@@ -108,7 +135,7 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
     for name in rest:
         if spare:
             call.given[name] = f'"{spare.pop(0)}"'
-        elif component == "multi_head_attention" and len(rest) > 1:
+        elif component in OF_ITSELF and len(rest) > 1:
             call.given[name] = '"memory_bsd"'
         else:
             call.unknown.append(name)
@@ -121,17 +148,18 @@ def _named(component: str, name: str, wanted: Sequence[str]) -> str:
     """The input that an argument's name means; empty where it says none."""
     if name in wanted:
         return name
-    words = set(tokens(name))
-    if component == "multi_head_attention":
-        role = role_of(name)
+    words, role = set(tokens(name)), role_of(name)
+    if component in OF_ITSELF:
         if role in ("key", "value") or words & OF_MEMORY:
             return "memory_bsd"
-        return "query_btd" if role == "query" or name in ("x", "hidden_states") else ""
+        return wanted[0] if role == "query" or name in ("x", "hidden_states") else ""
+    if wanted in (["x_btd"], ["x_bsd"]) and role in ("query", "key", "value"):
+        return wanted[0]
     if component == "transformer" and len(wanted) == 2:
         found = ["source"] * bool(words & SOURCE) + ["target"] * bool(words & TARGET)
         if len(found) == 2:
             found = ["target"] if words & (TARGET - {"out", "output"}) else ["source"]
         return found[0] if found else ""
-    if component in ("decoder", "decoder_layer") and "memory_bsd" in wanted and words & OF_MEMORY:
+    if component.endswith(("decoder", "decoder_layer")) and "memory_bsd" in wanted and (words & OF_MEMORY or role in ("key", "value")):
         return "memory_bsd"
     return ""

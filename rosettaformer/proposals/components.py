@@ -6,14 +6,17 @@ from typing import Any
 from reference_numpy import parameters, preset
 
 from .draft import named_rows
-from .inputs import INPUTS
+from .inputs import INPUTS, OTHER_DIVISION
 from .matching import Match, matched
 from .subject import letters
 from .walking import Leaf
 
 __all__ = ["component_of", "crosses"]
 
-_SMALL = ("decoder_layer", "encoder_layer", "multi_head_attention", "feed_forward", "layer_norm", "logits")
+_SMALL = (
+    "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
+    "layer_norm", "logits",
+)  # fmt: skip
 
 
 def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
@@ -33,22 +36,11 @@ def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
     whole = {component: _share(component, match, sizes) for component, match in found.items() if not match.rest}
     if whole and max(whole.values()) >= 0.5:
         return max(whole, key=lambda component: whole[component])
-    raise ValueError(_unknown(found, leaves, sizes))
-
-
-def _unknown(found: Mapping[str, Match], leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    for component, what in (("multi_head_attention", "an attention"), ("feed_forward", "a feed-forward block")):
-        rest = {leaf.shape for leaf in found[component].rest}
-        if _share(component, found[component], sizes) == 1 and rest == {(sizes["model_width"],)}:
-            return f"the module is {what} together with its norm, which no case asks for; name the layer that contains it"
-    shared = [leaf for leaf in leaves if leaf.shape == (sizes["key_size"],) * 2]
-    if len(shared) >= 3:
-        return f"one kernel of shape {shared[0].shape} serves all heads ({shared[0].path}); write its port by hand: docs/ports.md"
-    return (
+    raise ValueError(
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
-        f"{', '.join(INPUTS)}; its parameters are {', '.join(f'{leaf.path} {leaf.shape}' for leaf in leaves[:8])}"
-        + ", ..."
-        * (len(leaves) > 8)
+        f"{', '.join(INPUTS)} (docs/ports.md, {OTHER_DIVISION}); its parameters are "
+        + ", ".join(f"{leaf.path} {leaf.shape}" for leaf in leaves[:8])
+        + ", ..." * (len(leaves) > 8)
     )
 
 
@@ -67,12 +59,10 @@ def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
 
 
 def _model(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    found = str(_as("transformer", leaves, sizes).shown["model"])
-    if not found:
-        raise ValueError(
-            "an encoder alone must have a pooler or a masked-language head to be compared; name a model that has one, or its layers"
-        )
-    return found
+    shown = _as("transformer", leaves, sizes).shown
+    if "encoder_layers" not in shown:  # its layers attend to what an encoder gives, and there is none
+        return "token_decoder"
+    return str(shown["model"]) or "token_encoder"
 
 
 def crosses(part: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from reference_numpy import TransformerConfig, preset
 
 from .arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
 
 __all__ = ["Construction", "plan"]
 
@@ -70,8 +70,9 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
         text, line, meanings = _configuration(make, argument, signature.parameters[argument].annotation, module, given)
         found.texts[argument] = text
         found.meanings |= meanings
-        imports.append(line)
-    spare = [one for one in given if one not in found.texts and not any(f"{one}=" in text for text in found.texts.values())]
+        imports += [line] if line else []
+    used = " ".join(found.texts.values())
+    spare = [one for one in given if one not in found.texts and f"{one}=" not in used and f'"{one}": ' not in used]
     if spare:
         raise ValueError(f"--with must name arguments of {name}; it has no {', '.join(spare)}")
     if found.unknown:
@@ -111,13 +112,23 @@ def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Argumen
             found.meanings[name] = meaning
         elif needed:
             found.unknown.append(name)
+    if any(argument.kind == argument.VAR_KEYWORD for argument in signature.parameters.values()):  # which takes any other
+        others = {name: text for name, text in given.items() if name not in found.texts}
+        found.texts |= others
+        found.meanings |= {name: text.removeprefix("config.") for name, text in others.items()}
     return found
 
 
 def _configuration(
     make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str]
 ) -> tuple[str, str, dict[str, str]]:
-    """The expression of a configuration object, the line that imports its class, and what its fields mean."""
+    """The expression of a configuration object, the line that imports its class, if any, and what its fields mean."""
+    reader = _Reader(given)
+    with contextlib.suppress(*FAILURES), limited(f"{getattr(make, '__name__', 'it')}({argument}=...)"):  # what it reads counts
+        make(**{argument: reader})
+    if reader.is_mapping:
+        _require_known(reader, make, argument)
+        return "{" + ", ".join(f'"{name}": {value}' for name, value in reader.texts.items()) + "}", "", reader.meanings
     for cls in (annotation, *vars(module).values()):
         if isinstance(annotation, str) and getattr(cls, "__name__", "") != annotation:
             continue
@@ -130,23 +141,47 @@ def _configuration(
             if not found.unknown:
                 text = f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in found.texts.items())})"
                 return text, f"from {cls.__module__} import {cls.__name__}", found.meanings
-    reader = _Reader(given)
-    with contextlib.suppress(*FAILURES):  # what it reads before it fails counts
-        make(**{argument: reader})
+    _require_known(reader, make, argument)
+    text = f"SimpleNamespace({', '.join(f'{name}={value}' for name, value in reader.texts.items())})"
+    return text, "from types import SimpleNamespace", reader.meanings
+
+
+def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
+    """Raises ValueError where something is read whose meaning is not known."""
     if reader.unknown:
         raise ValueError(
             f"{getattr(make, '__name__', 'it')} cannot be built: what {argument}.{reader.unknown[0]} means is not known; give it as "
             f"--with {reader.unknown[0]}=VALUE, a Python value or a field such as config.model_width"
         )
-    text = f"SimpleNamespace({', '.join(f'{name}={value}' for name, value in reader.texts.items())})"
-    return text, "from types import SimpleNamespace", reader.meanings
 
 
 class _Reader:
-    """Stands for a configuration object, and notes what is read of it."""
+    """Stands for a configuration object, and notes what is read of it, and whether by keys, as of a mapping."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]
+        self.is_mapping = False
+
+    def __getitem__(self, name: str) -> Any:
+        self.is_mapping = True
+        try:
+            return self.__getattr__(name)
+        except AttributeError as error:
+            raise KeyError(name) from error
+
+    def __contains__(self, name: str) -> bool:
+        self.is_mapping = True
+        known = name in self.given or bool(meaning_of(name, ()))
+        if known:  # what is said to be there is there
+            self.__getattr__(name)
+        return known
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What is read; of what is not known the default."""
+        self.is_mapping = True
+        if name not in self:
+            return default
+        return self[name]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -179,6 +214,7 @@ def _namespace(imports: list[str]) -> dict[str, Any]:
 def _evaluated(text: str, names: dict[str, Any]) -> Any:
     """The module. Raises ValueError where the user's constructor does."""
     try:
-        return eval(text, names)
+        with limited(text):
+            return eval(text, names)
     except FAILURES as error:
         raise ValueError(f"{text} cannot be built: {failure(error)}; other arguments are given as --with NAME=VALUE") from error

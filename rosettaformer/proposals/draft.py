@@ -1,7 +1,6 @@
 """A proposal in the making: what is known of a module, what is open, and the text of the port that a choice for all of it gives."""
 
 import dataclasses
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,13 +43,14 @@ class Choice:
 class Draft:
     """What is known of a module.
 
-    sizes: those at which it was built. kind: its class. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it
-    has none. fixed: the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical
-    parameters for which no tensor was found, with their axes. output: what follows its call to get the output, such as `[0]`. choices: what
-    is open; `settings` which value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are
-    the nearest alone, `undecided` the others, each with what is to be said of it. deviation: of the module's norms from the reference's,
-    where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it
-    needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all.
+    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it has none. fixed:
+    the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters for which no
+    tensor was found, with their axes. output: what is made of what it returns, such as `output[0]`. choices: what is open; `settings` which
+    value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are the nearest alone,
+    `undecided` the others, each with what is to be said of it. form: what of the logits it gives. deviation: of the module's norms from the
+    reference's, where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled:
+    whether it needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run
+    at all. gives_vectors: whether it gives its last layer's vectors in place of logits.
     """
 
     source: Source
@@ -58,27 +58,27 @@ class Draft:
     framework: str
     construction: Construction
     sizes: Mapping[str, Any]
-    kind: type
     match: Match
     call: Call
-    arguments: Mapping[str, inspect.Parameter]
     alone: bool = False
     rows: int = 0
     fixed: dict[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
     missing: list[str] = field(default_factory=list)
-    output: str = ""
+    output: str = "output"
     choices: list[Choice] = field(default_factory=list)
     settings: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     nearest: list[str] = field(default_factory=list)
     undecided: dict[str, str] = field(default_factory=dict)
+    form: str = ""
     deviation: Defect | None = None
     filled: bool = False
     verified: bool = False
     dtypes: tuple[str, ...] = ("float64", "float32")
     refused: str = ""
     failure: str = ""
+    gives_vectors: bool = False
 
     @property
     def adapter(self) -> str:
@@ -91,14 +91,21 @@ class Draft:
     def config(self, settings: Settings) -> dict[str, Any]:
         """The config fields that the port fixes, by these settings."""
         found = self.fixed | {choice.name: self.value(choice, settings) for choice in self.choices if choice.name in _FIELDS}
+        if self.places_norms:
+            found["embedding_norm"] = not found["final_norm"]
         if self.rows:
             found["max_positions"] = self.sizes["max_positions"] if self.sized else self.rows - found["position_offset"]
         return found
 
     @property
-    def built_class(self) -> str:
-        """The name of its class, which is not what was named where that is a function."""
-        return self.source.name if inspect.isclass(self.source.make) else self.kind.__name__
+    def places_norms(self) -> bool:
+        """Whether it is open if the norms beside the layers stand before or after them."""
+        return any(choice.name == "final_norm" for choice in self.choices)
+
+    @property
+    def shared(self) -> list[str]:
+        """The kernels that all heads share."""
+        return [name for name, row in _rows(self.match.root) if "i" in row.axes[0]]
 
     @property
     def sized(self) -> bool:
@@ -124,7 +131,8 @@ class Draft:
 
     def root(self, settings: Settings) -> Part:
         """The parts, their names and axes by these settings."""
-        return chosen(self.match.root, {choice.name: self.value(choice, settings) for choice in self.choices})
+        root = chosen(self.match.root, {choice.name: self.value(choice, settings) for choice in self.choices})
+        return _placed(root, self.config(settings)["final_norm"]) if self.places_norms else root
 
 
 _FIELDS = TransformerConfig.__dataclass_fields__
@@ -144,6 +152,23 @@ def chosen(part: Part, values: Mapping[str, Any]) -> Part:
         moved = {slot: dataclasses.replace(by_path[other], path=slot) for slot, other in norms if other in by_path}
         parts = [moved.get(child.path, child) for child in parts]
     return dataclasses.replace(part, rows=rows, parts=[chosen(child, values) for child in parts])
+
+
+_EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decoder"}  # what stands before which stack
+
+
+def _placed(root: Part, final: bool) -> Part:
+    """The model with the norms beside its layers after them, as those of the stacks, or before them, as those of the embeddings."""
+    norms = {_EMBEDDED[child.path]: child for child in root.parts if child.path in _EMBEDDED}
+    norms |= {stack.path: norm for stack in root.parts for norm in stack.parts if norm.path == "final_norm"}
+    parts = []
+    for child in (one for one in root.parts if one.path not in _EMBEDDED):
+        inside = [one for one in child.parts if one.path != "final_norm"]
+        inside += [dataclasses.replace(norms[child.path], path="final_norm")] if final and child.path in norms else []
+        parts.append(dataclasses.replace(child, parts=inside))
+    if not final:
+        parts += [dataclasses.replace(norms[stack], path=path) for path, stack in _EMBEDDED.items() if stack in norms]
+    return dataclasses.replace(root, parts=parts)
 
 
 def _exchanged(rows: list[Row], order: tuple[tuple[str, str], ...]) -> list[Row]:
@@ -166,12 +191,16 @@ def _relettered(axes: str, role: str, wanted: str) -> str:
     return axes.translate(str.maketrans(letters[role], letters[wanted]))
 
 
-def named_rows(part: Part, prefix: str = "") -> Iterator[str]:
+def named_rows(part: Part) -> Iterator[str]:
     """The canonical names that the part's rows give a place, as they are in the whole."""
+    return (name for name, _ in _rows(part))
+
+
+def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
     for row in part.rows:
-        yield prefix + row.name
+        yield prefix + row.name, row
     for child in part.parts:
-        yield from named_rows(child, f"{prefix}{child.path}.")
+        yield from _rows(child, f"{prefix}{child.path}.")
 
 
 def canonical(draft: Draft) -> dict[str, str]:

@@ -6,7 +6,7 @@ from . import construction, fields, walking
 from .calling import called
 from .components import component_of, crosses
 from .draft import Choice, Draft, canonical, named_rows
-from .inputs import is_model
+from .inputs import OF_ITSELF, is_model
 from .matching import Match, matched
 from .orders import choices_of
 from .outer import outer_embeddings
@@ -24,40 +24,60 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
     """
     plan = construction.plan(source.make, source.name, source.module, given)
     found = Subject(source, plan, component, wanted)
-    draft = _draft_of(component or component_of(found.leaves, found.sizes), found)
+    draft = _draft_of(component or _component(found), found)
     if draft.failure and draft.component == "decoder_layer" and len(draft.call.masks) == 1:
         crossed = _draft_of(draft.component, found, crossed=True)
         draft = draft if crossed.failure else crossed
+    if draft.failure and not is_model(draft.component):
+        of_rows = _draft_of(draft.component, found, by_row=True)
+        draft = draft if of_rows.failure else of_rows
+    if draft.gives_vectors:
+        draft = _draft_of("token_encoder", found) if draft.alone and not component else draft
+        if draft.gives_vectors or is_causal(draft):
+            raise ValueError(
+                f"{source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
+            )
     if not component and draft.component in ("encoder_layer", "encoder") and is_causal(draft):
         draft = _draft_of(draft.component.replace("encoder", "decoder"), found)
+    if draft.component in OF_ITSELF.values() and is_causal(draft):
+        draft.call.given["if"] = '"causal"'
     return draft
 
 
-def _draft_of(component: str, subject: Subject, crossed: bool = False) -> Draft:
-    """What is known of the module as that component. crossed: as of `called`."""
-    source, plan, module, framework, sizes = subject.source, subject.plan, subject.module, subject.framework, subject.sizes
+def _component(subject: Subject) -> str:
+    """What the module is, by its parameters, and by its arguments where these say that it attends to its own input alone."""
+    found = component_of(subject.leaves, subject.sizes)
+    own = OF_ITSELF.get(found)
+    return own if own and "itself" in called(found, walking.signature(subject.module), subject.adapter).given.values() else found
+
+
+def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
+    """What is known of the module as that component. crossed, by_row: as of `called`."""
+    source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
+    if subject.adapter != "torch":  # where a bias cannot be taken away
+        found.rest += found.unpaired
+        found.unpaired = []
     if is_model(component):
         _require_model(component, found, source.name)
     alone = component == "transformer" and not found.shown["encoder_layers"]
-    alone = alone or (component in ("decoder_layer", "decoder") and not crosses(found.root))
-    arguments = walking.signature(module)
-    call = called(component, arguments, "jax" if framework == "linen" else framework, alone, crossed)
+    alone = alone or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
+    call = called(component, walking.signature(module), subject.adapter, alone, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
             f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "
-            "name the layer or the model that contains it"
+            f"leave --component out, or name {OF_ITSELF[component]}"
         )
-    if alone or component == "decoder":
+    if alone or component in ("decoder", "token_decoder"):
         plan = plan.replaced(encoder_layers="config.decoder_layers", source_vocabulary="config.target_vocabulary")
-    draft = Draft(source, component, framework, plan, sizes, type(module), found, call, arguments, alone, found.shown.get("rows", 0))
+    draft = Draft(source, component, subject.framework, plan, sizes, found, call, alone, found.shown.get("rows", 0))
     draft.fixed = fields.fixed(draft, found.shown)
     draft.shown = fields.GUESSED
     draft.choices = [*fields.choices(draft, subject.epsilon), *choices_of(draft)]
     draft.choices += [Choice(f"argument {name}", tuple(texts), call.sides[name]) for name, texts in call.masks.items()]
     draft.undecided = {choice.name: "" for choice in draft.choices if choice.is_open}
     draft.filled = subject.masked and bool(call.filled)
-    outer_embeddings(found.root, module, framework)
+    outer_embeddings(found.root, subject)
     _require_names(draft)
     if not draft.missing and not found.rest:  # an argument without a counterpart is given None
         start(draft)

@@ -5,12 +5,12 @@ from typing import Any
 
 from reference_numpy.config import ACTIVATIONS
 
+from ..conformance.reference.components import model_of
 from .draft import Choice, Draft
-from .inputs import is_model
+from .inputs import has_norms, is_fed_forward, is_model
 
 __all__ = ["GUESSED", "choices", "fixed"]
 
-_ATTENDING = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder")
 _OFFSETS = (0, 2, 1)  # of learned positions
 GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by what tensors there are, and by their names
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
@@ -20,11 +20,11 @@ def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     """The config fields that the module fixes, as far as its constructor and what its tensors show tell."""
     component, taken, sizes = draft.component, draft.construction.fields, draft.sizes
     found: dict[str, Any] = {}
-    if component in _ATTENDING or is_model(component):
+    if "attention" in component or (has_norms(component) and component != "feed_forward_sublayer"):
         found |= _of_attention(taken, sizes) | {"attention_bias": shown.get("attention_bias", True)}
-    if "feed_forward_width" not in taken and (_is_layered(component) or component == "feed_forward"):
+    if "feed_forward_width" not in taken and is_fed_forward(component):
         found |= {name: sizes[name] for name in ("model_width", "feed_forward_width")}
-    if component in ("encoder", "decoder", "decoder_layer", "transformer"):
+    if component in ("encoder", "decoder", "decoder_layer", "token_decoder", "transformer"):
         found["encoder_layers"] = 0 if draft.alone else shown.get("encoder_layers", 2) or 2
         found["decoder_layers"] = shown.get("decoder_layers", 2) or 2
     if component in ("encoder", "decoder"):
@@ -46,19 +46,20 @@ def _of_attention(taken: set[str], sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     """The choices of a whole model."""
-    taken, sizes, encoding = draft.construction.fields, draft.sizes, draft.component != "transformer"
+    taken, sizes, component = draft.construction.fields, draft.sizes, draft.component
+    headed, decoding = model_of(component) != component, component in ("transformer", "token_decoder")
     found: dict[str, Any] = {}
-    if encoding:
-        found |= {"encoder_layers": shown["encoder_layers"], "decoder_layers": 0}
+    if not decoding:
+        found |= {"encoder_layers": shown["encoder_layers"]} | ({"decoder_layers": 0} if headed else {})
     if sizes["source_vocabulary"] == sizes["target_vocabulary"]:
         found |= {name: sizes[name] for name in ("source_vocabulary", "target_vocabulary")}
     names = ["positions", "final_norm", "embedding_norm"]
     names += ["segments"] if "segments" not in taken or not shown["segments"] else []
-    if encoding:
+    if headed:
         names += ["pooler", "masked_language_head"] + ["classes"] * ("classes" not in taken)
-    if not encoding or shown["masked_language_head"]:
+    if decoding or shown.get("masked_language_head"):
         names += ["output_bias", "tie_logits"]
-    names += [] if encoding else ["share_embeddings"]
+    names += ["share_embeddings"] * (component == "transformer")
     found |= {name: shown[name] for name in names}
     if shown["positions"] == "sinusoidal":
         found |= {"max_positions": 0, "position_offset": 0}
@@ -70,23 +71,21 @@ def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
 def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     """The choices of the config that no tensor shows. epsilon: what the module's norms say."""
     taken, component, found = draft.construction.fields, draft.component, []
-    if (_is_layered(component) or component == "layer_norm") and "epsilon" not in taken:
+    if (has_norms(component) or component == "layer_norm") and "epsilon" not in taken:
         values = dict.fromkeys(((epsilon,) if epsilon is not None else ()) + _EPSILONS)
         found.append(Choice("epsilon", tuple(values), "norms", read=epsilon is not None))
-    if _is_layered(component) and "norm_first" not in taken:
+    if has_norms(component) and "norm_first" not in taken:
         found.append(Choice("norm_placement", ("post", "pre"), "norms"))
-    if _is_layered(component) or component == "feed_forward":
+    if is_fed_forward(component):
         found.append(
             Choice("activation", ACTIVATIONS, "norms" if draft.fixed.get("masked_language_head") else "feed_forward")
         )  # of the head, too
     if is_model(component) or component == "embedding":
         found.append(Choice("scale_embedding", (True, False), "norms"))
+    if draft.fixed.get("final_norm", False) != draft.fixed.get("embedding_norm", False) and is_model(component):
+        found.append(Choice("final_norm", (draft.fixed["final_norm"], draft.fixed["embedding_norm"]), "norms"))
     if draft.rows:
         found.append(Choice("position_offset", tuple(dict.fromkeys((draft.spare_rows, *_OFFSETS))), "norms"))
     if is_model(component) and "padding_id" not in taken:
         found.append(Choice("padding_id", (0, None, 1), "target" if draft.alone else "source"))
     return found
-
-
-def _is_layered(component: str) -> bool:
-    return component in _ATTENDING[1:] or is_model(component)

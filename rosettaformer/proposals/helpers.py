@@ -1,5 +1,7 @@
 """The functions that a port's `call` uses: masks of the inputs, and what a case cannot be asked."""
 
+from .inputs import INPUTS
+
 __all__ = ["helpers"]
 
 _EARLIER = {
@@ -12,12 +14,25 @@ _ONES = {
     "tf": "tf.ones((keys.shape[0], 1, 1, keys.shape[1]), tf.bool)",
     "jax": "jnp.ones((keys.shape[0], 1, 1, keys.shape[1]), bool)",
 }
+_FULL = {
+    "torch": "torch.full((keys.shape[0],), keys.shape[1])",
+    "tf": "tf.fill([keys.shape[0]], keys.shape[1])",
+    "jax": "jnp.full(keys.shape[0], keys.shape[1])",
+}
+# what the functions say of a batch, and of one row
+_OF_ROW = (
+    ("[None, None]", "[None]"), ("mask.shape[2]", "mask.shape[0]"), ("mask[:, 0, 0]", "mask[0, 0]"), ('"].shape[1]', '"].shape[0]'),
+    ("(keys.shape[0], 1, 1, keys.shape[1]", "(1, 1, keys.shape[0]"), ("b 1 1 s", "1 1 s"), ("b s", "s"), ("of each row", "of the row"),
+)  # fmt: skip
 
 
-def helpers(text: str, component: str, framework: str, padding: object) -> str:
-    """The functions that the texts of a call use, as a part of the port's file."""
+def helpers(text: str, component: str, framework: str, padding: object, by_row: bool) -> str:
+    """The functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
     needed = []
     for name, source in _functions(component, framework, padding).items():
+        if by_row:
+            for of_batch, of_row in _OF_ROW:
+                source = source.replace(of_batch, of_row)
         if f"{name}(" in text:
             needed.append((name, source))
             text += source
@@ -25,9 +40,8 @@ def helpers(text: str, component: str, framework: str, padding: object) -> str:
 
 
 def _functions(component: str, framework: str, padding: object) -> dict[str, str]:
-    first, second = {"decoder_layer": ("x_btd", "x_btd"), "decoder": ("x_btd", "x_btd"), "transformer": ("target", "target")}.get(
-        component, ("query_btd", "memory_bsd")
-    )
+    data = INPUTS[component][0]
+    first, second = data[:2] if component == "multi_head_attention" else ("target",) * 2 if "target" in data else ("x_btd",) * 2
     lengths = f'inputs["{first}"].shape[1], inputs["{second}"].shape[1]'
     found = {
         "attend_mask": '''def attend_mask(inputs):
@@ -49,7 +63,7 @@ def _functions(component: str, framework: str, padding: object) -> dict[str, str
     return earlier(inputs)[None, None] if mask is None else mask[:, None, None] & earlier(inputs)''',
     }
     for side, axes in (("source", "bs"), ("target", "bt")):
-        tokens_of = "None" if padding is None else f'inputs["{side}"] != {padding!r}'
+        tokens_of = "None" if padding is None or side not in INPUTS[component][0] else f'inputs["{side}"] != {padding!r}'
         found[f"keys_{side}"] = f'''def keys_{side}(inputs):
     """Where the {side} has real tokens: {" ".join(axes)}."""
     mask = inputs["{side}_mask_{axes}"]
@@ -68,6 +82,9 @@ def _functions(component: str, framework: str, padding: object) -> dict[str, str
     found["filled"] = f'''def filled(mask, keys):
     """The mask; that of all keys where a case has none, since the module needs one."""
     return {_ONES[framework]} if mask is None else mask'''
+    found["lengths"] = f'''def lengths(length, keys):
+    """How many keys of each row are real: all where a case has no mask, since the module needs a number."""
+    return {_FULL[framework]} if length is None else length'''
     found["segments"] = '''def segments(inputs):
     """The segment of every token: 0 where a case has none."""
     return inputs["source"] * 0 if inputs["segment_bs"] is None else inputs["segment_bs"]'''

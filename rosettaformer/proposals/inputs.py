@@ -3,7 +3,7 @@
 from ..conformance.reference.components import model_of
 from .vocabulary import CROSS
 
-__all__ = ["INPUTS", "OF_MEMORY", "is_model"]
+__all__ = ["INPUTS", "OF_ITSELF", "OF_MEMORY", "OTHER_DIVISION", "has_norms", "is_fed_forward", "is_model"]
 
 # component -> what it computes with, and its masks, in the order of usual arguments
 INPUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -13,16 +13,37 @@ INPUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "embedding": (("token",), ()),
     "positional_encoding": (("zeros_btd",), ()),
     "multi_head_attention": (("query_btd", "memory_bsd", "memory_bsd"), ("mask_bhts",)),
+    "self_attention": (("x_btd",), ("mask_bhts",)),
+    "self_attention_sublayer": (("x_btd",), ("mask_bhts",)),
+    "cross_attention_sublayer": (("x_btd", "memory_bsd", "memory_bsd"), ("mask_bhts",)),
+    "feed_forward_sublayer": (("x_btd",), ()),
     "encoder_layer": (("x_btd",), ("mask_bhts",)),
     "decoder_layer": (("x_btd", "memory_bsd"), ("self_mask_bhts", "cross_mask_bhts")),
     "encoder": (("x_bsd",), ("mask_bhts",)),
     "decoder": (("x_btd", "memory_bsd"), ("self_mask_bhts", "cross_mask_bhts")),
+    "token_encoder": (("source",), ("source_mask_bs",)),
+    "token_decoder": (("target", "memory_bsd"), ("source_mask_bs", "target_mask_bt")),
     "transformer": (("source", "target"), ("source_mask_bs", "target_mask_bt")),
     **dict.fromkeys(("pool", "classify", "masked_language_logits"), (("source",), ("source_mask_bs",))),
 }
 OF_MEMORY = CROSS - {"multihead"} | {"e", "encoding", "kv", "hidden"}
 
 
+OTHER_DIVISION = '"Another division of the model"'  # the section of docs/ports.md
+# what takes queries and memory -> the same of one sequence
+OF_ITSELF = {"multi_head_attention": "self_attention", "cross_attention_sublayer": "self_attention_sublayer"}
+
+
 def is_model(component: str) -> bool:
-    """Whether it is a whole model: from token ids."""
-    return model_of(component) == "transformer"
+    """Whether it is a whole model, or a half of one: from token ids."""
+    return component in ("token_encoder", "token_decoder") or model_of(component) == "transformer"
+
+
+def has_norms(component: str) -> bool:
+    """Whether there are norms within it."""
+    return component.endswith(("_layer", "_sublayer", "encoder", "decoder")) or is_model(component)
+
+
+def is_fed_forward(component: str) -> bool:
+    """Whether there is a feed-forward network within it."""
+    return component.startswith("feed_forward") or (has_norms(component) and "attention" not in component)

@@ -15,18 +15,35 @@ class LayerMatching(PartMatching):
     """Layers and stacks, too."""
 
     def _encoder_layer(self, part: Part) -> None:
-        self._layer(part, ["self_attention"])
+        self._layer(part, ["self_attention", "feed_forward"])
 
     def _decoder_layer(self, part: Part) -> None:
-        units = sum(map(self._units, self._inside(part.native)))
-        self._layer(part, ["self_attention", "cross_attention"] if units > 4 else ["self_attention"])
+        crossing = sum(map(self._units, self._inside(part.native))) > 4
+        self._layer(part, ["self_attention", *["cross_attention"] * crossing, "feed_forward"])
 
-    def _layer(self, part: Part, attentions: list[str]) -> None:
-        inside = self._inside(part.native)
-        for name, (native, among) in self._attentions(part, attentions).items():
+    def _self_attention_sublayer(self, part: Part) -> None:
+        self._layer(part, ["self_attention"])
+
+    def _cross_attention_sublayer(self, part: Part) -> None:
+        self._layer(part, ["cross_attention"])
+
+    def _feed_forward_sublayer(self, part: Part) -> None:
+        self._layer(part, ["feed_forward"])
+
+    def _layer(self, part: Part, sublayers: list[str]) -> None:
+        """Sub-layers of these names, each with its norm."""
+        attentions = [name for name in sublayers if name != "feed_forward"]
+        for name, (native, among) in self._attentions(part, attentions).items() if attentions else ():
             child = Part("multi_head_attention", name, native)
             self._multi_head_attention(child, among)
             part.parts.append(child)
+        if len(attentions) < len(sublayers):
+            self._feeding(part)
+        self._norms(part, [f"{name}_norm" for name in sublayers])
+
+    def _feeding(self, part: Part) -> None:
+        """The feed-forward network of a layer: in its own sub-module, or in that of the layer."""
+        inside = self._inside(part.native)
         feeding = [leaf for leaf in inside if self._feeds(leaf)]
         native = common([leaf.path for leaf in feeding])
         if all(not leaf.path.startswith(f"{native}.") or not self._units(leaf) for leaf in inside) and len(native) > len(part.native):
@@ -35,7 +52,6 @@ class LayerMatching(PartMatching):
             child = Part("feed_forward", "feed_forward", part.native)
         self._feed_forward(child)
         part.parts.append(child)
-        self._norms(part, [f"{name}_norm" for name in (*attentions, "feed_forward")])
 
     def _attentions(self, part: Part, names: list[str]) -> dict[str, tuple[str, list[Leaf] | None]]:
         """Where each attention of a layer is: its sub-module, or its kernels where they stand beside those of another."""

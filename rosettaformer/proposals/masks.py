@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from ..conformance.ports.adapters.derived import stands_for
 from .inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 
-__all__ = ["candidates", "side"]
+__all__ = ["candidates", "lengths", "side"]
 
 _CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
 _FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of a model's masks, whose inputs are ids
@@ -13,9 +14,19 @@ _INTEGERS = {"torch": "torch.long", "tf": "tf.int32", "jax": "jnp.int32"}
 
 
 def candidates(
-    component: str, name: str, masks: Sequence[str], names: Sequence[str], framework: str, own_causality: bool, filled: bool = False
+    component: str,
+    name: str,
+    masks: Sequence[str],
+    names: Sequence[str],
+    framework: str,
+    own_causality: bool,
+    by_row: bool,
+    filled: bool = False,
 ) -> list[str]:
-    """What a mask may be given; nothing where another argument serves the same purpose. filled: with ones where a case has no mask."""
+    """What a mask may be given; nothing where another argument serves the same purpose.
+
+    by_row: without a batch axis. filled: with ones where a case has no mask.
+    """
     mask = side(component, name, masks, names)
     plain = f'inputs["{mask}"]'
     beside = [other for other in names if other != name and side(component, other, masks, names) == mask]
@@ -38,9 +49,10 @@ def candidates(
     if is_model(component):
         rows.append(f"lambda inputs: given({of_keys}, lambda mask: {_CAST[framework].format(keys, _INTEGERS[framework])})")
     dtype = _FLOATS[framework] if is_model(component) else f'inputs["{INPUTS[component][0][0]}"].dtype'
+    first = "0" if by_row else ":, 0"
     whole = [
         f'"{mask}"' if full == f'inputs["{mask}"]' else f"lambda inputs: {full}",
-        *(f"lambda inputs: given({full}, lambda mask: {change})" for change in ("mask[:, 0]", "~mask", "~mask[:, 0]")),
+        *(f"lambda inputs: given({full}, lambda mask: {change})" for change in (f"mask[{first}]", "~mask", f"~mask[{first}]")),
         *(f"lambda inputs: given({full}, lambda mask: {_CAST[framework].format(sign + 'mask', dtype)})" for sign in ("", "~")),
         f"lambda inputs: given({full}, lambda mask: -1e9 * {_CAST[framework].format('~mask', dtype)})",
     ]
@@ -50,8 +62,30 @@ def candidates(
     return [*rows, *whole] if padding else [*whole, *rows]
 
 
+def lengths(
+    component: str,
+    name: str,
+    masks: Sequence[str],
+    names: Sequence[str],
+    framework: str,
+    own_causality: bool,
+    by_row: bool,
+    filled: bool = False,
+) -> list[str]:
+    """What an argument may be given that says how many keys of a row are real; arguments as of `candidates`."""
+    mask = side(component, name, masks, names)
+    length = next(length for length, of in stands_for(component).items() if of == mask)
+    if not filled:
+        whole = _CAST[framework].format("length", _INTEGERS[framework])
+        return [f'"{length}"', f'lambda inputs: given(inputs["{length}"], lambda length: {whole})']
+    keys = INPUTS[component][0][0 if mask == "self_mask_bhts" else -1]
+    if by_row:
+        return [f'lambda inputs: inputs["{keys}"].shape[0] if inputs["{length}"] is None else inputs["{length}"]']
+    return [f'lambda inputs: lengths(inputs["{length}"], inputs["{keys}"])']
+
+
 def _is_causal(component: str, mask: str, own_causality: bool) -> bool:
-    if component == "multi_head_attention":
+    if component in ("multi_head_attention", "self_attention", "self_attention_sublayer"):
         return not own_causality
     return mask in ("self_mask_bhts", "target_mask_bt")
 

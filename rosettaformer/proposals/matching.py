@@ -14,11 +14,13 @@ __all__ = ["Match", "matched"]
 
 @dataclass
 class Match:
-    """A model's parts; what has no counterpart; and what its tensors show: fields of the config, and `model`, which component it is."""
+    """A model's parts; what has no counterpart; what its tensors show: fields of the config, and `model`, which component it is; and biases
+    of outputs of attention whose other projections have none."""
 
     root: Part
     rest: list[Leaf]
     shown: dict[str, Any]
+    unpaired: list[Leaf]
 
 
 def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> Match:
@@ -27,4 +29,4 @@ def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) ->
     work = ModelMatching(list(leaves), sizes)
     root = Part(model_of(component), "", "")
     getattr(work, f"_{root.component}", work.nothing)(root)
-    return Match(root, work.left, work.shown)
+    return Match(root, work.left, work.shown, work.unpaired)

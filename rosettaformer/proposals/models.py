@@ -25,6 +25,17 @@ class ModelMatching(HeadMatching):
         self._decoder_head(part)
         self.shown["model"] = "transformer"
 
+    def _token_encoder(self, part: Part) -> None:
+        self._side(part, "encoder", self._layers(""))
+        self._around(part, ["source"], self._norm_modules(""))
+        self.shown["model"] = "token_encoder"
+
+    def _token_decoder(self, part: Part) -> None:
+        self._side(part, "decoder", self._layers(""))
+        self._around(part, ["target"], self._norm_modules(""))
+        self._decoder_head(part)
+        self.shown |= {"encoder_layers": 0, "model": "token_decoder"}
+
     def _single(self, part: Part, layers: list[str]) -> None:
         """An encoder alone, where something of its heads follows the layers, or a decoder alone."""
         inner = [leaf for native in layers for leaf in self._inside(native)]

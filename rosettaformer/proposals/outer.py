@@ -1,31 +1,34 @@
 """Where an embedding ends: at the module around the table that multiplies its rows, too."""
 
 import contextlib
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..conformance.ports.adapters.matching import walk
-from .failures import FAILURES
+from .failures import FAILURES, limited
 from .parts import Part, Row
+from .subject import Subject
 from .vocabulary import within
 from .walking import tensor
 
 __all__ = ["outer_embeddings"]
 
 
-def outer_embeddings(part: Part, module: Any, framework: str) -> None:
+def outer_embeddings(part: Part, subject: Subject) -> None:
     """Binds each embedding to the innermost module around its table that gives the rows by a constant other than 1, if there is one."""
-    if framework == "torch":
-        module.eval()
+    if subject.framework == "torch":
+        subject.module.eval()
     for child in part.parts:
         if child.component != "embedding" or not child.native:
             continue
         (row,) = child.rows
+        whole = f"{child.native}.{row.native}" if row.native else child.native
         for native in _around(child.native):
-            if _multiplies(walk(module, child.native), row.native, walk(module, native), framework):
-                whole = f"{child.native}.{row.native}" if row.native else child.native
+            if _multiplies(whole, native, subject):
                 child.native, child.rows = native, [Row(row.name, within(whole, native), row.axes)]
                 break
 
@@ -36,12 +39,16 @@ def _around(native: str) -> Iterator[str]:
         yield native
 
 
-def _multiplies(inner: Any, table: str, outer: Any, framework: str) -> bool:
-    """Whether the outer module gives the rows of the inner one's table by a constant that is not 1."""
-    with contextlib.suppress(*FAILURES):
-        ids = np.array([[1, 2, 3], [4, 3, 2]])
-        rows = _array(walk(inner, table), framework)[ids]
-        found = _array(outer(tensor(ids, framework)), framework)
+def _multiplies(table: str, outer: str, subject: Subject) -> bool:
+    """Whether the outer module gives the rows of the table by a constant that is not 1."""
+    with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
+        if subject.framework == "linen":  # whose parts have no parameters of their own
+            given, gave = subject.started.calls[outer]
+            values = functools.reduce(operator.getitem, table.split("."), subject.started.variables)
+        else:
+            given = np.array([[1, 2, 3], [4, 3, 2]])
+            gave, values = walk(subject.module, outer)(tensor(given, subject.framework)), walk(subject.module, table)
+        rows, found = _array(values, subject.framework)[np.asarray(given)], _array(gave, subject.framework)
         constant = float((found * rows).sum() / (rows * rows).sum())
         return np.allclose(found, constant * rows, rtol=1e-4, atol=1e-6) and abs(constant - 1) > 1e-3
     return False

@@ -12,6 +12,10 @@ from .walking import Leaf
 __all__ = ["Part", "PartMatching", "Row"]
 
 
+# of a kernel that all heads share: its axes, and which of them are outputs
+_OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
+
+
 @dataclass(frozen=True)
 class Row:
     """Where a canonical parameter is: the native name and the axes that it may have; the first is the likeliest."""
@@ -39,6 +43,7 @@ class PartMatching:
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         self.leaves, self.left, self.sizes = tuple(leaves), leaves, sizes
         self.shown: dict[str, Any] = {}
+        self.unpaired: list[Leaf] = []  # biases of outputs of attention whose other projections have none, which the reference has not
 
     def nothing(self, part: Part) -> None:
         """A component without parameters."""
@@ -63,11 +68,15 @@ class PartMatching:
         """How many projections of attention a tensor holds; 0 where it is none."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
-        if any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
+        if self._serves_all_heads(leaf) or any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
             return 1
         if role_of(leaf.path.rpartition(".")[2]) in ("query", "key", "value") or role_of(leaf.parent) in ("query", "key", "value"):
             return 0  # what is named after one projection holds no others
         return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
+
+    def _serves_all_heads(self, leaf: Leaf) -> bool:
+        """Whether a kernel takes a head's slice of the width, which it then does for every head."""
+        return self.sizes["h"] > 1 and leaf.shape in ((self.sizes["i"], self.sizes["k"]), (self.sizes["k"], self.sizes["i"]))
 
     def _feeds(self, leaf: Leaf) -> bool:
         return sum(size != 1 for size in leaf.shape) == 2 and self._is(leaf, "d f")
@@ -118,14 +127,19 @@ class PartMatching:
     def _multi_head_attention(self, part: Part, among: Sequence[Leaf] | None = None) -> None:
         kernels = [leaf for leaf in (self._inside(part.native) if among is None else among) if self._units(leaf)]
         for leaf, roles, index, count in self._roles(part, kernels):
-            axes, outputs = ATTENTION[roles]
+            axes, outputs = _OF_ALL_HEADS[roles] if self._serves_all_heads(leaf) else ATTENTION[roles]
             self._take(part, f"{roles}.kernel", leaf, axes, outputs, (index, count))
         for kernel in kernels:
             held = [row for row in part.rows if row.native == within(kernel.path, part.native)]
             self._attention_bias(part, kernel, [row.name.partition(".")[0] for row in held])
         part.rows.sort(key=lambda row: ([*ATTENTION].index(row.name.partition(".")[0]), row.name.endswith("bias")))
+        biases = [row for row in part.rows if row.name.endswith("bias")]
+        if [row.name for row in biases] == ["output.bias"]:
+            only = biases.pop()
+            part.rows.remove(only)
+            self.unpaired += [leaf for leaf in self.leaves if within(leaf.path, part.native) == only.native]
         if part.rows:
-            self.shown.setdefault("attention_bias", any(row.name.endswith("bias") for row in part.rows))
+            self.shown.setdefault("attention_bias", bool(biases))
 
     def _attention_bias(self, part: Part, kernel: Leaf, roles: list[str]) -> None:
         outputs = ATTENTION[roles[0]][1] if roles else ""

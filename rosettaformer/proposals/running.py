@@ -18,16 +18,27 @@ from ..conformance.defects import Defect
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
 from .draft import Choice, Draft, Settings
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
 from .inputs import is_model
-from .trials import trial_cases
+from .trials import FIRST, trial_cases
 from .writing import written
 
-__all__ = ["TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
+__all__ = ["SAME", "TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
+_RESHAPED = {
+    "torch": '{}.unflatten(0, inputs["{}"].shape[:2])',
+    "tf": 'tf.reshape({}, (*inputs["{}"].shape[:2], -1))',
+    "jax": '{}.reshape(*inputs["{}"].shape[:2], -1)',
+}
+_REPEATED = {
+    "torch": '{}.expand(inputs["{}"].shape)',
+    "tf": 'tf.broadcast_to({}, inputs["{}"].shape)',
+    "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
+}
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
+SAME = 2e-5  # of the largest number: a port that is right up to what it computes in float32
 TRIED = 200  # combinations of values at most, whatever the machine's load
 
 
@@ -44,8 +55,6 @@ def with_values(settings: Settings, choices: Sequence[Choice], indices: Sequence
 def start(draft: Draft) -> None:
     """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
     tried, and what follows its call to get that output, where it returns several things; or why there are none.
-
-    Raises ValueError where a model gives no logits.
     """
     masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
     case = trial_cases(draft, draft.settings, "all")[0]
@@ -60,30 +69,60 @@ def start(draft: Draft) -> None:
             works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
             if works:
                 draft.settings, draft.dtypes, draft.refused = settings, tuple(works), found["float64"][1]
-                draft.output = next(f"[{json.dumps(place)}]" if place != "" else "" for place in works.values())
+                draft.output = next(iter(works.values()))
                 return
             problems |= {problem: None for _, problem in found.values()}
     draft.filled = False
     draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
-    if draft.component == "transformer" and f"{_SHAPE} {(*case.inputs['target'].shape, case.config.model_width)}," in " ".join(problems):
-        raise ValueError(
-            f"{draft.source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
-        )
+    if case.inputs.get("target") is not None:
+        vectors = (*case.inputs["target"].shape, case.config.model_width)
+        draft.gives_vectors = f"{_SHAPE} {vectors}," in " ".join(problems)
 
 
-def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[Any, str]:
-    """Where the output is in what the module returns, "" for the whole; or None, and why there is none."""
+def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[str | None, str]:
+    """What is made of what the module returns to get the output, as text; or None, and why there is none."""
     shape = answer(case)["output"].shape
     try:
         found = _run(_adapter(draft, settings), case, dtype)
+        if '"position_bt"' in draft.call.text(_masks(settings)).values() and _ignores_positions(draft, settings, case, found):
+            return None, "its output does not depend on the positions that it is given"
     except FAILURES as error:
         return None, failure(error)
     several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
-    place = next((name for name, value in several.items() if getattr(value, "shape", None) == shape), None)
-    if place is None:
-        return None, f"{_SHAPE} {' and '.join(str(getattr(value, 'shape', ())) for value in several.values())}, where {shape} is required"
-    own = str(several[place].dtype)
-    return (place, "") if own == dtype else (None, f"its output is {own}")
+    for name, value in several.items():
+        text = _reshaped(draft, case, f"output[{json.dumps(name)}]" if name != "" else "output", getattr(value, "shape", None), shape)
+        if text and str(value.dtype) != dtype:
+            return None, f"its output is {value.dtype}"
+        if text:
+            return text, ""
+    if own := [str(value.shape) for value in several.values() if hasattr(value, "shape")]:
+        return None, f"{_SHAPE} {' and '.join(own)}, where {shape} is required"
+    return None, f"it gives {' and '.join(type(value).__name__ for value in several.values())}, where a tensor of shape {shape} is required"
+
+
+def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
+    """What a tensor of its own shape is as one of the required shape; empty where it is none.
+
+    All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
+    """
+    if own == shape:
+        return text
+    name = "zeros_btd" if draft.component == "positional_encoding" else next(
+        name for name, value in case.inputs.items() if getattr(value, "shape", ())[:2] == shape[:2]
+    )  # fmt: skip
+    if own == (shape[0] * shape[1], *shape[2:]):
+        return _RESHAPED[draft.adapter].format(text, name)
+    return _REPEATED[draft.adapter].format(text, name) if own == shape[1:] and name == "zeros_btd" else ""
+
+
+def _ignores_positions(draft: Draft, settings: Settings, case: Case, found: Any) -> bool:
+    later = dataclasses.replace(case, inputs={"position_bt": case.inputs["position_bt"] + 1})
+    return np.array_equal(found, _run(_adapter(draft, settings), later, draft.dtypes[0]))
+
+
+def _masks(settings: Settings) -> dict[str, int]:
+    """The index of each argument's candidate."""
+    return {name.removeprefix("argument "): index for name, index in settings.items()}
 
 
 class Trials:
@@ -104,6 +143,14 @@ class Trials:
         if named not in self._errors:
             self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
         return self._errors[named]
+
+    def form(self) -> str:
+        """In which form the model gives its logits, where these are the reference's."""
+        draft, found = self.draft, dict[str, float]()
+        for case, output in self._outputs(draft.settings, "all"):
+            found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
+        best = min(found, key=lambda form: found[form], default="")
+        return best if best and found[best] < min(SAME, found[""]) else ""
 
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
         """The cases with what the module gives; none where it fails. What the judge alone takes from the config changes nothing of it."""
@@ -141,37 +188,42 @@ def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
 
 
 def _run(adapter: Any, case: Case, dtype: str) -> Any:
-    return adapter.run(case.at(dtype, mode="eager"))
+    with limited("a call of the module"):
+        return adapter.run(case.at(dtype, mode="eager"))
 
 
 def _error(case: Case, found: Any, deviation: Defect | None) -> float:
     """The largest difference from the reference, as a part of its largest number; infinite where it is no such array."""
+    return min(_errors(case, found, deviation).values())
+
+
+def _errors(case: Case, found: Any, deviation: Defect | None) -> dict[str, float]:
+    """The same for each form in which a model may give its logits."""
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
-        return np.inf
-    wanted = _comparable(case, outputs["output"], found)
-    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-    return error if np.isfinite(error) else np.inf
+        return {"": np.inf}
+    errors = {form: float(np.abs(found - wanted).max() / np.abs(wanted).max()) for form, wanted in _forms(case, outputs["output"])}
+    return {form: error if np.isfinite(error) else np.inf for form, error in errors.items()}
 
 
-def _comparable(case: Case, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """What is wanted; its log-softmax or softmax where a model gives these in place of logits, which is not for the proposal to judge."""
-    if not is_model(case.component):
-        return wanted
-    shares = np.exp(wanted - wanted.max(-1, keepdims=True))
-    shares /= shares.sum(-1, keepdims=True)
-    if found.max() <= 0 and np.allclose(np.exp(found).sum(-1), 1, atol=1e-4):
-        return np.log(shares)
-    return shares if found.min() >= 0 and np.allclose(found.sum(-1), 1, atol=1e-4) else wanted
+def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """What is wanted, and what a model may give in its place, which is not for the proposal to judge."""
+    yield "", wanted
+    if is_model(case.component):
+        shares = np.exp(wanted - wanted.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        yield "log_softmax of", np.log(shares)
+        yield "softmax of", shares
+        yield "1 / sqrt(model_width) times", wanted / case.config.model_width**0.5
 
 
 def is_causal(draft: Draft) -> bool:
     """Whether the first position of a stack or layer keeps its output where the last one has another input: later tokens are hidden."""
     with contextlib.suppress(*FAILURES):
         adapter, case = _adapter(draft, draft.settings), trial_cases(draft, draft.settings, "all")[0]
-        (name, x), *_ = case.inputs.items()
+        name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
         other = x.copy()
-        other[:, -1] += 1
+        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # ids that are no padding, too
         first, second = (
             _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
         )

@@ -15,7 +15,7 @@ from typing import Any
 from reference_numpy.suggestions import known
 
 from ..reading import read_bytes
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
 
 __all__ = ["Source", "loaded"]
 
@@ -51,11 +51,12 @@ def loaded(text: str) -> Iterator[Source]:
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:
-        module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
+        with limited(f"the import of {where}"), contextlib.chdir(os.getcwd()):
+            module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
         if not name:
             raise ValueError(f"a class of {where} must be named, as in {where}:Model; it has {', '.join(_candidates(module)) or 'none'}")
         if not callable(getattr(module, name, None)):
-            known("class", [name], _candidates(module) or ["Model"])
+            known("class", [name], _candidates(module) or [name])
             raise ValueError(f"{name} of {where} must be a class or a function")
         own = module.__name__ == Path(where).stem  # not a part of a package, which is found from here
         yield Source(module, name, str(Path(where).resolve().parent) if where.endswith(".py") and own else "")

@@ -11,7 +11,8 @@ from reference_numpy import preset
 from . import walking
 from .calling import Call, called
 from .construction import Construction
-from .failures import FAILURES, failure
+from .failures import FAILURES, failure, limited
+from .inputs import is_model
 from .source import Source
 from .trials import example
 from .vocabulary import role_of
@@ -29,7 +30,8 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: those at which it is built. leaves: its parameters. epsilon: what its norms say. masked: whether its first call needs masks.
+    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
+    whether its first call needs masks.
     Raises ValueError where it cannot be built or called, and where it is no module of a framework.
     """
 
@@ -42,16 +44,21 @@ class Subject:
             self._build(component, wanted)
         self.sizes |= _inferred(self.leaves, plan)
 
+    @property
+    def adapter(self) -> str:
+        """The framework as a port names it."""
+        return "jax" if self.framework == "linen" else self.framework
+
     def _build(self, component: str, wanted: str) -> None:
         self.module = self.plan.make(preset("semillero", **self.sizes))
         self.framework = walking.framework_of(self.module)
         if not self.framework or wanted not in ("", self.framework, "jax" if self.framework == "linen" else ""):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
-            raise ValueError(f"{must}; got {type(self.module).__name__}")
+            raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
         walking.signature(self.module)
-        started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
-        self.leaves = walking.leaves(self.module, started.variables)
-        self.epsilon = walking.epsilon(self.module, started.modules)
+        self.started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
+        self.leaves = walking.leaves(self.module, self.started.variables)
+        self.epsilon = walking.epsilon(self.module, self.started.modules)
 
     def _start(self, component: str) -> walking.Started:
         """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.
@@ -63,11 +70,12 @@ class Subject:
         likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
         arguments, problems = walking.signature(self.module), []
         for name, alone in itertools.product((component,) if component else likely, (False, True)):
-            call = called(name, arguments, "jax" if self.framework == "linen" else self.framework, alone)
+            call = called(name, arguments, self.adapter, alone)
             for number, values in enumerate(self._values(call, name, alone)):
                 try:
-                    started = walking.started(self.module, self.framework, values)
-                    self.masked = number > 0
+                    with limited("a call of the module"):
+                        started = walking.started(self.module, self.framework, values)
+                    self.masked = number > 1
                     return started
                 except FAILURES as error:
                     problems.append((len(call.unknown), failure(error)))
@@ -85,7 +93,12 @@ class Subject:
         values = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
         none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
+        if not is_model(name):  # one row without a batch axis
+            yield {**none, **{one: value if value is None else value[0] for one, value in values.items()}}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
+        counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
+        if counts:
+            yield {**none, **values, **counts}
         if call.component_masks:
             for dtype, form in itertools.product((bool, np.float32, np.int32), ((batch, 0), (batch, 1, 1, 0), (batch, 1, 0), (length, 0))):
                 shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in call.component_masks}
@@ -142,6 +155,7 @@ def _outputs(leaf: walking.Leaf) -> int:
 
 
 def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary."""
+    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the width."""
     config = preset("semillero", **sizes)
-    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary}
+    slice_ = config.model_width // config.heads
+    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}

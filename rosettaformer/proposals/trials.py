@@ -15,7 +15,7 @@ from ..conformance.cases.transformer import ids
 from .draft import Draft, Settings
 from .inputs import is_model
 
-__all__ = ["example", "trial_cases"]
+__all__ = ["FIRST", "example", "trial_cases"]
 
 QUIET, FIRST = 0.01, 3  # the size of what is left of a row, and the first id that is neither padding nor special
 
@@ -25,15 +25,18 @@ def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
     build = Builder(sizes)
     config = build.config("semillero", **sizes)
     found = dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
-    return found | ({"segment_bs": np.zeros((B, S), np.int64)} if is_model(component) and component != "transformer" else {})
+    segmented = is_model(component) and "target" not in found
+    return found | ({"segment_bs": np.zeros((B, S), np.int64)} if segmented else {})
 
 
 def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
     """Small cases in which what the group does not show in is silent: the outputs of the other sub-layers are zero."""
     fixed = draft.free() | draft.config(settings)
-    build = Builder(fixed)
+    build = Builder(fixed, draft.shared)
     config = build.config("semillero", **fixed)
     given = list(_inputs(draft.component, config, group))
+    if "if" in draft.call.given:  # its causal mask is built in
+        given = [(name, {**inputs, "causal": True}) for name, inputs in given]
     if not draft.call.masks and not is_model(draft.component):  # a module without masks
         given = given[:1]
     cases = [build.make(draft.component, f"trial {group} {name}", config, **inputs) for name, inputs in given]
@@ -96,6 +99,7 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
     both |= {"cross_mask_bhts": of_keys} if memory and of_source else {}
     plain: dict[str, dict[str, Any]] = {
         "multi_head_attention": {"query_btd": "b t d", "memory_bsd": "b s d"},
+        "cross_attention_sublayer": x | {"memory_bsd": "b s d"},
         "encoder": {"x_bsd": "b s d"},
         "decoder_layer": x | memory,
         "decoder": x | memory,
@@ -103,9 +107,8 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
         "positional_encoding": {"position_bt": np.tile(np.arange(T), (B, 1))},
     }
     masks: dict[str, dict[str, Any]] = {
-        "multi_head_attention": {"mask_bhts": of_keys},
-        "encoder_layer": {"mask_bhts": of_queries},
-        "encoder": {"mask_bhts": of_keys},
+        **{name: {"mask_bhts": of_keys} for name in ("multi_head_attention", "cross_attention_sublayer", "encoder")},
+        **{name: {"mask_bhts": of_queries} for name in ("self_attention", "self_attention_sublayer", "encoder_layer")},
         "decoder_layer": both,
         "decoder": both,
     }
@@ -122,11 +125,13 @@ def _tokens(component: str, config: TransformerConfig, of_source: bool, of_targe
     whole = np.ones((B, S), bool), np.ones((B, T), bool)
     padded = ragged(B, S) if of_source else whole[0], ragged(B, T) if of_target else whole[1]
     for name, (source, target) in (("plain", whole), ("masked", padded))[: 1 + (of_source or of_target)]:
-        found: dict[str, Any] = {"source": None}
-        if config.encoder_layers:
+        found: dict[str, Any] = {"source": None} if component != "token_decoder" else {}
+        if config.encoder_layers and component != "token_decoder":
             found["source"] = ids("source", config.source_vocabulary, config.padding_id, source)
-        if component == "transformer":
+        if component in ("transformer", "token_decoder"):
             found["target"] = ids("target", config.target_vocabulary, config.padding_id, target)
         elif config.segments:
             found["segment_bs"] = np.arange(B * S).reshape(B, S) % config.segments
+        if component == "token_decoder" and config.encoder_layers:
+            found |= {"memory_bsd": "b s d", "source_mask_bs": source if name == "masked" and of_source else None}
         yield name, found

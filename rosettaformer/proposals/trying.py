@@ -8,11 +8,11 @@ from typing import Any
 from ..conformance.defects import Defect
 from ..conformance.defects.deviation import DEFECTS as DEVIATIONS
 from .draft import Choice, Draft
-from .running import TRIED, Trials, combinations, with_values
+from .inputs import is_model
+from .running import SAME, TRIED, Trials, combinations, with_values
 
 __all__ = ["decide", "said"]
 
-SAME = 2e-5  # of the largest number: a port that is right up to what it computes in float32
 WIDE, NARROW = 1e-9, 2e-6  # between them is what constants and tables of float32 leave in float64
 APART = 10  # times the error of the best that every other value has, where a case tells them apart
 FAR = 5  # the same, where the best is not right, but by far the nearest
@@ -43,6 +43,7 @@ def decide(draft: Draft) -> None:
             if choices or (group == "norms" and not near):
                 draft.verified |= _settle(trials, choices, group, near) and group == "norms"
     _limit_dtypes(trials)
+    draft.form = trials.form() if is_model(draft.component) else ""
 
 
 def _limit_dtypes(trials: Trials) -> None:

@@ -11,9 +11,9 @@ __all__ = [
 ATTENTION = {"query": ("d h k", "h k"), "key": ("d g k", "g k"), "value": ("d g e", "g e"), "output": ("h e d", "d")}
 FUSED = {3: ("query", "key", "value"), 2: ("key", "value")}  # the parts of one tensor, by their number
 _ROLES = {
-    "query": {"q", "query", "queries", "wq", "qs", "xq", "bq"},
-    "key": {"k", "key", "keys", "wk", "ks", "xk", "bk"},
-    "value": {"v", "value", "values", "wv", "vs", "xv", "bv"},
+    "query": {"q", "query", "queries", "wq", "qs", "xq", "bq", "toquery", "toqueries"},
+    "key": {"k", "key", "keys", "wk", "ks", "xk", "bk", "tokey", "tokeys"},
+    "value": {"v", "value", "values", "wv", "vs", "xv", "bv", "tovalue", "tovalues"},
     "output": {"o", "out", "output", "wo", "bo", "proj", "fc", "dense", "final", "combine", "projection", "unify", "unifyheads", "concat"},
 }
 CROSS = {"cross", "src", "enc", "encoder", "encdec", "memory", "mem", "inter", "context", "multihead", "crossattn", "crossattention"}

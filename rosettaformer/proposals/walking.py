@@ -1,9 +1,12 @@
 """The parameters of a module by their native names, in the order in which the module declares them, for each framework."""
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from .failures import FAILURES
 
 __all__ = ["Leaf", "Started", "epsilon", "framework_of", "leaves", "signature", "started", "tensor"]
 
@@ -26,10 +29,11 @@ class Leaf:
 
 @dataclass
 class Started:
-    """What the first call of a module shows: the parameters of a Linen module, and what it is made of."""
+    """What the first call of a module shows: of a Linen module its parameters, its parts, and what each of them is given and gives."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # own path -> the first argument, and the output
 
 
 def framework_of(module: Any) -> str:
@@ -95,7 +99,10 @@ def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
     def see(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         found.modules.append(context.module)
-        return call(*args, **kwargs)
+        output = call(*args, **kwargs)
+        if context.method_name == "__call__" and args:
+            found.calls[".".join(context.module.path)] = args[0], output
+        return output
 
     with linen.intercept_methods(see):
         found.variables = module.init(jax.random.key(0), **values).get("params", {})
@@ -107,9 +114,10 @@ def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
     found = set()
     for node in (*_modules(module), *others):
         for name in ("eps", "epsilon", "variance_epsilon", "layer_norm_eps"):
-            value = getattr(node, name, None)
-            if isinstance(value, float) and 0 < value < 0.1:
-                found.add(value)
+            with contextlib.suppress(*FAILURES):  # of a property
+                value = getattr(node, name, None)
+                if isinstance(value, float) and 0 < value < 0.1:
+                    found.add(value)
     return found.pop() if len(found) == 1 else None
 
 

@@ -1,6 +1,5 @@
 """The text of a port's file."""
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +8,11 @@ from .draft import Draft, Settings
 from .helpers import helpers
 from .tables import row_text, tables_of
 
-__all__ = ["TODO", "written"]
+__all__ = ["TODO", "UNPAIRED", "written"]
 
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # which may be rows of weights
 TODO = "TODO: decide:"
+UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"
 _IMPORTS = {
     "torch": ["import torch"],
     "tf": ["import keras", "import tensorflow as tf"],
@@ -30,7 +30,6 @@ def policy(name):
 
 
 '''
-_METHODS = {"torch": "forward", "tf": "call", "jax": "__call__"}
 
 
 def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
@@ -41,7 +40,7 @@ def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: M
     weights = _weights(draft, settings, open_)
     padding = draft.config(settings).get("padding_id")
     build = _build(draft, settings)
-    functions = helpers(call, draft.component, draft.adapter, padding)
+    functions = helpers(call, draft.component, draft.adapter, padding, draft.call.by_row)
     blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
     return "\n".join(_spaced([block for block in blocks if block])) + "\n"
 
@@ -64,8 +63,6 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 {decided}
 """'''
     imports = [draft.source.imported, *draft.construction.imports]
-    if draft.output and draft.built_class != draft.source.name:
-        imports.append(f"from {draft.kind.__module__} import {draft.built_class}")
     if "NotCovered" in functions:
         imports.append("from rosettaformer.conformance.ports.port import NotCovered")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
@@ -78,6 +75,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 def _decided(draft: Draft) -> Iterator[str]:
     """What was decided by trying, in the words of the file's head."""
     with_what = f" with {draft.deviation.title}, which its norms have" if draft.deviation else ""
+    with_what += f"; its output is {draft.form} the logits" if draft.form else ""
     for title, found in (
         (f"Decided by trying, since these gave the reference's numbers{with_what}:", draft.tried),
         ("Nothing gave the reference's numbers; these are by far the nearest:", draft.nearest),
@@ -88,19 +86,8 @@ def _decided(draft: Draft) -> Iterator[str]:
 
 def _build(draft: Draft, settings: Settings) -> str:
     made, parent, own = draft.built(settings), "", []
-    if draft.output:
-        method, names = _METHODS[draft.adapter], ", ".join(draft.arguments)
-        parent = f"""class Port({draft.built_class}):
-    def {method}(self, {", ".join(map(_declared, draft.arguments.values()))}):
-        return super().{method}({names}){draft.output}
-
-
-"""
-        if draft.built_class == draft.source.name:
-            made = made.replace(f"{draft.source.name}(", "Port(", 1)
-        else:
-            own = ["module.__class__ = Port"]
     head = f'framework = "{draft.adapter}"'
+    own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
     if draft.framework == "jax":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
     lines = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
@@ -111,12 +98,9 @@ def _build(draft: Draft, settings: Settings) -> str:
     return f'{parent}def build(config, dtype):\n{body}\n\n\n{head}\ncomponents = {{"{draft.component}": build}}'
 
 
-def _declared(argument: inspect.Parameter) -> str:
-    """The argument with its default, where that can be written."""
-    if argument.default is argument.empty:
-        return argument.name
-    plain = argument.default is None or isinstance(argument.default, (bool, int, float, str))
-    return f"{argument.name}={argument.default!r}" if plain else f"{argument.name}=None"
+def _attribute(path: str) -> str:
+    """The attribute of the module at a native path."""
+    return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in ["module", *path.split(".")])[1:]
 
 
 def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
@@ -125,6 +109,7 @@ def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
         f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
         for name, text in draft.call.text(masks, draft.filled).items()
     ]  # fmt: skip
+    lines += [f'        "return": lambda output, inputs: {draft.output},'] * (draft.output != "output")
     lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
     if not lines:
         return f"# {TODO} {open_['failure']}" if "failure" in open_ else ""

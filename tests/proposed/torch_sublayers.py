@@ -1,4 +1,5 @@
-"""Sub-layers that hold their residual and their norm; key and value sizes of their own; tables that are tied after they are built."""
+"""Sub-layers that hold their residual and their norm; key and value sizes of their own; tables that are tied after they are built; logits
+that are scaled, with all positions of all rows as one axis."""
 
 import torch
 from torch import nn
@@ -100,4 +101,5 @@ class Transformer(nn.Module):
         src_mask = (src_seq != self.src_pad_idx).unsqueeze(-2)
         trg_mask = (trg_seq != self.trg_pad_idx).unsqueeze(-2) & torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool).tril()
         x = self.decoder(trg_seq, self.encoder(src_seq, src_mask), trg_mask, src_mask)
-        return self.trg_word_prj(x) * self.d_model**-0.5
+        seq_logit = self.trg_word_prj(x) * self.d_model**-0.5
+        return seq_logit.view(-1, seq_logit.size(2))

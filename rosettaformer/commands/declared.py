@@ -1,0 +1,133 @@
+"""What a component is made of: its canonical parameters with their axes and sizes, and the fields of the config that it takes."""
+
+import copy
+import dataclasses
+import inspect
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from reference_numpy import TransformerConfig, parameters, preset
+
+from ..conformance.case import Case
+from ..conformance.reference.components import answer, model_of
+
+__all__ = ["config_lines", "field_names", "is_encoder_alone", "parameter_lines"]
+
+# the sizes of axes, as fields of the config
+_SIZES = {
+    "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
+    "f": "feed_forward_width", "p": "max_positions + position_offset", "a": "segments", "c": "classes",
+}  # fmt: skip
+# models that between them have every parameter, and for each field a value with which some are left out
+_WHOLE = preset(
+    "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
+    embedding_norm=True, positions="learned", max_positions=9, segments=2,
+)  # fmt: skip
+_ENCODER = _WHOLE.replace(decoder_layers=0, pooler=True, classes=3, masked_language_head=True)
+_WITHOUT: dict[str, dict[str, Any]] = {
+    "with attention_bias": {"attention_bias": False},
+    "with output_bias": {"output_bias": False},
+    "unless share_embeddings": {"share_embeddings": True, "source_vocabulary": 101},
+    "unless tie_logits": {"tie_logits": True},
+    'with positions "learned"': {"positions": "sinusoidal", "max_positions": 0},
+    "with segments": {"segments": 0},
+    "with embedding_norm": {"embedding_norm": False},
+    "with final_norm": {"final_norm": False},
+    "with encoder_layers": {"encoder_layers": 0, "segments": 0},
+    "with pooler": {"pooler": False, "classes": 0},
+    "with classes": {"classes": 0},
+    "with masked_language_head": {"masked_language_head": False},
+}
+
+
+def parameter_lines(component: str) -> Iterator[str]:
+    """The canonical parameters of a component in the order of the forward pass, each with its axes, its shape and the fields that add it.
+
+    Nothing where it has none. Of a stack the first layer stands for all.
+    """
+    model = model_of(component)
+    found: dict[str, tuple[str, str, str]] = {}
+    for config in (_ENCODER,) if is_encoder_alone(component) else (_WHOLE, _ENCODER):
+        whole = _axes(config, model)
+        if whole is None:
+            return
+        left = {words: _axes(config, model, changes) for words, changes in _WITHOUT.items()}
+        shapes = parameters.shapes(config, model)
+        for name, letters in whole.items():
+            if "layers." not in name or "layers.0" in name:
+                when = ", ".join(words for words, axes in left.items() if axes is not None and name not in axes and _tells(words, name))
+                found.setdefault(name, (letters, _shape(letters, config, shapes[name]), when))
+    widths = [max(map(len, column), default=0) for column in zip(*((name, *row[:2]) for name, row in found.items()), strict=True)]
+    for name, row in found.items():
+        cells = (cell.ljust(width) for cell, width in zip((name, *row[:2]), widths, strict=True))
+        yield "  ".join((*cells, row[2])).rstrip()
+
+
+def is_encoder_alone(component: str) -> bool:
+    """Whether it runs an encoder with a head."""
+    return component in ("pool", "classify", "masked_language_logits")
+
+
+def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | None = None) -> dict[str, str] | None:
+    """The axes of all parameters with these changes of the config; None where there is no such model."""
+    try:
+        return parameters.axes(config.replace(**changes or {}), model)
+    except ValueError:
+        return None
+
+
+def _tells(words: str, name: str) -> bool:
+    """Whether it need be said when there is the parameter; a model without an encoder has none of the encoder's."""
+    return words != "with encoder_layers" or "cross_attention" in name
+
+
+def _shape(letters: str, config: TransformerConfig, sizes: Sequence[int]) -> str:
+    """The shape, in fields of the config."""
+    vocabulary = "source_vocabulary" if config.source_vocabulary in sizes else "target_vocabulary"
+    return f"({', '.join(_SIZES.get(letter, vocabulary) for letter in letters.split())})"
+
+
+def field_names(cases: Iterable[Case], component: str) -> list[str]:
+    """The fields of the config on which the answers and the parameters of a component depend, in their order."""
+    seen: set[str] = set()
+    for case in cases:
+        answer(dataclasses.replace(case, config=_Seen.of(case.config, seen)))
+    words = re.findall(r"\w+", " ".join(parameter_lines(component)))
+    return [name for name in TransformerConfig.__dataclass_fields__ if name in {*seen, *words}]
+
+
+class _Seen(TransformerConfig):
+    """A config that notes which of its fields are read."""
+
+    @classmethod
+    def of(cls, config: TransformerConfig, seen: set[str]) -> "_Seen":
+        found = object.__new__(cls)
+        found.__dict__.update(copy.copy(vars(config)), seen=seen)
+        return found
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in TransformerConfig.__dataclass_fields__:
+            object.__getattribute__(self, "seen").add(name)
+        return object.__getattribute__(self, name)
+
+    def replace(self, **changes: Any) -> "_Seen":
+        values = object.__getattribute__(self, "__dict__")
+        plain = TransformerConfig(**{name: value for name, value in values.items() if name != "seen"})
+        return _Seen.of(plain.replace(**changes), values["seen"])
+
+
+def config_lines() -> Iterator[str]:
+    """The fields of the config: name, what its value must be, and what it says."""
+    about = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TransformerConfig), re.MULTILINE))
+    rows = [(field.name, _wanted(field.type), about.get(field.name, "")) for field in dataclasses.fields(TransformerConfig)]
+    widths = [max(map(len, column)) for column in itertools.islice(zip(*rows, strict=True), 2)]
+    for name, wanted, text in rows:
+        yield f"{name:{widths[0]}}  {wanted:{widths[1]}}  {text}".rstrip()
+
+
+def _wanted(annotation: Any) -> str:
+    """What a field must be, in the words of its last rule but that of being a name."""
+    rules = get_args(annotation)[1:]
+    return str(", ".join(rule.wanted.removeprefix("one of ") for rule in rules if rule.wanted != "a name"))
