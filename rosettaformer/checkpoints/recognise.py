@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..reading import read_json
+from ..reading import read_object
 from . import CheckpointError
 
 __all__ = [
@@ -213,11 +213,7 @@ def model_type(place: Path) -> str | None:
 
 def hugging_face_config(place: Path) -> dict[str, Any]:
     """The config.json in a folder or beside a file. Raises ValueError where it is no JSON object."""
-    path = (place if place.is_dir() else place.parent) / CONFIG
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object; got {type(value).__name__}")
-    return value
+    return read_object((place if place.is_dir() else place.parent) / CONFIG)
 
 
 def flaw(place: Path) -> str:

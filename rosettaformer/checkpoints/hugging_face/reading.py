@@ -1,5 +1,6 @@
 """A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import nearest
 
-from ...reading import read_json
+from ...reading import read_object
 from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
 from . import entries
@@ -66,8 +67,8 @@ def examine(
     """
     folder = path if path.is_dir() else path.parent
     files = {CONFIG: recognise.hugging_face_config(path)}
-    if (folder / GENERATION).is_file():
-        files[GENERATION] = _object(folder / GENERATION)
+    if os.path.lexists(folder / GENERATION):
+        files[GENERATION] = read_object(folder / GENERATION)
     source = pickled.read(path)
     foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
     family = family_of(families, foreign[CONFIG], source.tensors)
@@ -105,13 +106,6 @@ def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: It
     names = list(names)
     fitting = [family for family in families.values() if family.owns(said, names)]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object")
-    return value
 
 
 def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
