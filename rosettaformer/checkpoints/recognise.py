@@ -186,7 +186,11 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
         if all(examples):
             read = model_type(Path(path)) in CONVERTED if typed else re.search(r" (BERT|GPT-2)\b", what)
             why = flaw(Path(path)) if read else ""
-            return Kind(f"{typed or what} ({examples[-1]}, ...)", (f"{_FOLDER}; {why}" if why else _FOLDER) if read else _PORT, bool(why))
+            return Kind(
+                f"{typed or what} ({examples[-1]}, ...)",
+                (f"{why}; {_FOLDER}" if why else _FOLDER) if read else _PORT,
+                bool(why),
+            )
     return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
 
 

@@ -83,7 +83,7 @@ def examine(
     found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
     keys = _keys(found, ignore)
     absent = [head.name for head in family.heads if head.name in spare and not belonging([head], keys)]
-    heads = select(family, said, keys, [*leave_out, *absent])
+    heads = select(family, said, {name: found.tensors[key].shape for name, key in keys.items()}, [*leave_out, *absent])
     found.alien = [head.name for head in heads.alien]
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
