@@ -197,6 +197,11 @@ def test_a_classifier_whose_class_is_not_named(
     assert read == CONFIGS["classifier"].replace(classes=0, pooler=pooled)
 
 
+def test_a_file_without_tensors_is_that(tmp_path: Path) -> None:
+    folder = altered(folder_of(tmp_path / "a", CONFIGS["bert"]), dict.clear)
+    assert problems_of(folder) == ["holds no tensors"]
+
+
 def test_a_head_that_is_not_there(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "a", CONFIGS["bert"])
     edit(folder, architectures=["BertForSequenceClassification"])

@@ -1,5 +1,6 @@
 """How a text is continued: the options of `generate` of the library transformers, with its names, meanings and defaults."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -119,7 +120,7 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = GENERATION in foreign
     entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))
-    fields = GenerationOptions.__dataclass_fields__.keys() - {"seed"}
+    fields = {field.name for field in dataclasses.fields(GenerationOptions)} - {"seed"}
     result = {name: value for name, value in entries.items() if name in fields and value is not None}
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
     if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:

@@ -76,8 +76,9 @@ def examine(
         kind = foreign[CONFIG].get("model_type")
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
     said = foreign[CONFIG] = {**foreign[CONFIG], "model_type": family.model_type}
-    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems))
-    if source.problems:
+    empty = [] if source.tensors else ["holds no tensors"]
+    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
+    if found.problems:
         return found
     given = [*source.tensors, *(name for entries in files.values() for name in entries)]
     found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
