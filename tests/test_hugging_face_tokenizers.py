@@ -174,6 +174,19 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, bases: dict[str, Path
         ours(folder)
 
 
+@pytest.mark.parametrize("base", ["bert_txt", "gpt2_txt", "gpt2_json"])
+def test_added_tokens_count_among_those_of_the_model(tmp_path: Path, bases: dict[str, Path], base: str) -> None:
+    """Whose table may be that size, or rounded up."""
+    library = transformers.AutoTokenizer.from_pretrained(varied(bases[base], tmp_path / "a", VARIANTS["added"]))
+    size = 1 + max(library.get_vocab().values())
+    entries = {"model_type": base[:4]}
+    for vocabulary in (size, -(-size // 128) * 128):
+        assert Tokenizer(tmp_path / "a", vocabulary, entries).prompt("<|user|>") == library("<|user|>")["input_ids"]
+    for vocabulary in (size - 2, -(-size // 128) * 128 + 1):
+        with pytest.raises(ValueError, match=f"must have the {vocabulary} tokens of the model; it has {size}"):
+            Tokenizer(tmp_path / "a", vocabulary, entries)
+
+
 def test_lines_of_a_vocabulary_may_end_as_in_windows(tmp_path: Path, bases: dict[str, Path]) -> None:
     folder = varied(bases["bert_txt"], tmp_path / "a", {})
     (folder / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
