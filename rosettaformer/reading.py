@@ -3,6 +3,7 @@ bounded length, ended by a line feed; settings FIELD=VALUE."""
 
 import dataclasses
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,8 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import nearest
 
 __all__ = [
-    "damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_text", "read_texts", "read_toml",
+    "damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_object", "read_text", "read_texts",
+    "read_toml",
 ]  # fmt: skip
 
 LARGEST = 1 << 24  # bytes of a file that is read whole
@@ -58,6 +60,17 @@ def read_json(path: Path) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise ValueError(f"{path} must be JSON: {error}") from None
+
+
+def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
+    """The object of a JSON file. optional: it has no entries where nothing is at the path.
+
+    Raises ValueError as `read_json`, and where it holds another value.
+    """
+    value = {} if optional and not os.path.lexists(path) else read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a JSON object; got {type(value).__name__}")
+    return value
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -14,7 +14,10 @@ from rosettaformer.inference.attention import inputs_of
 from rosettaformer.inference.folder import open_folder
 from rosettaformer.model_report.subject import open_subject
 
-LINES = ["the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40]
+LINES = [
+    "the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40, "the fox\t", "\tthe fox",
+    "the [SEP] fox\t[CLS] [MASK]",
+]  # fmt: skip
 NUMPY = ("--backend", "numpy", "--dtype", "float64")
 
 
@@ -47,7 +50,7 @@ def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backen
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
     for size in (1, 4):
         rows = classified(model[0], LINES, "--backend", backend, "--batch-size", size)
-        assert [row["line"] for row in rows] == [*range(1, 7)]
+        assert [row["line"] for row in rows] == [*range(1, len(LINES) + 1)]
         for line, row in zip(LINES, rows, strict=True):
             logits = wanted(model, line)
             probabilities = np.exp(logits) / np.exp(logits).sum()

@@ -12,6 +12,8 @@ tokenizers = pytest.importorskip("tokenizers")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from rosettaformer.inference.sentences import recipe  # noqa: E402
+
 LINES = ["the bank of the river", "a steep bank", "river"]
 WORDS = sorted({word for line in LINES for word in line.split()})
 SENTENCES = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone. " * 30]
@@ -101,6 +103,25 @@ def test_a_bad_line_costs_its_own_row(folder: Path) -> None:
 def test_what_is_not_supported_is_refused(folder: Path, mode: str, modules: tuple[str, ...], message: str) -> None:
     sentence_files(folder, mode, *modules)
     assert message in refused("embed", folder, folder / "lines.txt", "--backend", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", 3, "modules.json must be a JSON list of modules; got int"),
+        ("modules.json", ["Pooling"], "modules.json must be a JSON list of modules; got list"),
+        ("modules.json", [{"type": "models.Pooling", "path": "../other"}], "modules.json must be in its folder; got '../other'"),
+        ("modules.json", [{"type": "models.Pooling", "path": "/other"}], "modules.json must be in its folder; got '/other'"),
+        ("modules.json", [{"type": "models.Pooling", "path": "1_Pooling"}], "must be one of pooling_mode_mean_tokens, .*; got none"),
+        ("sentence_bert_config.json", [], "sentence_bert_config.json must be a JSON object; got list"),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length of .* must be an integer of at least 1; got -1"),
+        ("sentence_bert_config.json", {"max_seq_length": "9"}, "max_seq_length of .* must be an integer of at least 1; got '9'"),
+    ],
+)
+def test_files_that_do_not_say_how_are_refused(tmp_path: Path, file: str, content: Any, message: str) -> None:
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        recipe(tmp_path)
 
 
 def test_a_model_without_the_pooler_of_its_class_is_read(folder: Path) -> None:

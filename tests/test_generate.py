@@ -209,8 +209,8 @@ def test_defaults_are_those_of_the_folder(tmp_path: Path, own: bool) -> None:
 
 
 def test_entries_that_are_not_supported_are_refused_by_name() -> None:
-    entries = {"min_p": 0.1, "typical_p": 1.0, "bad_words_ids": [[3]], "use_cache": False, "brand_new": 3, "top_h": None}
-    with pytest.raises(ValueError, match=r"min_p=0\.1, bad_words_ids=\[\[3\]\], brand_new=3$"):
+    entries = {"min_p": 0.1, "typical_p": 1.0, "bad_words_ids": [[3]], "use_cache": False, "KIND": 3, "top_h": None}
+    with pytest.raises(ValueError, match=r"min_p=0\.1, bad_words_ids=\[\[3\]\], KIND=3$"):
         defaults({"generation_config.json": entries})
     assert defaults({"config.json": entries | {"top_k": 7, "eos_token_id": 3}}) == {"top_k": 7, "eos_token_id": (3,)}
 
@@ -247,11 +247,28 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         ({"num_return_sequences": 2}, "num_return_sequences must be at most num_beams"),
         ({"temperature": 0, "top_p": 2}, r"temperature must be from .*; got 0; top_p must be .*; got 2"),
         ({"early_stopping": "always"}, "early_stopping must be True, False or never; got 'always'"),
+        (
+            {"num_beams": 10**9, "num_return_sequences": 10**9},
+            "num_beams must be at most 4096; got 1000000000; num_return_sequences must be at most 4096; got 1000000000",
+        ),
+        (
+            {"max_new_tokens": 10**9, "max_length": 65537},
+            "max_new_tokens must be at most 65536, or None; got 1000000000; max_length must be",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             GenerationOptions(**settings)
     with pytest.raises(ValueError, match="every prompt needs at least one token"):
         next(generate(None, [[3], []], GenerationOptions()))
+
+
+@pytest.mark.parametrize(("settings", "rows"), [({"num_beams": 200}, 400), ({"do_sample": True, "num_return_sequences": 300}, 600)])
+def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], rows: int) -> None:
+    """They are refused before anything is made of them."""
+    monkeypatch.setattr("rosettaformer.inference.generation.physical_memory", lambda: 10**6)
+    monkeypatch.setattr(pair.ours, "start", None)
+    with pytest.raises(ValueError, match=rf"answers must fit into memory, .* GB; {rows} at a time take .* GB or more"):
+        pair.answers([[3, 4, 5], [6]], settings)
 
 
 def test_a_folder_says_what_is_json(tmp_path: Path) -> None:

@@ -128,6 +128,10 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         (("--prompt", "a", "--temperature", 0, "--do-sample"), "temperature must be from 1e-09 to 1e9; got 0"),
         (("--prompt", "a", "--eos-token-id", 1000), "eos_token_id must lie in 0 .. 299; got 1000"),
         (("--prompt", "a", "--early-stopping", "nevr"), "nevr"),
+        (("--prompt", "a", "--num-beams", 10**9), "num_beams must be at most 4096; got 1000000000"),
+        (("--prompt", "a", "--do-sample", "--num-return-sequences", 10**9), "num_return_sequences must be at most 4096; got 1000000000"),
+        (("--prompt", "a", "--max-new-tokens", 10**9), "max_new_tokens must be at most 65536, or None; got 1000000000"),
+        (("--prompt", "a", "--batch-size", 10**9), "1000000000 is not in the range 1<=x<=4096"),
     ],
 )
 def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[object, ...], message: str) -> None:

@@ -86,6 +86,7 @@ def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
     ("entries", "message"),
     [
         ({"hidden_size": 15}, "config.json says hidden_size 15, but the tensors have 12"),
+        ({"vocab_size": None}, "config.json: vocab_size must be an integer; got None"),
         ({"num_hidden_layers": 2}, "config.json says num_hidden_layers 2, but the tensors have 3"),
         ({"num_hidden_layers": 4}, "config.json says num_hidden_layers 4, but the tensors have 3"),
         ({"num_attention_heads": 5}, "config.json: num_attention_heads must divide hidden_size; got 5 and 12"),
@@ -98,6 +99,14 @@ def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
 def test_an_entry_that_cannot_be(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     found = problems_of(edit(folder_of(tmp_path / "a", CONFIGS["bert"]), **entries))
     assert any(problem.startswith(message) or message in problem for problem in found), found
+    assert all(problem.count(" must be ") <= 1 for problem in found), found
+
+
+@pytest.mark.parametrize("width", [None, "12", [12]])
+def test_what_follows_from_a_width_that_is_no_number_is_not_said(tmp_path: Path, width: Any) -> None:
+    """n_inner is four times n_embd where it is absent."""
+    folder = edit(folder_of(tmp_path / "a", CONFIGS["gpt2"]), n_embd=width, n_inner=None)
+    assert problems_of(folder) == [f"config.json: n_embd and n_head must be integers of at least 1; got {width!r} and 3"]
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"model_type": "t5"}', '{"model_type": 3}'])
@@ -153,6 +162,44 @@ def test_the_tensors_of_a_fine_tuned_head(
     assert_same_bits(loaded.parameters, random_parameters(CONFIGS[kind]))
     with pytest.raises(CheckpointError, match=r"poler is no head of a .*"):
         checkpoints.load(folder, leave_out=[head, "poler"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "pooled", "entries", "head"),
+    [
+        ((1, 12), True, {}, "multiple_choice_head"),
+        ((1, 12), True, {"id2label": {"0": "a"}}, None),
+        ((4, 12), True, {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}, None),
+        ((2, 12), True, {}, None),
+        ((2, 12), False, {}, "token_classifier"),
+        ((1, 12), False, {"num_labels": 1}, "token_classifier"),
+    ],
+)
+def test_a_classifier_whose_class_is_not_named(
+    tmp_path: Path, shape: tuple[int, ...], pooled: bool, entries: dict[str, Any], head: str | None
+) -> None:
+    """Three heads have tensors of these names: the shapes and the pooler tell which it is, as far as they do."""
+
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        tensors |= {"classifier.weight": np.ones(shape, np.float32), "classifier.bias": np.ones(shape[:1], np.float32)}
+        if not pooled:
+            del tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"]
+
+    folder = altered(folder_of(tmp_path / "a", CONFIGS["classifier"]), change)
+    edit(folder, architectures=..., **{"id2label": ..., "label2id": ..., **entries})
+    if head is None:
+        assert checkpoints.load(folder).config == CONFIGS["classifier"].replace(classes=shape[0])
+        return
+    advice = f"leave it out with --leave-out {head} (leave_out in Python)"
+    tells = f"is of a {head}, as far as tensors without a class tell, which is not supported: {advice}"
+    assert problems_of(folder) == [f"classifier.bias {tells}"]
+    read = checkpoints.load(folder, leave_out=[head]).config
+    assert read == CONFIGS["classifier"].replace(classes=0, pooler=pooled)
+
+
+def test_a_file_without_tensors_is_that(tmp_path: Path) -> None:
+    folder = altered(folder_of(tmp_path / "a", CONFIGS["bert"]), dict.clear)
+    assert problems_of(folder) == ["holds no tensors"]
 
 
 def test_a_head_that_is_not_there(tmp_path: Path) -> None:

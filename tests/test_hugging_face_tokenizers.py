@@ -56,6 +56,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "additional": {"tokenizer_config.json": {"additional_special_tokens": ["<|user|>", END]}},
     "extra": {"tokenizer_config.json": {"extra_special_tokens": ["<|user|>"]}},
     "extra_named": {"tokenizer_config.json": {"extra_special_tokens": {"user_token": "<|user|>"}}},
+    "extra_objects": {"tokenizer_config.json": {"extra_special_tokens": {"user_token": END}}},
     "own": {"tokenizer_config.json": {"user_token": "<|user|>", "end_token": END}},
     "nulls": {"tokenizer_config.json": {"mask_token": None, "bos_token": None, "strip_accents": None, "model_max_length": None}},
     "left": {"tokenizer_config.json": {"padding_side": "left", "pad_token": "the", "truncation_side": "left"}},
@@ -138,18 +139,52 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, bases: dict[s
             "must be one of BertTokenizer, .*; got 'RobertaTok",
         ),
         ("tokenizer_config.json", {"tokenizer_class": 3}, r"tokenizer_class of .* must be one of BertTokenizer, .*; got 3"),
-        ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names must be a list of names; got \[1\]"),
-        ("tokenizer_config.json", {"mask_token": 3}, "mask_token must be a text; got 3"),
-        ("tokenizer_config.json", {"truncation_side": 3}, "truncation_side must be right or left; got 3"),
-        ("tokenizer_config.json", {"do_lower_case": 3}, "vocab.txt of .* is no tokenizer: "),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"9": "a"}}, "an added token must be an object with its content; got 'a'"),
-        ("tokenizer_config.json", [1], r"tokenizer_config.json must hold a JSON object; got list"),
-        ("added_tokens.json", [1], r"added_tokens.json must hold a JSON object; got list"),
+        ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names of .* must be a list of names; got \[1\]"),
+        ("tokenizer_config.json", {"mask_token": 3}, "mask_token of .*_config.json must be a text, or an object with its content; got 3"),
+        ("tokenizer_config.json", {"truncation_side": 3}, "truncation_side of .* must be right or left; got 3"),
+        (
+            "tokenizer_config.json",
+            {"do_lower_case": 3, "add_bos_token": "x"},
+            "do_lower_case of .* must be true or false; got 3; add_bos_token of .* must be true or false; got 'x'",
+        ),
+        ("special_tokens_map.json", {"strip_accents": 3}, "strip_accents of .*_map.json must be true or false; got 3"),
+        ("tokenizer_config.json", {"model_max_length": -1}, "model_max_length of .* must be a whole number of at least 0; got -1"),
+        ("tokenizer_config.json", {"model_max_length": 1.5}, "model_max_length of .* must be a whole number of at least 0; got 1.5"),
+        ("tokenizer_config.json", {"extra_special_tokens": [1]}, "extra_special_tokens of .* must be a list of tokens, or .*; got "),
+        ("tokenizer_config.json", {"added_tokens_decoder": 3}, "added_tokens_decoder of .* must be an object of numbers to tokens; got 3"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder of .* must be an object of numbers to tokens"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": "a"}}, "an added token must be an object with its content, .*; got 'a'"),
+        ("tokenizer_config.json", {"unk_token": None}, "it must have the tokens unk_token"),
+        ("tokenizer_config.json", [1], r"tokenizer_config.json must be a JSON object; got list"),
+        ("tokenizer_config.json", ..., r"tokenizer_config.json does not exist"),
+        ("added_tokens.json", [1], r"added_tokens.json must be a JSON object; got list"),
+        ("added_tokens.json", {"a": "b"}, r"added_tokens.json must map tokens to their numbers; got 'a': 'b'"),
+        ("tokenizer.json", {}, "tokenizer.json of .* is no tokenizer: it must be a JSON object with a model"),
+        ("tokenizer.json", 3, "tokenizer.json of .* is no tokenizer: it must be a JSON object with a model"),
+        ("tokenizer.json", {"model": {}}, "its model must have a vocabulary of tokens to ids, and merges of pairs"),
+        ("tokenizer.json", {"model": {}, "added_tokens": [{}]}, "its added_tokens must be a list of tokens with their numbers"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, bases: dict[str, Path], file: str, content: Any, message: str) -> None:
+    """A link to nothing, as of a download that was cut, is no absent file."""
+    folder = varied(bases["bert_txt"], tmp_path / "a", {} if content is ... else {file: content})
+    if content is ...:
+        (folder / file).symlink_to("nowhere")
     with pytest.raises(ValueError, match=message):
-        ours(varied(bases["bert_txt"], tmp_path / "a", {file: content}))
+        ours(folder)
+
+
+@pytest.mark.parametrize("base", ["bert_txt", "gpt2_txt", "gpt2_json"])
+def test_added_tokens_count_among_those_of_the_model(tmp_path: Path, bases: dict[str, Path], base: str) -> None:
+    """Whose table may be that size, or rounded up."""
+    library = transformers.AutoTokenizer.from_pretrained(varied(bases[base], tmp_path / "a", VARIANTS["added"]))
+    size = 1 + max(library.get_vocab().values())
+    entries = {"model_type": base[:4]}
+    for vocabulary in (size, -(-size // 128) * 128):
+        assert Tokenizer(tmp_path / "a", vocabulary, entries).prompt("<|user|>") == library("<|user|>")["input_ids"]
+    for vocabulary in (size - 2, -(-size // 128) * 128 + 1):
+        with pytest.raises(ValueError, match=f"must have the {vocabulary} tokens of the model; it has {size}"):
+            Tokenizer(tmp_path / "a", vocabulary, entries)
 
 
 def test_lines_of_a_vocabulary_may_end_as_in_windows(tmp_path: Path, bases: dict[str, Path]) -> None:

@@ -106,6 +106,19 @@ def test_an_unreadable_encoding_is_one_error_that_names_the_line(run: Path, text
     assert errors.count("\n") == 1
 
 
+def test_a_bad_line_costs_its_own_row(run: Path, learned: list[str]) -> None:
+    """The others are translated as without it."""
+    good = [json.loads(line) for line in translate(run, f"{learned[0]}\n{learned[1]}\n", "--json")[0].splitlines()]
+    lines = b"\n".join([learned[0].encode(), b"\xff", b"x" * 200_000, learned[1].encode()])
+    found = invoke("translate", run, "--json", stdin=lines)
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [rows[0], rows[3] | {"line": 2}] == good
+    errors = [row["error"] for row in rows[1:3]]
+    assert "must be UTF-8; got the byte 0xff" in errors[0] and "must be at most 100000 bytes long" in errors[1]
+    assert found.code == 2 and found.err.startswith("Error: 2 of 4 lines have no answer:\n  line 2: must be UTF-8")
+    assert invoke("translate", run, stdin=lines).out == f"{good[0]['translation']}\n\n\n{good[1]['translation']}\n"
+
+
 def test_attention_as_text(run: Path, learned: list[str]) -> None:
     output, _ = translate(run, f"{learned[1]}\n\n", "--attention", "text")
     lines = output.splitlines()

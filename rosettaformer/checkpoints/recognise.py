@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..reading import read_json
+from ..reading import read_object
 from . import CheckpointError
 
 __all__ = [
@@ -186,7 +186,11 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
         if all(examples):
             read = model_type(Path(path)) in CONVERTED if typed else re.search(r" (BERT|GPT-2)\b", what)
             why = flaw(Path(path)) if read else ""
-            return Kind(f"{typed or what} ({examples[-1]}, ...)", (f"{_FOLDER}; {why}" if why else _FOLDER) if read else _PORT, bool(why))
+            return Kind(
+                f"{typed or what} ({examples[-1]}, ...)",
+                (f"{why}; {_FOLDER}" if why else _FOLDER) if read else _PORT,
+                bool(why),
+            )
     return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
 
 
@@ -213,11 +217,7 @@ def model_type(place: Path) -> str | None:
 
 def hugging_face_config(place: Path) -> dict[str, Any]:
     """The config.json in a folder or beside a file. Raises ValueError where it is no JSON object."""
-    path = (place if place.is_dir() else place.parent) / CONFIG
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object; got {type(value).__name__}")
-    return value
+    return read_object((place if place.is_dir() else place.parent) / CONFIG)
 
 
 def flaw(place: Path) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
+from ..memory import physical_memory
 from .container import release
 
 __all__ = ["DTYPES", "content_problems", "contiguous_layers", "contradictions", "numpy_dtype", "problems"]
@@ -51,7 +51,7 @@ def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, t
     """
     found = [*_dtype_problems(tensors)]
     known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
-    size, room = sum(array.nbytes for array in known.values()), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size, room = sum(array.nbytes for array in known.values()), physical_memory()
     if size > room:
         return [*found, f"the model must fit into memory, {room / 1e9:.1f} GB; its tensors take {size / 1e9:.1f} GB"]
     return [*found, *_value_problems(known)]

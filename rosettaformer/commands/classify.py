@@ -9,7 +9,7 @@ import click
 from ..reading import read_texts
 from .lines import Lines, Row
 from .models import folder_argument, model_options, open_both
-from .options import Grouped, section
+from .options import BATCH_SIZE, Grouped, section
 
 __all__ = ["classify"]
 
@@ -19,7 +19,7 @@ __all__ = ["classify"]
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
 @section(
     "Lines",
-    click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Lines that are read together."),
+    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, help="Lines that are read together."),
     click.option("--json", "as_json", is_flag=True, help="Print an object a line: line, text, pair, label, probabilities."),
 )
 @model_options

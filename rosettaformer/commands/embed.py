@@ -11,7 +11,7 @@ import numpy as np
 from ..reading import read_texts
 from .lines import Lines
 from .models import folder_argument, model_options, open_both
-from .options import Choice, Grouped, section
+from .options import BATCH_SIZE, Choice, Grouped, section
 
 __all__ = ["embed"]
 
@@ -23,7 +23,7 @@ __all__ = ["embed"]
     "Lines",
     click.option("--similarity", is_flag=True, help="Print the cosine of every two lines in place of their vectors."),
     click.option("--pooling", type=Choice(["mean", "first"]), help="Of a text's tokens. [default: as the folder says, otherwise mean]"),
-    click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Lines that are read together."),
+    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, help="Lines that are read together."),
 )
 @model_options
 def embed(folder: Path, file: BinaryIO, similarity: bool, pooling: str | None, batch_size: int, **options: Any) -> None:

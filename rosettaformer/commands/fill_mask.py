@@ -9,7 +9,7 @@ import click
 from ..reading import read_texts
 from .lines import Lines, Row
 from .models import folder_argument, model_options, open_both
-from .options import Grouped, section
+from .options import BATCH_SIZE, Grouped, section
 
 __all__ = ["fill_mask"]
 
@@ -23,7 +23,7 @@ _COUNT = click.IntRange(min=1)
     "Texts",
     click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text with a mask, such as [MASK]; repeat it for several."),
     click.option("--top-k", type=_COUNT, default=5, show_default=True, help="The likeliest tokens of each mask that are shown."),
-    click.option("--batch-size", type=_COUNT, default=8, show_default=True, help="Texts that are read together."),
+    click.option("--batch-size", type=BATCH_SIZE, default=8, show_default=True, help="Texts that are read together."),
     click.option("--json", "as_json", is_flag=True, help="Print an object a text: line, text, and for each mask its tokens."),
 )
 @model_options

@@ -11,7 +11,7 @@ import click
 from ..reading import read_texts
 from .lines import Lines
 from .models import MODEL_OPTIONS, folder_argument, model_options, open_both
-from .options import Choice, Grouped, section
+from .options import BATCH_SIZE, Choice, Grouped, section
 
 __all__ = ["generate"]
 
@@ -26,7 +26,7 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
 @section(
     "Prompts",
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A text to continue; repeat it for several."),
-    click.option("--batch-size", type=_COUNT, default=8, show_default=True, help="Prompts that are continued together."),
+    click.option("--batch-size", type=BATCH_SIZE, default=8, show_default=True, help="Prompts that are continued together."),
     click.option("--json", "as_json", is_flag=True, help="Print an object an answer: line, answer, prompt, text, tokens, score."),
 )
 @section(

@@ -14,11 +14,12 @@ from ..extras import install
 from ..pictures import SUFFIXES
 
 __all__ = [
-    "Choice", "Group", "Grouped", "Missing", "exit_code", "ignore_option", "leave_out_option", "listed", "require_picture", "section",
-    "wide_console",
+    "BATCH_SIZE", "Choice", "Group", "Grouped", "Missing", "exit_code", "ignore_option", "leave_out_option", "listed", "require_picture",
+    "section", "wide_console",
 ]  # fmt: skip
 
 Names = tuple[str, ...]
+BATCH_SIZE = click.IntRange(1, 4096)
 
 
 class Missing(click.ClickException):

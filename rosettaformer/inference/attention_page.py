@@ -106,4 +106,4 @@ def packed(weights_lhts: np.ndarray) -> str:
         raise ValueError(f"attention weights must be numbers from 0 to 1; got {wide.min()} to {wide.max()}")
     level = np.rint(np.clip(wide, 0, 1) * LEVELS).astype(np.uint16)
     planes = np.stack([level >> 8, level & 255]).astype(np.uint8)
-    return base64.b64encode(zlib.compress(planes.tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(planes.tobytes())).decode()

@@ -16,9 +16,11 @@ __all__ = ["classify", "probabilities"]
 def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence[str | tuple[str, str]]) -> np.ndarray:
     """The probability of every class of every text, `b c`, read in one batch: cut to the positions of the model, padded to the longest.
 
-    Of a regression its numbers. A pair is two texts that are read together, as two segments.
+    Of a regression its numbers. A pair is two texts that are read together, as two segments; an empty second text is none, as in the
+    library's pipeline.
     """
-    logits_bc = model.classify(*tokenizer.read(texts, model.config))
+    given = [text[0] if isinstance(text, tuple) and not text[1] else text for text in texts]
+    logits_bc = model.classify(*tokenizer.read(given, model.config))
     return probabilities(arithmetic.upcast_half(logits_bc), labels)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_numpy import checks, sampling
+from reference_numpy import TransformerConfig, checks, sampling
 
+from ..memory import physical_memory
 from .beams import Beams
 from .models import Model
 from .options import GenerationOptions
@@ -44,18 +45,29 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
     Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token
     attends to and no penalty counts (for no_repeat_ngram_size `transformers` takes the padding for tokens).
     Drawn tokens depend on the seed and the numbers of prompt and answer, not on the other prompts. Where no token may follow, an answer
-    ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions.
+    ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions,
+    or the answers have none in memory.
     """
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
     width = max(map(len, prompts))
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
+    _require_room(model.config, len(prompts) * copies, width, width + most)
     reading = _Reading(model, [prompt for prompt in prompts for _ in range(copies)], options, most, least)
     if options.num_beams > 1:
         yield from _beams(reading, options, most)
     else:
         yield from _one_by_one(reading, options, most)
+
+
+def _require_room(config: TransformerConfig, rows: int, width: int, length: int) -> None:
+    """Raises ValueError where the logits and caches of so many rows, prompts of that width, take more than the machine's memory."""
+    logits = 4 * min(width, CHUNK) * config.target_vocabulary
+    cache = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # of half precision
+    size, room = rows * (logits + cache), physical_memory()
+    if size > room:
+        raise ValueError(f"answers must fit into memory, {room / 1e9:.1f} GB; {rows} at a time take {size / 1e9:.1f} GB or more")
 
 
 def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:

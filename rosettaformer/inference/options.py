@@ -1,10 +1,11 @@
 """How a text is continued: the options of `generate` of the library transformers, with its names, meanings and defaults."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from reference_numpy.fields import BOOLEAN, Fields, Rule, integer, is_integer, is_number
+from reference_numpy.fields import BOOLEAN, Fields, Rule, at_most, integer, is_integer, is_number
 
 from ..checkpoints.hugging_face.reading import CONFIG, GENERATION
 
@@ -15,10 +16,12 @@ def _or_none(rule: Rule) -> Rule:
     return Rule(lambda value: value is None or rule.good(value), f"{rule.wanted}, or None")
 
 
+ROWS, LONGEST = 2**12, 2**16  # answers to a prompt, each with a row and a cache of its own; tokens of an answer
+
 _Natural = Annotated[int, integer(0)]
-_Count = Annotated[int, integer(1)]
+_Rows = Annotated[int, integer(1), at_most(ROWS)]
 _Flag = Annotated[bool, BOOLEAN]
-_Limit = Annotated[int | None, _or_none(integer(1))]
+_Limit = Annotated[int | None, _or_none(integer(1)), _or_none(at_most(LONGEST))]
 _Least = Annotated[int | None, _or_none(integer(0))]
 _Id = Annotated[int | None, _or_none(integer(0))]
 _Ids = Annotated[
@@ -45,8 +48,8 @@ class GenerationOptions(Fields):
     max_length: _Limit = None  # of the longest prompt and its continuation together, where max_new_tokens is None
     min_length: _Natural = 0  # the same, where min_new_tokens is None
     do_sample: _Flag = False  # draw tokens; otherwise the likeliest
-    num_beams: _Count = 1
-    num_return_sequences: _Count = 1  # continuations of a prompt
+    num_beams: _Rows = 1
+    num_return_sequences: _Rows = 1  # continuations of a prompt
     temperature: _Positive = 1.0  # divides the logits that are sampled from
     top_k: _Natural = 50  # samples from the k likeliest tokens; 0: from all
     top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
@@ -117,7 +120,7 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = GENERATION in foreign
     entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))
-    fields = GenerationOptions.__dataclass_fields__.keys() - {"seed"}
+    fields = {field.name for field in dataclasses.fields(GenerationOptions)} - {"seed"}
     result = {name: value for name, value in entries.items() if name in fields and value is not None}
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
     if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:

@@ -1,15 +1,16 @@
 """Sentence embeddings: one vector for each text, of the vectors of its tokens."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic
+from reference_numpy.fields import is_integer
 
-from ..reading import read_json
+from ..reading import read_json, read_object
 from .models import Model
 from .tokenizer import Tokenizer
 
@@ -33,22 +34,35 @@ class Recipe:
 def recipe(folder: Path) -> Recipe:
     """What the files of sentence-transformers in the folder say; without them the mean, of length 1.
 
-    Raises ValueError on files that are no JSON objects, and on a pooling that is not supported.
+    Raises ValueError on files that hold something else, and on a pooling that is not supported.
     """
-    modules, limits = folder / "modules.json", _object(folder / "sentence_bert_config.json")
-    positions = limits.get("max_seq_length")
-    cut = positions if type(positions) is int and positions > 0 else 0
-    if not modules.is_file():
+    limits = folder / "sentence_bert_config.json"
+    cut = read_object(limits, optional=True).get("max_seq_length") or 0
+    if not is_integer(cut) or cut < 0:
+        raise ValueError(f"max_seq_length of {limits} must be an integer of at least 1; got {cut!r:.100}")
+    kinds = _modules(folder / "modules.json")
+    if kinds is None:
         return Recipe(positions=cut)
-    parts = [part for part in read_json(modules) if isinstance(part, Mapping)]
-    kinds = {str(part.get("type", "")).rpartition(".")[2]: str(part.get("path", "")) for part in parts}
-    said = _object(folder / kinds.get("Pooling", "") / "config.json") if "Pooling" in kinds else {}
+    said = read_object(folder / kinds["Pooling"] / "config.json", optional=True) if "Pooling" in kinds else {}
     modes = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
     if "Pooling" in kinds and (len(modes) != 1 or modes[0] not in _FLAGS):
         raise ValueError(f"the pooling of {folder} must be one of {', '.join(_FLAGS)}; got {', '.join(modes) or 'none'}")
     if others := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
         raise ValueError(f"the modules of {folder} must be a Transformer, a Pooling and a Normalize; got {', '.join(others)} too")
     return Recipe(_FLAGS[modes[0]] if modes else "mean", "Normalize" in kinds, cut)
+
+
+def _modules(path: Path) -> dict[str, str] | None:
+    """The folder of each kind of module that a modules.json lists; None where there is no such file."""
+    if not os.path.lexists(path):
+        return None
+    parts = read_json(path)
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{path} must be a JSON list of modules; got {type(parts).__name__}")
+    kinds = {str(part.get("type", "")).rpartition(".")[2]: str(part.get("path", "")) for part in parts}
+    if outside := [place for place in kinds.values() if Path(place).is_absolute() or ".." in Path(place).parts]:
+        raise ValueError(f"the modules of {path} must be in its folder; got {outside[0]!r:.100}")
+    return kinds
 
 
 def embed(model: Model, tokenizer: Tokenizer, how: Recipe, texts: Sequence[str]) -> np.ndarray:
@@ -63,11 +77,3 @@ def embed(model: Model, tokenizer: Tokenizer, how: Recipe, texts: Sequence[str])
     else:
         y_bd = np.einsum("bsd,bs->bd", x_bsd, mask_bs.astype(x_bsd.dtype)) / mask_bs.sum(axis=1, keepdims=True).clip(1).astype(x_bsd.dtype)
     return y_bd / np.linalg.norm(y_bd, axis=1, keepdims=True).clip(1e-12) if how.normalised else y_bd
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    """What a file of JSON holds; nothing where there is none."""
-    value = read_json(path) if path.is_file() else {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{path} must hold a JSON object; got {type(value).__name__}")
-    return value

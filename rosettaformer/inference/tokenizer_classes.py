@@ -39,7 +39,7 @@ def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenize
 def _word_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer of BERT: words, and the longest pieces of each."""
     tokens, unknown = vocabulary[0], str(settings["unk_token"])
-    if lacking := [str(settings[key]) for key in ("unk_token", "cls_token", "sep_token") if str(settings[key]) not in tokens]:
+    if lacking := [str(settings[key] or key) for key in ("unk_token", "cls_token", "sep_token") if str(settings[key]) not in tokens]:
         raise ValueError(f"it must have the tokens {', '.join(lacking)}")
     inner = tokenizers.Tokenizer(models.WordPiece(tokens, unk_token=unknown))
     inner.normalizer = normalizers.BertNormalizer(

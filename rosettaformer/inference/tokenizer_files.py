@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import AddedToken, processors
 
+from reference_numpy.fields import is_integer
+
 from ..checkpoints.hugging_face import FAMILIES
-from ..reading import parse_json, read_json, read_text
+from ..reading import parse_json, read_object, read_text
+from . import tokenizer_entries
 from .tokenizer_classes import ALIASES, BACKEND, KINDS, Kind, Vocabulary
+from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
 __all__ = ["Files", "read"]
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_OF_A_TOKEN = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-_EXTRA = "extra_special_tokens"
 
 
 class Files(NamedTuple):
@@ -41,7 +42,7 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
 
     Raises ValueError where there is none, where its files are damaged, and on a class that is not supported.
     """
-    said = _object(folder / "tokenizer_config.json")
+    said = tokenizer_entries.read(folder / "tokenizer_config.json")
     name = _class(folder, said, entries)
     kind = KINDS[name]
     files = [WHOLE] if (folder / WHOLE).is_file() else [*kind.files]
@@ -57,7 +58,7 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
 
 def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
     """The class that the folder names, otherwise that of the model's family, otherwise that which has such files."""
-    named = said.get("tokenizer_class") or entries.get("tokenizer_class")
+    named = said.get("tokenizer_class", entries.get("tokenizer_class"))
     if named is not None:
         name = named.removesuffix("Fast") if isinstance(named, str) else ""
         name = ALIASES.get(name, name)
@@ -74,9 +75,8 @@ def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) ->
 
 def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
     """The tokenizer of these files."""
-    first, *_ = [read_text(folder / file, LARGEST) for file in files]
-    text = first if files == [WHOLE] else ""
-    whole: dict[str, Any] = parse_json(text) if text else {}
+    text, *_ = [read_text(folder / file, LARGEST) for file in files]
+    whole = _whole(text) if files == [WHOLE] else {}
     settings, added = _settings(folder, kind, said, whole)
     frame = _frame(whole) if whole else None
     if kind.make is None:
@@ -92,15 +92,20 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
     inner.post_processor = _ends(inner, kind, settings) or inner.post_processor
     inner.encode_special_tokens = bool(settings.get("split_special_tokens", False))
     settings = _sides(frame) | {key: str(value) if isinstance(value, AddedToken) else value for key, value in settings.items()}
-    names = settings.get("model_input_names", kind.input_names)
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"model_input_names must be a list of names; got {names!r:.100}")
-    for side in ("padding_side", "truncation_side"):
-        if settings.get(side, "right") not in ("right", "left"):
-            raise ValueError(f"{side} must be right or left; got {settings[side]!r:.100}")
     inner.no_padding()
     inner.no_truncation()
-    return Files(inner, settings, names, size)
+    return Files(inner, settings, settings.get("model_input_names", kind.input_names), size)
+
+
+def _whole(text: str) -> dict[str, Any]:
+    """What a tokenizer.json says. Raises ValueError where it has no model, or added tokens without numbers."""
+    whole = parse_json(text)
+    if not isinstance(whole, dict) or not isinstance(whole.get("model"), dict):
+        raise ValueError("it must be a JSON object with a model")
+    added = whole.get("added_tokens", [])
+    if not isinstance(added, list) or not all(isinstance(one, dict) and is_integer(one.get("id")) for one in added):
+        raise ValueError(f"its added_tokens must be a list of tokens with their numbers; got {added!r:.100}")
+    return whole
 
 
 def _frame(whole: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -118,10 +123,10 @@ def _sides(frame: tokenizers.Tokenizer | None) -> dict[str, Any]:
 
 def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
     """The tokens and merges of a tokenizer.json."""
-    model = whole.get("model", {})
-    if not isinstance(model.get("vocab"), dict):
-        raise ValueError("its model must have a vocabulary of tokens to ids")
-    return model["vocab"], [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", [])]
+    vocabulary, merges = whole["model"].get("vocab"), whole["model"].get("merges", [])
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
+        raise ValueError("its model must have a vocabulary of tokens to ids, and merges of pairs")
+    return vocabulary, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
 
 
 def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:
@@ -130,29 +135,26 @@ def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[
     special_tokens_map.json, added_tokens.json and the added tokens of tokenizer.json count where tokenizer_config.json has no
     added_tokens_decoder.
     """
-    settings = {key: value for key, value in said.items() if value is not None or key in _SPECIAL}
-    if whole:  # which has what stands around a text
-        settings = {key: value for key, value in settings.items() if key not in ("add_bos_token", "add_eos_token")}
-    _rename(settings, not settings.get(_EXTRA))
-    own = settings.pop(_EXTRA) if isinstance(settings.get(_EXTRA), Mapping) else {}
+    around = ("add_bos_token", "add_eos_token") if whole else ()  # a tokenizer.json has what stands around a text
+    settings = {key: value for key, value in said.items() if key not in around}
+    _rename(settings, not settings.get(EXTRA))
+    own = {key: special(value) for key, value in settings.pop(EXTRA).items()} if isinstance(settings.get(EXTRA), Mapping) else {}
     added: dict[int, AddedToken] = {}
     if "added_tokens_decoder" in settings:
-        added = {int(number): _token(token) for number, token in settings.pop("added_tokens_decoder").items()}
+        added = {int(number): token(value) for number, value in settings.pop("added_tokens_decoder").items()}
     else:
-        settings |= _object(folder / "special_tokens_map.json")
-        special = {str(_special(settings[key])) for key in _SPECIAL if settings.get(key)}
-        special |= {str(_special(token)) for token in settings.get(_EXTRA) or ()}
-        for content, number in _object(folder / "added_tokens.json").items():
-            added[number] = AddedToken(content, normalized=content not in special, special=content in special)
-        for token in whole.get("added_tokens", ()):
-            added[token["id"]] = _token(token)
-    _rename(settings, _EXTRA not in settings)
+        settings |= tokenizer_entries.read(folder / "special_tokens_map.json")
+        known = {str(special(settings[key])) for key in SPECIAL if settings.get(key)}
+        known |= {str(special(value)) for value in settings.get(EXTRA) or ()}
+        for content, number in _numbers(folder / "added_tokens.json").items():
+            added[number] = AddedToken(content, normalized=content not in known, special=content in known)
+        for value in whole.get("added_tokens", ()):
+            added[value["id"]] = token(value)
+    _rename(settings, EXTRA not in settings)
     settings["model_specific_special_tokens"] = own
-    by_text = {token.content: token for token in added.values()}
-    settings = {**kind.special, **{key: _special(value) for key, value in settings.items()}}
-    for key in _SPECIAL:
-        if not isinstance(settings.get(key), (str, AddedToken, type(None))):
-            raise ValueError(f"{key} must be a text; got {settings[key]!r:.100}")
+    by_text = {one.content: one for one in added.values()}
+    settings = {**kind.special, **{key: special(value) for key, value in settings.items()}}
+    for key in SPECIAL:
         if settings.get(key) is not None:
             settings[key] = by_text.get(str(settings[key]), settings[key])
     return settings, added
@@ -160,38 +162,26 @@ def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[
 
 def _rename(settings: dict[str, Any], absent: bool) -> None:
     """Additional special tokens are the extra ones, where these are absent."""
-    if absent and "additional_special_tokens" in settings:
-        settings[_EXTRA] = settings.pop("additional_special_tokens")
-
-
-def _token(value: Any) -> AddedToken:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"an added token must be an object with its content; got {value!r:.100}")
-    return AddedToken(**{key: value[key] for key in _OF_A_TOKEN if key in value})
-
-
-def _special(value: Any) -> Any:
-    """A special token that is written as an object, or a list of such."""
-    if isinstance(value, Mapping) and "content" in value:
-        return _token({**value, "special": True})
-    return [_special(token) for token in value] if isinstance(value, list) else value
+    if absent and ADDITIONAL in settings:
+        settings[EXTRA] = settings.pop(ADDITIONAL)
 
 
 def _add(inner: tokenizers.Tokenizer, settings: Mapping[str, Any], added: Mapping[int, AddedToken]) -> None:
     """Adds tokens, in the order of their numbers, and the special tokens that are not among them."""
-    named = [settings[key] for key in _SPECIAL if settings.get(key) is not None]
-    others = [value for key, value in settings.items() if key.endswith("_token") and key not in _SPECIAL]
+    named = [settings[key] for key in SPECIAL if settings.get(key) is not None]
+    own = settings["model_specific_special_tokens"]
+    others = [value for key, value in settings.items() if key.endswith("_token") and key not in {*SPECIAL, *own}]
     named += [value for kind in (AddedToken, str) for value in others if isinstance(value, kind)]
-    named += settings["model_specific_special_tokens"].values()
-    tokens: list[Any] = [token for _, token in sorted(added.items())]
-    known = {token.content for token in [*inner.get_added_tokens_decoder().values(), *tokens]}
-    for token in [*named, *(settings.get(_EXTRA) or ())]:
-        if str(token) not in known and token not in tokens:
-            tokens.append(token)
-    texts = {str(token) for token in named}
-    tokens = [AddedToken(token, special=True) if isinstance(token, str) else token for token in tokens]
-    for token in tokens:
-        token.special = token.special or token.content in texts
+    named += own.values()
+    tokens: list[Any] = [one for _, one in sorted(added.items())]
+    known = {one.content for one in [*inner.get_added_tokens_decoder().values(), *tokens]}
+    for one in [*named, *(settings.get(EXTRA) or ())]:
+        if str(one) not in known and one not in tokens:
+            tokens.append(one)
+    texts = {str(one) for one in named}
+    tokens = [AddedToken(one, special=True) if isinstance(one, str) else one for one in tokens]
+    for one in tokens:
+        one.special = one.special or one.content in texts
     inner.add_tokens(tokens)
 
 
@@ -211,9 +201,9 @@ def _ends(inner: tokenizers.Tokenizer, kind: Kind, settings: Mapping[str, Any]) 
     return processors.TemplateProcessing(single=single, pair=f"{single} {pair}", special_tokens=special)
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """What a file of JSON holds; nothing where there is none."""
-    entries = read_json(path) if path.is_file() else {}
-    if not isinstance(entries, dict):
-        raise ValueError(f"{path} must hold a JSON object; got {type(entries).__name__}")
-    return entries
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers of the tokens that an added_tokens.json names."""
+    numbers = read_object(path, optional=True)
+    if wrong := [name for name, number in numbers.items() if not is_integer(number)]:
+        raise ValueError(f"{path} must map tokens to their numbers; got {wrong[0]!r:.100}: {numbers[wrong[0]]!r:.100}")
+    return numbers

@@ -71,8 +71,8 @@ FAMILY = Family(
         Head("masked_language_head", r"cls\.predictions\..*", "masked_language_head"),
         Head("classifier", r"classifier\..*", "classes"),
         Head("next_sentence_head", r"cls\.seq_relationship\..*"),
-        Head("multiple_choice_head", r"classifier\..*"),
-        Head("token_classifier", r"classifier\..*"),
+        Head("multiple_choice_head", r"classifier\..*", shown=lambda shapes, labels: labels > 1 and shapes.get("classifier.bias") == (1,)),
+        Head("token_classifier", r"classifier\..*", shown=lambda shapes, labels: "pooler.dense.weight" not in shapes),
         Head("question_answering_head", r"qa_outputs\..*"),
     ),
     table=(

@@ -1,5 +1,6 @@
 """Between the entries of a config.json and a config, by the table of a family."""
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +11,7 @@ from reference_numpy.suggestions import nearest
 
 from .family import Entry, Family
 
-__all__ = ["config_of", "entries_of"]
+__all__ = ["config_of", "entries_of", "labels"]
 
 _LABELS = 2  # that the library takes where nothing is said of them
 
@@ -27,7 +28,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     for entry in family.entries:
         try:
             value = _value(entry, given)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             problems.append(str(error))
             continue
         for name in entry.fields:
@@ -36,7 +37,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
             fields[name], source[name] = value, source.get(name, entry.name)
     fields |= {"pooler": "pooler" in heads, "masked_language_head": "masked_language_head" in heads, "classes": 0}
     if "classifier" in heads:
-        fields["classes"] = _classes(entries)
+        fields["classes"] = labels(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
         fields["tie_logits"] = True  # of a model without an output layer
     if not problems:
@@ -53,7 +54,8 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
 def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
     value = given[entry.name]
     if value is None:
-        value = entry.otherwise(given)
+        with contextlib.suppress(TypeError):  # of an entry that is no number, which is said of that
+            value = entry.otherwise(given)
     if not entry.words:
         return value
     if not isinstance(value, str) or value not in entry.words:
@@ -88,15 +90,15 @@ def _head_problems(fields: Mapping[str, Any], source: Mapping[str, str]) -> Iter
 
 
 def _in_entries(text: str, source: Mapping[str, str]) -> str:
-    """A message about fields, about the entries that they are of."""
+    """A message about fields, about the entries that they are of; one of several fields is named once."""
     parts = (re.sub(r"^\w+|\w+(?==)", lambda found: source.get(found[0], found[0]), part) for part in text.split("; "))
-    return "; ".join(parts)
+    return "; ".join(dict.fromkeys(re.split(r"; (?=\w+ must )", "; ".join(parts))))
 
 
-def _classes(entries: Mapping[str, Any]) -> int:
-    """The number of classes, as the library counts them: those of `id2label`, or `num_labels`, or two."""
+def labels(entries: Mapping[str, Any]) -> int:
+    """The number of labels, as the library counts them: those of `id2label`, or `num_labels`, or two."""
     said = entries.get("id2label")
-    if isinstance(said, dict) and said and all(str(number).isdigit() for number in said):
+    if isinstance(said, dict) and said and all(number.isdecimal() and len(number) < 10 for number in said):
         return len({int(number) for number in said})
     count = entries.get("num_labels")
     return count if type(count) is int and count > 0 else _LABELS
@@ -131,7 +133,7 @@ def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any])
     for entry in family.entries:
         value = values[entry.fields[0]]
         result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
-    if config.classes and (config.classes != _classes(said) or "num_labels" in said):
+    if config.classes and (config.classes != labels(said) or "num_labels" in said):
         names = [f"LABEL_{number}" for number in range(config.classes)]
         result["id2label"] = {str(number): name for number, name in enumerate(names)}
         result["label2id"] = {name: number for number, name in enumerate(names)}

@@ -30,12 +30,14 @@ class Entry:
 @dataclass(frozen=True)
 class Head:
     """What stands on the last layer. tensors: the pattern of their names. flag: the field of the config that has it, "" where every config
-    of the family has it, None where none has.
+    of the family has it, None where none has. shown: of heads whose tensors have the same names, whether tensors of these shapes are its,
+    where the config.json names no class and counts so many labels.
     """
 
     name: str
     tensors: str
     flag: str | None = None
+    shown: Callable[[Mapping[str, tuple[int, ...]], int], bool] = lambda shapes, labels: False
 
 
 @dataclass(frozen=True, kw_only=True)

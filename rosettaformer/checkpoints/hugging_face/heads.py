@@ -7,6 +7,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
+from .entries import labels
 from .family import Family, Head
 
 __all__ = ["Heads", "advice", "belonging", "select"]
@@ -34,22 +35,25 @@ def belonging(heads: Iterable[Head], names: Iterable[str]) -> list[str]:
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
 
 
-def select(family: Family, entries: Mapping[str, Any], natives: Collection[str], leave_out: Sequence[str]) -> Heads:
-    """The heads of a model with these entries of config.json and these tensors, by their native names."""
+def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], leave_out: Sequence[str]) -> Heads:
+    """The heads of a model with these entries of config.json and tensors of these shapes, by their native names."""
     result, known = Heads(), {head.name: head for head in family.heads}
     result.problems += [f"{name} is no head of a {family.name}{nearest(name, known)}" for name in leave_out if name not in known]
     named, problem = _named(family, entries)
     result.problems += problem
     result.left = [known[name] for name in leave_out if name in known]
     result.chosen = {*(named or ())} - {*leave_out}
-    rest = [name for name in natives if name not in {*belonging(result.left, natives)}]
-    for head in _others(family, result.chosen, rest):
-        if head.flag is not None and (named is None or sum(other.tensors == head.tensors for other in family.heads) == 1):
+    left = {*belonging(result.left, shapes)}
+    rest = {name: shape for name, shape in shapes.items() if name not in left}
+    for alike in _others(family, result.chosen, rest):
+        head = next((one for one in alike if named is None and one.shown(shapes, labels(entries))), alike[0])
+        if head.flag is not None and (named is None or len(alike) == 1):
             result.chosen.add(head.name)  # no class is needed to know it
         else:
             result.alien.append(head)
-            what = f"is of a {head.name}, which {'is not supported' if head.flag is None else 'the class of `architectures` has not'}"
-            result.problems.append(f"{belonging([head], rest)[0]} {what}: {advice(head.name)}")
+            why = "is not supported" if head.flag is None else "the class of `architectures` has not"
+            guess = ", as far as tensors without a class tell" if named is None and len(alike) > 1 else ""
+            result.problems.append(f"{belonging([head], rest)[0]} is of a {head.name}{guess}, which {why}: {advice(head.name)}")
     for head in family.heads:
         if head.flag is None and head.name in result.chosen:
             result.alien.append(head)
@@ -58,13 +62,13 @@ def select(family: Family, entries: Mapping[str, Any], natives: Collection[str],
     return result
 
 
-def _others(family: Family, chosen: Collection[str], natives: Sequence[str]) -> Iterator[Head]:
-    """The heads that the tensors show beside the chosen ones; of those whose tensors have the same names the first."""
+def _others(family: Family, chosen: Collection[str], natives: Iterable[str]) -> Iterator[list[Head]]:
+    """The heads that the tensors show beside the chosen ones: those whose tensors have the same names together."""
     seen = {head.tensors for head in family.heads if head.name in chosen}
     for head in family.heads:
         if head.tensors not in seen and belonging([head], natives):
             seen.add(head.tensors)
-            yield head
+            yield [other for other in family.heads if other.tensors == head.tensors]
 
 
 def _named(family: Family, entries: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, list[str]]:

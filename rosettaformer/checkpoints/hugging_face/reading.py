@@ -1,5 +1,6 @@
 """A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import nearest
 
-from ...reading import read_json
+from ...reading import read_object
 from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
 from . import entries
@@ -66,8 +67,8 @@ def examine(
     """
     folder = path if path.is_dir() else path.parent
     files = {CONFIG: recognise.hugging_face_config(path)}
-    if (folder / GENERATION).is_file():
-        files[GENERATION] = _object(folder / GENERATION)
+    if os.path.lexists(folder / GENERATION):
+        files[GENERATION] = read_object(folder / GENERATION)
     source = pickled.read(path)
     foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
     family = family_of(families, foreign[CONFIG], source.tensors)
@@ -75,14 +76,15 @@ def examine(
         kind = foreign[CONFIG].get("model_type")
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
     said = foreign[CONFIG] = {**foreign[CONFIG], "model_type": family.model_type}
-    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems))
-    if source.problems:
+    empty = [] if source.tensors else ["holds no tensors"]
+    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
+    if found.problems:
         return found
     given = [*source.tensors, *(name for entries in files.values() for name in entries)]
     found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
     keys = _keys(found, ignore)
     absent = [head.name for head in family.heads if head.name in spare and not belonging([head], keys)]
-    heads = select(family, said, keys, [*leave_out, *absent])
+    heads = select(family, said, {name: found.tensors[key].shape for name, key in keys.items()}, [*leave_out, *absent])
     found.alien = [head.name for head in heads.alien]
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
@@ -105,13 +107,6 @@ def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: It
     names = list(names)
     fitting = [family for family in families.values() if family.owns(said, names)]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object")
-    return value
 
 
 def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """What cases are made of: the sizes, the random values, the masks."""
 
 import math
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.suggestions import unknown
 
+from ...memory import physical_memory
 from ..case import DTYPES, Case
 from ..reference.components import model_of
 
@@ -84,7 +84,7 @@ class Builder:
 
     def _require_room(self, size: int) -> None:
         """Raises ValueError where so many bytes more than the cases have so far are more than this machine may hold."""
-        most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        most = physical_memory() // 2
         if self.fixed and self._taken + size > most:
             raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
 

@@ -1,0 +1,10 @@
+"""How much there is room for."""
+
+import os
+
+__all__ = ["physical_memory"]
+
+
+def physical_memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
