@@ -152,6 +152,25 @@ def _() -> None:
     same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
+@meshed(
+    ACTIONS.works(
+        AUTO,
+        "Auto: `nnx.get_partition_spec` finds no names; `variable.set_metadata(out_sharding=...)` adds some for `nnx.get_named_sharding`",
+    )
+)
+def _() -> None:
+    mesh, model = mesh_of(AUTO), wide()
+    state = nnx.state(model, nnx.Param)
+    assert {*jax.tree.leaves(nnx.get_partition_spec(state))} == {PartitionSpec()}
+    for path, variable in nnx.to_flat_state(state):
+        if path[-2:] == ("hidden", "kernel"):
+            variable.set_metadata(out_sharding=(None, "model"))
+    nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
+    assert model.encoder.layers[0].feed_forward.hidden.kernel.get_value().sharding.spec == PartitionSpec(None, "model")
+    for one, other in zip(*map(jax.tree.leaves, (found(model, *ids(mesh)), expected())), strict=True):
+        same(one, other, 1e-9)
+
+
 @meshed(ACTIONS.works(AUTO, "Auto: two steps of AdamW on sharded parameters and moments"))
 def _() -> None:
     mesh, models = mesh_of(AUTO), []

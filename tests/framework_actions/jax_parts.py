@@ -37,14 +37,14 @@ PARTS, ADAPTERS, SEARCHES = "Parts of one's own", "Adapters", "Searches"
 
 
 class Neighbours(nnx.Module):
-    """A layer that adds to every token the one before it."""
+    """A layer of x and the mask that adds to every token the one before it."""
 
     def __init__(self, layer: nnx.Module) -> None:
         self.layer = layer
 
-    def __call__(self, x_btd: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x_btd: Any, mask_bhts: Any) -> Any:
         before_btd = jnp.roll(x_btd, 1, axis=1).at[:, 0].set(0)
-        return self.layer(x_btd + before_btd, *args, **kwargs)  # type: ignore[operator]
+        return self.layer(x_btd + before_btd, mask_bhts)  # type: ignore[operator]
 
 
 class Scaled(nnx.Module):
@@ -86,7 +86,7 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(PARTS, "a layer that looks at its neighbours in `compiled(model)`, with padding", sample=True)
+@ACTIONS.works(PARTS, "an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
 def _() -> None:
     model = loaded()
     model.pack_from = 0

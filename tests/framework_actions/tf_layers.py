@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from impl_tf.fast.compiled import compiled
 from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.stacks import Encoder
 from reference_numpy import layers
@@ -85,6 +86,27 @@ def _() -> None:
 def _() -> None:
     model = loaded()
     model.encoder.layers[0] = EncoderLayer(CONFIG)
+
+
+class Neighbours(keras.layers.Layer):
+    """A layer `call(x, mask)` that adds to every token the one before it."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(dtype="float64")
+        self.layer = layer
+
+    def build(self, shape):
+        self.layer.build(shape)
+
+    def call(self, x_btd, mask_bhts=None):
+        return self.layer(x_btd + tf.pad(x_btd[:, :-1], [[0, 0], [1, 0], [0, 0]]), mask_bhts)
+
+
+@ACTIONS.works(KERAS, "an own layer `call(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
+def _() -> None:
+    model = Transformer(CONFIG, dtype="float64")
+    model.encoder.layers_0, model.pack_from = Neighbours(model.encoder.layers_0), 0
+    same(compiled(model, jit_compile=False)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
 
 
 @ACTIONS.refused(KERAS, "another layer in place of one of a built model", "to a layer that is already built")
