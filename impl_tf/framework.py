@@ -21,6 +21,7 @@ __all__ = [
     "Traced",
     "attached_mask",
     "by_name",
+    "check_dense",
     "check_total_given",
     "id_bounds",
     "ids",
@@ -124,10 +125,18 @@ class Configured(Traced):
 
 def id_bounds(ids: Any) -> tuple[int, ...]:
     """The smallest and the largest id of a tensor or array; () where they are not integers, or none, or not known: in a graph."""
+    check_dense(ids)
     if tf.is_symbolic_tensor(ids):
         return ()
     ids = np.asarray(ids)
     return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()
+
+
+def check_dense(*given: Any) -> None:
+    """Raises ValueError where one is a ragged or a sparse tensor."""
+    for x in given:
+        if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ValueError(f"ids and masks must be dense tensors, whose shorter rows are padded; got a {type(x).__name__}")
 
 
 def ids(token: Any) -> Any:
@@ -153,7 +162,8 @@ def check_total_given(total: Any) -> None:
 
 def by_name(config: TransformerConfig, source: Any, target: Any = None, **others: Any) -> dict[str, Any]:
     """The arguments of a model's call (or their shapes) by name. The first may hold others: a pair, source and target, or a mapping of
-    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, and without a target.
+    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, without a target, and on
+    tensors that are not dense.
     """
     given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
     if isinstance(source, Mapping):
@@ -168,4 +178,5 @@ def by_name(config: TransformerConfig, source: Any, target: Any = None, **others
     if config.cross_attention and (given["target"] is None or (target is None and given["source"] is None)):
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
         raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
+    check_dense(*given.values())
     return given
