@@ -10,32 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from impl_jax import weights
 from impl_jax.decoding import Searcher
 from impl_jax.fast.compiled import compiled
+from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout, parameters
 
-from .jax_models import (
-    ACTIONS,
-    CONFIG,
-    PAIR,
-    SEARCH,
-    SMOOTHING,
-    SOURCE,
-    TARGET,
-    Transformer,
-    jax,
-    jnp,
-    loaded,
-    loss,
-    nnx,
-    np,
-    same,
-    values,
-    weights,
-)
+from .jax_models import ACTIONS, CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET, loaded, loss, same, values
 
 TESTS = Path(__file__).parent.parent
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"

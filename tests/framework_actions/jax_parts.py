@@ -2,36 +2,21 @@
 
 from typing import Any
 
-from impl_jax import cache
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from impl_jax import cache, weights
 from impl_jax.attention import MultiHeadAttention
 from impl_jax.decoding import Searcher
 from impl_jax.embedding import Embedding
 from impl_jax.fast.compiled import compiled
 from impl_jax.layers import DecoderLayer, EncoderLayer
+from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
 
-from .jax_models import (
-    ACTIONS,
-    CONFIG,
-    GPT2,
-    PAIR,
-    SEARCH,
-    SOURCE,
-    TARGET,
-    Transformer,
-    differs,
-    equals_itself,
-    jax,
-    jnp,
-    loaded,
-    loss,
-    nnx,
-    np,
-    right,
-    same,
-    values,
-    weights,
-)  # fmt: skip
+from .jax_models import ACTIONS, CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET, differs, equals_itself, loaded, loss, right, same, values
 
 PARTS, ADAPTERS, SEARCHES = "Parts of one's own", "Adapters", "Searches"
 

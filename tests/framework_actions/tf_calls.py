@@ -9,10 +9,9 @@ import numpy as np
 from impl_tf.fast.compiled import compiled
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, GPT2, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
+from .tf_models import ACTIONS, CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
 
-CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
-MASK = SOURCE > 4
+CALL = "Calls"
 
 
 @ACTIONS.works(CALL, "`model(source, target)`, arrays or tensors of any integer dtype", sample=True)

@@ -7,10 +7,26 @@ from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.stacks import Encoder
 from reference_numpy import layers
 
-from .tf_models import ACTIONS, CONFIG, PAIR, SOURCE, TARGET, Transformer, keras, loaded, reference, right, same, tf, tree, values, weights
+from .tf_models import (
+    ACTIONS,
+    CONFIG,
+    MASK,
+    PAIR,
+    SOURCE,
+    TARGET,
+    Transformer,
+    keras,
+    loaded,
+    reference,
+    right,
+    same,
+    tf,
+    tree,
+    values,
+    weights,
+)
 
-CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
-MASK = SOURCE > 4
+KERAS, MASKS = "Functional API and layers", "Masks of Keras"
 
 
 @ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`")
