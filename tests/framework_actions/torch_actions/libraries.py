@@ -1,6 +1,7 @@
 """Libraries around torch that are given a model."""
 
 import copy
+import pickle
 import tempfile
 import warnings
 from typing import Any
@@ -76,6 +77,25 @@ def _() -> None:
     same(model(SOURCE), classes(model), 1e-4)
 
 
+@ACTIONS.works(
+    TOPIC, "a library writes `model.config.use_cache`, `num_beams` and others; copies, `pickle` and a search keep the model's own fields"
+)
+def _() -> None:
+    model, written = model_of(), {"use_cache": False, "num_beams": 4, "_attn_implementation": "eager", "pad_token_id": 0}
+    for name, value in written.items():
+        setattr(model.config, name, value)
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (each.config, each.config.num_beams) == (CONFIG, 4)
+        assert each.config.to_dict() == CONFIG.to_dict()
+        right(each)
+        searched(each)
+
+
+@ACTIONS.refused(TOPIC, "a library writes `model.config.dropout_rate`, which is the model's", "cannot assign to field 'dropout_rate'")
+def _() -> None:
+    model_of().config.dropout_rate = 0.5
+
+
 def with_lora(model: Any, **options: Any) -> Any:
     """The model with trained adapters, and with what they compute merged into it."""
     with warnings.catch_warnings():
@@ -93,6 +113,8 @@ for targets in (["query", "value"], "all-linear", ["source_embedding"]):
         config = CONFIG if targets == ["query", "value"] else UNTIED
         inner, adapted = with_lora(model_of(config), target_modules=targets)
         logits, found = inner(SOURCE, TARGET), answers(inner)
+        inner.pack_from = 0
+        same(inner(SOURCE, TARGET), logits)
         merged = adapted.merge_and_unload()
         same(logits, expected(merged, config))
         assert found == answers(merged)

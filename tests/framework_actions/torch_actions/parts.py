@@ -183,6 +183,8 @@ def _() -> None:
     parametrizations.spectral_norm(model.decoder.layers[0].self_attention.query)
     parametrizations.orthogonal(model.decoder.layers[1].feed_forward.output)
     right(trained(model))
+    model.pack_from = 0
+    right(model)
     searched(model)
 
 
@@ -228,7 +230,8 @@ def _() -> None:
     holders += [(layer.feed_forward, "hidden") for layer in model.encoder.layers] + [(model, "logits")]
     for holder, name in holders:
         setattr(holder, name, Adapter(getattr(holder, name)))
-    found, logits = answers(trained(model)), model(SOURCE, TARGET)
+    found, logits, model.pack_from = answers(trained(model)), model(SOURCE, TARGET), 0
+    same(model(SOURCE, TARGET), logits)
     for holder, name in holders:
         setattr(holder, name, getattr(holder, name).merged())
     same(logits, expected(model, UNTIED))
