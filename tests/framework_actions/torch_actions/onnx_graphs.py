@@ -4,7 +4,6 @@ import tempfile
 import warnings
 from typing import Any
 
-import onnxruntime
 import torch
 from torch import nn
 from torch.export import Dim
@@ -18,6 +17,8 @@ LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6))
 
 def session(model: Any, *ids: Any, **options: Any) -> Any:
     """The call of the exported model in ONNX Runtime."""
+    import onnxruntime
+
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model, ids, f"{folder}/a.onnx", verbose=False, **options)

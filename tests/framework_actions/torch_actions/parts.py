@@ -83,11 +83,13 @@ def _() -> None:
     right(trained(model), config)
 
 
-@ACTIONS.works(TOPIC, "no decay for `bias` and by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
+@ACTIONS.works(TOPIC, "no decay for `bias` and `norm.weight` by name, or by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
 def _() -> None:
     model = model_of()
     spared = [p for module in model.modules() if isinstance(module, nn.LayerNorm | nn.Embedding) for p in module.parameters(recurse=False)]
     names = {name for name, p in model.named_parameters() if p.ndim == 1 or name.endswith("embedding.weight")}
+    by_name = {name for name in names if any(part in name for part in ("bias", "norm.weight"))}
+    assert by_name == {name for name in names if model.get_parameter(name).ndim == 1}
     bias = [p for name, p in model.named_parameters() if name.endswith("bias")]
     assert {id(p) for p in (*spared, *bias)} == {id(model.get_parameter(name)) for name in names}
 

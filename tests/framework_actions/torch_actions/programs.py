@@ -136,6 +136,27 @@ def _() -> None:
         same(make_fx(model)(SOURCE, TARGET)(SOURCE, TARGET), expected(model))
 
 
+@ACTIONS.stock(TOPIC, '`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
+def _() -> None:
+    for module, given in ((model_of(), (SOURCE, TARGET)), (torch.nn.Embedding(20, 2), (SOURCE,))):
+        try:
+            make_fx(module, tracing_mode="fake")(*given)
+        except AssertionError as error:
+            assert "Please convert all Tensors to FakeTensors first" in str(error)
+        else:
+            raise AssertionError(f"{type(module).__name__} was traced")
+
+
+@ACTIONS.refused(TOPIC, "`torch.jit.script(model)`", "Unknown type annotation")
+def _() -> None:
+    torch.jit.script(model_of())
+
+
+@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "symbolically traced variables cannot be used as inputs to control flow")
+def _() -> None:
+    torch.fx.symbolic_trace(model_of())
+
+
 @ACTIONS.works(TOPIC, "AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
 def _() -> None:
     import tempfile
