@@ -26,6 +26,7 @@ __all__ = [
     "id_bounds",
     "ids",
     "keras",
+    "other_layers",
     "register",
 ]
 
@@ -148,6 +149,20 @@ def ids(token: Any) -> Any:
 def attached_mask(x: Any) -> tf.Tensor | None:
     """The mask `b t` that Keras attached to a tensor, True = real token: that of keras.layers.Masking, or of Embedding with mask_zero."""
     return getattr(x, "_keras_mask", None)
+
+
+def other_layers(model: keras.layers.Layer) -> list[Any]:
+    """The layers of a Transformer that are not of this package or have a `call` of their own, and itself where it computes otherwise."""
+    package = __name__.partition(".")[0]
+
+    def is_own(layer: Any) -> bool:
+        kind = type(layer)
+        own = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None)
+        computing = ("call", "encode", "decode", "embed", "head") if layer is model else ()  # a model may train in its own way
+        same = all(getattr(kind, name) is getattr(own, name) for name in computing) if computing else kind is own
+        return same and "call" not in vars(layer)
+
+    return [layer for layer in model._flatten_layers() if not is_own(layer)]
 
 
 def check_total_given(total: Any) -> None:

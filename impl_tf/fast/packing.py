@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from ..framework import keras
+from ..framework import keras, other_layers
 
 if TYPE_CHECKING:
     from ..transformer import Transformer
 
-__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "packs", "rows", "unpack"]
+__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "rows", "unpack"]
 
 PACK_FROM = 16384  # saved positions times the model's width: with less, packing takes as long as it saves
 STEPS = 16  # of the number of positions: so many lengths of a packed row at most, each a graph
@@ -67,13 +67,6 @@ def of_loss(model: "Transformer", source: Any, target: Any) -> Packings:
     masks = _real(model, source), mask_bt
     steps = [_steps(model, mask_bt) for mask_bt in masks]
     return Packings(*(_of_mask(mask_bt, own and max(steps)) for mask_bt, own in zip(masks, steps, strict=True)))
-
-
-def packs(model: "Transformer") -> bool:
-    """Whether every layer is one of this package, with its own `call`: another may look at the neighbours of a token, which packing
-    changes."""
-    package = __name__.partition(".")[0]
-    return all(type(layer).__module__.partition(".")[0] == package and "call" not in vars(layer) for layer in model._flatten_layers())
 
 
 def pack(x_btd: tf.Tensor, packing: Packing | None) -> tf.Tensor:
@@ -166,7 +159,7 @@ def _steps(model: "Transformer", mask_bt: np.ndarray | None) -> int:
     saved = mask_bt.size - steps * step
     if saved * LEAST < mask_bt.size or saved * model.config.model_width < model.pack_from:
         return 0
-    return steps if packs(model) else 0
+    return 0 if other_layers(model) else steps  # one may look at the neighbours of a token, which packing changes
 
 
 def _step(mask_bt: np.ndarray) -> int:
