@@ -1,5 +1,7 @@
 """Encoder and decoder: stacks of layers, with a final norm where the config has one."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +21,7 @@ class Encoder(nnx.Module):
     """`x = layer_n(x)` for every layer, then the final norm where the config has one. Vectors in, vectors out: `b s d`.
 
     The layers are an `nnx.List`, which XLA unrolls. embedding_dropout: of the embedding, which the Transformer applies before the call.
-    packing: as of `EncoderLayer`.
+    packing: as of `EncoderLayer`. A layer of another class takes x and the mask.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -32,14 +34,14 @@ class Encoder(nnx.Module):
     ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
+            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
         return self.final_norm(x_bsd) if self.final_norm else x_bsd
 
 
 class Decoder(nnx.Module):
     """`x = layer_n(x, memory)` for every layer, then the final norm where the config has one. Vectors in, vectors out: `b t d`.
 
-    memory: None of a decoder alone. Otherwise as `Encoder`.
+    memory: None of a decoder alone. Otherwise as `Encoder`; a layer of another class takes x, the memory and both masks.
     """
 
     def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
@@ -59,6 +61,11 @@ class Decoder(nnx.Module):
     ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            own_keep = layer_keep.get(str(index))
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, own_keep, packing, memory_packing)
+            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.final_norm(x_btd) if self.final_norm else x_btd
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """What there is of the arguments that layers of other classes need not take."""
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -21,10 +21,12 @@ __all__ = [
     "Traced",
     "attached_mask",
     "by_name",
+    "check_dense",
     "check_total_given",
     "id_bounds",
     "ids",
     "keras",
+    "other_layers",
     "register",
 ]
 
@@ -124,10 +126,18 @@ class Configured(Traced):
 
 def id_bounds(ids: Any) -> tuple[int, ...]:
     """The smallest and the largest id of a tensor or array; () where they are not integers, or none, or not known: in a graph."""
+    check_dense(ids)
     if tf.is_symbolic_tensor(ids):
         return ()
     ids = np.asarray(ids)
     return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()
+
+
+def check_dense(*given: Any) -> None:
+    """Raises ValueError where one is a ragged or a sparse tensor."""
+    for x in given:
+        if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ValueError(f"ids and masks must be dense tensors, whose shorter rows are padded; got a {type(x).__name__}")
 
 
 def ids(token: Any) -> Any:
@@ -139,6 +149,20 @@ def ids(token: Any) -> Any:
 def attached_mask(x: Any) -> tf.Tensor | None:
     """The mask `b t` that Keras attached to a tensor, True = real token: that of keras.layers.Masking, or of Embedding with mask_zero."""
     return getattr(x, "_keras_mask", None)
+
+
+def other_layers(model: keras.layers.Layer) -> list[Any]:
+    """The layers of a Transformer that are not of this package or have a `call` of their own, and itself where it computes otherwise."""
+    package = __name__.partition(".")[0]
+
+    def is_own(layer: Any) -> bool:
+        kind = type(layer)
+        own = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None)
+        computing = ("call", "encode", "decode", "embed", "head") if layer is model else ()  # a model may train in its own way
+        same = all(getattr(kind, name) is getattr(own, name) for name in computing) if computing else kind is own
+        return same and "call" not in vars(layer)
+
+    return [layer for layer in model._flatten_layers() if not is_own(layer)]
 
 
 def check_total_given(total: Any) -> None:
@@ -153,7 +177,8 @@ def check_total_given(total: Any) -> None:
 
 def by_name(config: TransformerConfig, source: Any, target: Any = None, **others: Any) -> dict[str, Any]:
     """The arguments of a model's call (or their shapes) by name. The first may hold others: a pair, source and target, or a mapping of
-    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, and without a target.
+    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, without a target, and on
+    tensors that are not dense.
     """
     given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
     if isinstance(source, Mapping):
@@ -168,4 +193,5 @@ def by_name(config: TransformerConfig, source: Any, target: Any = None, **others
     if config.cross_attention and (given["target"] is None or (target is None and given["source"] is None)):
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
         raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
+    check_dense(*given.values())
     return given

@@ -18,7 +18,8 @@ __all__ = ["Decoder", "Encoder"]
 class _Stack(Configured):
     """The layers are the attributes `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras.
 
-    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack is built.
+    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack is built. It takes x and the mask, in a
+    decoder x, the memory and both masks.
     """
 
     def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
@@ -63,7 +64,7 @@ class Encoder(_Stack):
     ) -> tf.Tensor:
         layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, layer_keep.get(str(index)), packing)
+            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
         return self.normalise(x_bsd)
 
 
@@ -90,5 +91,11 @@ class Decoder(_Stack):
     ) -> tf.Tensor:
         layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, layer_keep.get(str(index)), packing, memory_packing)
+            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.normalise(x_btd)
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """What there is of the arguments that layers of other classes need not take."""
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -10,7 +10,7 @@ from . import inputs, loss, mask, states
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderOnly
 from .fast.packing import PACK_FROM, Packing, Packings, counted, pack, rows, unpack
-from .framework import INPUTS, attached_mask, by_name, keras, register
+from .framework import INPUTS, attached_mask, by_name, check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import Keep
 from .normalization import LayerNorm
@@ -246,6 +246,7 @@ class Transformer(EncoderOnly, keras.Model):
         self, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None, segment_bt: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """What the first layer of that side (source or target) is given, before dropout, and the mask of its keys, `b 1 1 s`."""
+        check_dense(token, mask_bt, segment_bt)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         if segment_bt is not None:
             checks.check_segments(self.config.segments, segment_bt.shape, segment_bt.dtype.name, token.shape)

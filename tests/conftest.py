@@ -56,6 +56,8 @@ def _cuda() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if silent := [item.nodeid for item in gpu if not item.function.__doc__]:
+        raise pytest.UsageError(f"a gpu test must say what it adds to what is shown without one; got no docstring: {', '.join(silent)}")
     if gpu and not _cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -35,6 +35,9 @@ HEAD = """# The ports in their frameworks
 What users do with the ports, action by action. `make frameworks` runs each of them and compares its numbers with the reference's; an action
 that is neither right nor refused stops it. *refused* quotes the error. Where the framework itself gets an action wrong, its stock layers
 were run beside the port and give the same. Unless an action says otherwise it runs on a CPU.
+
+Products leave padding out where every part of the stacks is the port's own. With an adapter of `peft` or `nnx.LoRA`, a parametrised weight,
+a hook or a layer of one's own the numbers are the same, and padding takes its time; `enable_lora` of Keras changes nothing of it.
 """
 
 

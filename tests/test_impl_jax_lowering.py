@@ -31,6 +31,7 @@ from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts  # noqa: E402
 
 PLATFORMS = ("cuda", "tpu")
+ASKING = ("default_backend", "devices", "device_count", "local_devices", "local_device_count")  # the process, where the array knows
 SIZES = {
     "model_width": 6,
     "heads": 2,
@@ -50,7 +51,7 @@ NO_PROGRAM = (*SEARCHES, "decode_in_steps", "initialise", "random_dropout")
 
 def lowered(program: Any, *arguments: Any) -> str:
     """The program's text for both platforms."""
-    with mock.patch.multiple(jax, default_backend=_refused, devices=_refused, local_devices=_refused):
+    with mock.patch.multiple(jax, **dict.fromkeys(ASKING, _refused)):
         return program.trace(*arguments).lower(lowering_platforms=PLATFORMS).as_text()
 
 
@@ -65,6 +66,12 @@ def assert_no_callback(program: Any, *arguments: Any) -> None:
 def test_a_callback_is_seen() -> None:
     with pytest.raises(NotImplementedError, match="python_callback"):
         lowered(jax.jit(lambda x: jax.pure_callback(np.sin, x, x)), jnp.ones(2))
+
+
+@pytest.mark.parametrize("question", ASKING)
+def test_a_question_for_devices_is_seen(question: str) -> None:
+    with pytest.raises(AssertionError, match="must not ask"):
+        lowered(jax.jit(lambda x: [x, getattr(jax, question)()][0]), jnp.ones(2))
 
 
 def components() -> Iterator[Case]:
@@ -126,6 +133,7 @@ def test_a_step_of_a_cache() -> None:
 
     def steps(memory_bsd: jax.Array) -> Any:
         held = cache.start_cache(model, memory_bsd, mask_bs, length=8)
-        return cache.reorder(cache.decode_step(model, TARGET, held)[1], jnp.arange(2))
+        logits_btv, held = cache.decode_step(model, TARGET, held)
+        return logits_btv, cache.reorder(held, jnp.arange(2))
 
     assert_no_callback(jax.jit(steps), memory_bsd)

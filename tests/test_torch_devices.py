@@ -5,7 +5,9 @@ indexed in a torch that is built without CUDA.) What this cannot show, the kerne
 """
 
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, preset
@@ -19,12 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from impl_torch import port  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fast import search  # noqa: E402
+from impl_torch.fast.beams import Beams  # noqa: E402
+from impl_torch.fast.search import Reading  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}
 MODELS = {
     "both stacks": preset("tiny", encoder_layers=1, decoder_layers=1, **SIZES),
+    "without a padding id": preset("tiny", encoder_layers=1, decoder_layers=1, padding_id=None, **SIZES),
     "decoder alone": preset("tiny", encoder_layers=0, decoder_layers=1, positions="learned", max_positions=9, **SIZES),
     "encoder alone": preset("tiny", encoder_layers=1, decoder_layers=0, pooler=True, classes=3, segments=2, **SIZES),
 }
@@ -103,20 +107,25 @@ def test_a_model_and_a_training_step_compute_where_the_parameters_are(config: Tr
     assert all(devices(parameter.grad) == {"meta"} for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("beams", [1, 2])
-@pytest.mark.parametrize("name", ["both stacks", "decoder alone"])
-def test_a_step_of_a_search_computes_where_the_model_is(name: str, beams: int) -> None:
-    searcher, (source, target) = (
-        Searcher(Transformer(MODELS[name])),
-        (None if x is None else torch.ones_like(x, device="cpu") for x in given(MODELS[name])),
-    )
-    strategy = {"start_id": 1, "end_id": 2, "max_new_tokens": 5, "beam_size": beams, "repetition_penalty": 1.5}
-    asked = searcher._request(strategy, source, target, None, None)  # which reads the prefix
-    asked = asked._replace(**{name: moved(x) for name, x in asked._asdict().items() if isinstance(x, torch.Tensor)})
+@pytest.mark.parametrize("search", ["greedy", "sample", "beams"])
+@pytest.mark.parametrize("name", ["both stacks", "without a padding id", "decoder alone"])
+def test_a_step_of_a_search_computes_where_the_model_is(name: str, search: str) -> None:
+    searcher, count = Searcher(Transformer(MODELS[name])).to("meta"), 2 if search == "beams" else 1
+    strategy = {"start_id": 1, "end_id": 2, "max_new_tokens": 5, "beam_size": count, "repetition_penalty": 1.5, "top_k": 3}
+    read = mock.patch.object(torch.Tensor, "tolist", lambda x: np.ones(x.shape, int).tolist())  # the ends of the prefix
     with torch.inference_mode(), Elsewhere():
-        reading = search.Reading(searcher.to("meta").model, searcher.step, asked, beams)
-        token_b, _ = reading.likeliest()
-        reading.read(token_b[:, None], torch.zeros_like(token_b))
+        with read:
+            asked = searcher._request(strategy, *given(MODELS[name]), None, None)
+        reading = Reading(searcher.model, searcher.step, asked, count)
+        if search == "beams":
+            scores_bv = reading.penalised(reading.next.scores_bv)
+            beams = Beams(asked.strategy, reading.rows, scores_bv.dtype, scores_bv.device)
+            token_bt, row_b = beams.advance(scores_bv.unflatten(0, (reading.rows, count)))
+        else:
+            uniform_b = torch.empty(3, device="meta")
+            token_b, _ = reading.likeliest() if search == "greedy" else reading.drawn(uniform_b)
+            token_bt, row_b = token_b[:, None], torch.zeros_like(token_b)
+        reading.read(token_bt, row_b)
         assert devices(tuple(reading.next)) == {"meta"}
 
 

@@ -21,7 +21,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     part of it was exchanged or its mode changed (train or eval), so that a call need not walk its graph as `nnx.jit` does, which takes a
     hundred times as long. Its variables are read at every call, and those that the call changes (rng counts) are written back. Where the
     module has `check_ids`, it is called before the program, which cannot raise; and where the call takes `packings`, they are prepared
-    there, from the ids' values.
+    there, from the ids' values, unless a part is of another package, such as an adapter, which may need the rows.
     """
     owner = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None

@@ -19,7 +19,7 @@ def compiled(module: Callable[..., Any], jit_compile: bool = True) -> Callable[.
 
     Token ids are checked before the graph, in which they have no values. Plain arguments (`causal=True`) are constants of the graph.
     Of a Transformer and its `training_loss` only real tokens are multiplied; a shape of rows has a graph for each of a few numbers of
-    them: of each side, in the loss of both together.
+    them: of each side, in the loss of both together. A model with layers of another package has the rows always.
     jit_compile=False leaves XLA out: a whole model then runs some percent slower on a CPU, and is ready in half the time.
     """
     packings_of = _packings_of(module)

@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig
 
 from .. import weights
 from ..attention import MultiHeadAttention
+from ..framework import other_layers
 from ..projection import Projection
 from ..transformer import Transformer
 from .int8 import Int8Projection
@@ -56,9 +57,12 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
 
     dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in. int8: that
     of the projections, all else is float32 (INT8).
-    Raises ValueError where there is no decoder.
+    Raises ValueError where there is no decoder, and on layers of other classes, which the copy would not have.
     """
     model.config.need_decoder()
+    if others := other_layers(model):
+        found = ", ".join(f"{layer.name}, a {type(layer).__name__}" for layer in others)
+        raise ValueError(f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own call; got {found}")
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
         dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:

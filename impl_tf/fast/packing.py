@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from ..framework import keras
+from ..framework import keras, other_layers
 
 if TYPE_CHECKING:
     from ..transformer import Transformer
@@ -157,7 +157,9 @@ def _steps(model: "Transformer", mask_bt: np.ndarray | None) -> int:
     step = _step(mask_bt)
     steps = max(1, -(-int(np.count_nonzero(mask_bt)) // step))
     saved = mask_bt.size - steps * step
-    return 0 if saved * LEAST < mask_bt.size or saved * model.config.model_width < model.pack_from else steps
+    if saved * LEAST < mask_bt.size or saved * model.config.model_width < model.pack_from:
+        return 0
+    return 0 if other_layers(model) else steps  # one may look at the neighbours of a token, which packing changes
 
 
 def _step(mask_bt: np.ndarray) -> int:

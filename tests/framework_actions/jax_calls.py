@@ -2,6 +2,10 @@
 
 import concurrent.futures
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from jax.experimental import checkify
 from jax.test_util import check_grads
 
@@ -10,6 +14,7 @@ from impl_jax.fast.compiled import compiled
 from impl_jax.layers import EncoderLayer
 from impl_jax.loss import cross_entropy
 from impl_jax.positional_encoding import PositionEmbedding
+from impl_jax.transformer import Transformer
 from reference_numpy import transformer
 from reference_numpy.parameters import nest
 
@@ -24,19 +29,14 @@ from .jax_models import (
     SOURCE,
     STATES,
     TARGET,
-    Transformer,
-    jax,
-    jnp,
     loaded,
     loss,
-    nnx,
-    np,
     reference,
     right,
     right_gradients,
     same,
     values,
-)  # fmt: skip
+)
 
 CALL, IDS, TRANSFORM, CHECK = "Calls", "Ids out of range", "Transformations", "Checks of JAX"
 

@@ -10,31 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
-from flax import linen
+from flax import linen, nnx
 
+from impl_jax import weights
+from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 
-from .jax_models import (
-    ACTIONS,
-    CLASSES,
-    CONFIG,
-    GPT2,
-    PAIR,
-    SOURCE,
-    TARGET,
-    Transformer,
-    jax,
-    jnp,
-    loaded,
-    nnx,
-    np,
-    reference,
-    right,
-    same,
-    values,
-    weights,
-)  # fmt: skip
+from .jax_models import ACTIONS, CLASSES, CONFIG, GPT2, PAIR, SOURCE, TARGET, loaded, reference, right, same, values
 
 FILES, EXPORT, BRIDGES = "Saving", "Export of programs", "Linen"
 

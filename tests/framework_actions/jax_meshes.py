@@ -10,32 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from impl_jax import weights
 from impl_jax.decoding import Searcher
 from impl_jax.fast.compiled import compiled
+from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout, parameters
 
-from .jax_models import (
-    ACTIONS,
-    CONFIG,
-    PAIR,
-    SEARCH,
-    SMOOTHING,
-    SOURCE,
-    TARGET,
-    Transformer,
-    jax,
-    jnp,
-    loaded,
-    loss,
-    nnx,
-    np,
-    same,
-    values,
-    weights,
-)
+from .jax_models import ACTIONS, CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET, loaded, loss, same, values
 
 TESTS = Path(__file__).parent.parent
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
@@ -150,6 +138,25 @@ def _() -> None:
 def _() -> None:
     mesh = mesh_of(EXPLICIT)
     same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
+
+
+@meshed(
+    ACTIONS.works(
+        AUTO,
+        "Auto: `nnx.get_partition_spec` finds no names; `variable.set_metadata(out_sharding=...)` adds some for `nnx.get_named_sharding`",
+    )
+)
+def _() -> None:
+    mesh, model = mesh_of(AUTO), wide()
+    state = nnx.state(model, nnx.Param)
+    assert {*jax.tree.leaves(nnx.get_partition_spec(state))} == {PartitionSpec()}
+    for path, variable in nnx.to_flat_state(state):
+        if path[-2:] == ("hidden", "kernel"):
+            variable.set_metadata(out_sharding=(None, "model"))
+    nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
+    assert model.encoder.layers[0].feed_forward.hidden.kernel.get_value().sharding.spec == PartitionSpec(None, "model")
+    for one, other in zip(*map(jax.tree.leaves, (found(model, *ids(mesh)), expected())), strict=True):
+        same(one, other, 1e-9)
 
 
 @meshed(ACTIONS.works(AUTO, "Auto: two steps of AdamW on sharded parameters and moments"))

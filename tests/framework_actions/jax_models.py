@@ -7,7 +7,6 @@ from typing import Any
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")  # half the time to compile
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -19,8 +18,7 @@ from . import Actions
 
 __all__ = [
     "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASKED", "PAIR", "SEARCH", "SMOOTHING", "SOURCE", "STATES", "TARGET",
-    "Transformer", "differs", "equals_itself", "jax", "jnp", "loaded", "loss", "nnx", "np", "reference", "right", "right_gradients", "same",
-    "values", "weights",
+    "differs", "equals_itself", "loaded", "loss", "reference", "right", "right_gradients", "same", "values",
 ]  # fmt: skip
 
 ACTIONS = Actions("jax")

@@ -2,49 +2,34 @@
 
 from typing import Any
 
-from impl_jax import cache
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from impl_jax import cache, weights
 from impl_jax.attention import MultiHeadAttention
 from impl_jax.decoding import Searcher
 from impl_jax.embedding import Embedding
 from impl_jax.fast.compiled import compiled
 from impl_jax.layers import DecoderLayer, EncoderLayer
+from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
 
-from .jax_models import (
-    ACTIONS,
-    CONFIG,
-    GPT2,
-    PAIR,
-    SEARCH,
-    SOURCE,
-    TARGET,
-    Transformer,
-    differs,
-    equals_itself,
-    jax,
-    jnp,
-    loaded,
-    loss,
-    nnx,
-    np,
-    right,
-    same,
-    values,
-    weights,
-)  # fmt: skip
+from .jax_models import ACTIONS, CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET, differs, equals_itself, loaded, loss, right, same, values
 
 PARTS, ADAPTERS, SEARCHES = "Parts of one's own", "Adapters", "Searches"
 
 
 class Neighbours(nnx.Module):
-    """A layer that adds to every token the one before it."""
+    """A layer of x and the mask that adds to every token the one before it."""
 
     def __init__(self, layer: nnx.Module) -> None:
         self.layer = layer
 
-    def __call__(self, x_btd: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x_btd: Any, mask_bhts: Any) -> Any:
         before_btd = jnp.roll(x_btd, 1, axis=1).at[:, 0].set(0)
-        return self.layer(x_btd + before_btd, *args, **kwargs)  # type: ignore[operator]
+        return self.layer(x_btd + before_btd, mask_bhts)  # type: ignore[operator]
 
 
 class Scaled(nnx.Module):
@@ -86,7 +71,7 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(PARTS, "a layer that looks at its neighbours in `compiled(model)`, with padding", sample=True)
+@ACTIONS.works(PARTS, "an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
 def _() -> None:
     model = loaded()
     model.pack_from = 0
@@ -202,6 +187,7 @@ def _() -> None:
 @ACTIONS.works(ADAPTERS, "`nnx.LoRA` around a projection: call, `compiled`, `nnx.jit`")
 def _() -> None:
     model = adapted()
+    model.pack_from = 0
     differs(model(*PAIR), loaded()(*PAIR))
     same(compiled(model)(*PAIR), model(*PAIR))
 

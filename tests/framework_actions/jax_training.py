@@ -5,13 +5,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import nnx
 
+from impl_jax import weights
 from impl_jax.dropout import Dropout
 from impl_jax.fast.compiled import compiled
 from impl_jax.feed_forward import FeedForward
 from impl_jax.optimizer import decay_mask
 from impl_jax.training import Trainer
+from impl_jax.transformer import Transformer
 from reference_numpy import sites
 from reference_numpy.recipe import PAPER
 
@@ -25,21 +31,15 @@ from .jax_models import (
     SMOOTHING,
     SOURCE,
     TARGET,
-    Transformer,
     differs,
     equals_itself,
-    jax,
-    jnp,
     loaded,
     loss,
-    nnx,
-    np,
     right,
     right_gradients,
     same,
     values,
-    weights,
-)  # fmt: skip
+)
 
 TRAIN, DROP, NUMBERS = "Training", "Dropout and modes", "Precision"
 DROPPING = CONFIG.replace(dropout_rate=0.5)

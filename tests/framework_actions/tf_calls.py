@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 
+from impl_tf.fast.compiled import compiled
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, GPT2, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
+from .tf_models import ACTIONS, CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
 
-CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
-MASK = SOURCE > 4
+CALL = "Calls"
 
 
 @ACTIONS.works(CALL, "`model(source, target)`, arrays or tensors of any integer dtype", sample=True)
@@ -133,9 +133,25 @@ def _() -> None:
             raise AssertionError(f"{layer.name} takes lists")
 
 
-@ACTIONS.refused(CALL, "a `tf.RaggedTensor` for ids", "is not uniform")
+DENSE = "ids and masks must be dense tensors, whose shorter rows are padded; got a"
+
+
+def _of_ragged(name: str, call) -> None:
+    @ACTIONS.refused(CALL, f"a `tf.RaggedTensor` for ids, `{name}`", f"{DENSE} RaggedTensor", sample=name.startswith("model("))
+    def _() -> None:
+        call(loaded(), tf.ragged.constant([[1, 2], [3]]))
+
+
+_of_ragged("model(source, target)", lambda model, ragged: model(ragged, TARGET[:2]))
+_of_ragged("model.encode(source)", lambda model, ragged: model.encode(ragged))
+_of_ragged("compiled(model)", lambda model, ragged: compiled(model)(ragged, TARGET[:2]))
+_of_ragged("model.predict", lambda model, ragged: model.predict({"source": ragged, "target": TARGET[:2]}, verbose=0))
+_of_ragged("model.source_embedding(source)", lambda model, ragged: model.source_embedding(ragged))
+
+
+@ACTIONS.refused(CALL, "a `tf.SparseTensor` for ids", f"{DENSE} SparseTensor")
 def _() -> None:
-    loaded()(tf.ragged.constant([[1, 2], [3]]), TARGET[:2])
+    loaded()(tf.sparse.from_dense(SOURCE), TARGET)
 
 
 @ACTIONS.works(CALL, "calls from several threads")

@@ -10,6 +10,7 @@ from .tf_models import (
     ACTIONS,
     BOTH,
     CLASSES,
+    MASK,
     MASKED,
     PAIR,
     SEGMENT,
@@ -27,7 +28,6 @@ from .tf_models import (
 
 TOPIC = "An encoder alone"
 KINDS = {"classes": CLASSES, "a masked-language head": MASKED, "no head": STATES}
-MASK = SOURCE > 4
 MAPPING = {"source": SOURCE, "segment_bs": SEGMENT, "source_mask_bs": MASK}
 
 

@@ -2,14 +2,33 @@
 
 import numpy as np
 
+from impl_tf.decoding import Searcher
+from impl_tf.fast.compiled import compiled
 from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.stacks import Encoder
 from reference_numpy import layers
 
-from .tf_models import ACTIONS, CONFIG, PAIR, SOURCE, TARGET, Transformer, keras, loaded, reference, right, same, tf, tree, values, weights
+from .tf_models import (
+    ACTIONS,
+    CONFIG,
+    MASK,
+    PAIR,
+    SOURCE,
+    TARGET,
+    Transformer,
+    keras,
+    loaded,
+    reference,
+    right,
+    same,
+    tf,
+    tree,
+    values,
+    weights,
+)
 
-CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
-MASK = SOURCE > 4
+SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
+KERAS, MASKS = "Functional API and layers", "Masks of Keras"
 
 
 @ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`")
@@ -85,6 +104,55 @@ def _() -> None:
 def _() -> None:
     model = loaded()
     model.encoder.layers[0] = EncoderLayer(CONFIG)
+
+
+class Neighbours(keras.layers.Layer):
+    """A layer `call(x, mask)` that adds to every token the one before it."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(dtype="float64")
+        self.layer = layer
+
+    def build(self, shape):
+        self.layer.build(shape)
+
+    def call(self, x_btd, mask_bhts=None):
+        return self.layer(x_btd + tf.pad(x_btd[:, :-1], [[0, 0], [1, 0], [0, 0]]), mask_bhts)
+
+
+@ACTIONS.works(KERAS, "an own layer `call(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
+def _() -> None:
+    model = Transformer(CONFIG, dtype="float64")
+    model.encoder.layers_0, model.pack_from = Neighbours(model.encoder.layers_0), 0
+    same(compiled(model, jit_compile=False)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
+
+
+class Negative(DecoderLayer):
+    def call(self, x_btd, *args, **kwargs):
+        return super().call(-x_btd, *args, **kwargs)
+
+
+@ACTIONS.refused(
+    KERAS, "`Searcher`, a decoder layer with a `call` of its own", "to be impl_tf's own, with its own call; got layers_0, a Negative"
+)
+def _() -> None:
+    model = Transformer(CONFIG, dtype="float64")
+    model.decoder.layers_0 = Negative(CONFIG, dtype="float64", name="layers_0")
+    weights.load(model, values(), CONFIG)
+    Searcher(model)
+
+
+class Trained(Transformer):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@ACTIONS.works(KERAS, "a subclass of `Transformer` with a `train_step` of its own, and a search")
+def _() -> None:
+    model = Trained(CONFIG, dtype="float64")
+    weights.load(model, values(), CONFIG)
+    found, wanted = (Searcher(each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (model, loaded()))
+    same(found, wanted)
 
 
 @ACTIONS.refused(KERAS, "another layer in place of one of a built model", "to a layer that is already built")

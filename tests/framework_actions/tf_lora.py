@@ -12,6 +12,7 @@ from .tf_models import (
     CONFIG,
     LABELS,
     PAIR,
+    QUIET,
     SOURCE,
     Transformer,
     equals_itself,
@@ -22,10 +23,9 @@ from .tf_models import (
     tf,
     trained,
     weights,
-)  # fmt: skip
+)
 
-FIT, OPTIMISERS, CALLBACKS, LORA = "`fit` and `evaluate`", "Optimisers", "Callbacks", "LoRA"
-QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
+LORA = "LoRA"
 
 
 @ACTIONS.works(LORA, "`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)

@@ -18,8 +18,8 @@ from reference_numpy import TransformerConfig, encoder_only, parameters, preset,
 from . import Actions
 
 __all__ = [
-    "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASKED", "PAIR", "SEGMENT", "SOURCE", "STATES", "TARGET", "Transformer",
-    "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "trained", "tree",
+    "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASK", "MASKED", "PAIR", "QUIET", "SEGMENT", "SOURCE", "STATES", "TARGET",
+    "Transformer", "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "trained", "tree",
     "values", "weights",
 ]  # fmt: skip
 
@@ -38,6 +38,8 @@ STATES = CLASSES.replace(classes=0, pooler=False)
 RNG = np.random.default_rng(0)
 PAIR = SOURCE, TARGET = RNG.integers(1, 23, (4, 7)), RNG.integers(1, 23, (4, 5))
 SEGMENT, LABELS = RNG.integers(0, 2, (4, 7)), RNG.integers(1, 23, (4, 5))
+MASK = SOURCE > 4
+QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
 RATE = 0.5  # of gradient descent
 
 

@@ -4,10 +4,9 @@ import numpy as np
 
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, PAIR, SOURCE, Transformer, keras, loaded, right, same, tf, tree, values, weights
+from .tf_models import ACTIONS, CONFIG, PAIR, Transformer, keras, loaded, right, same, tf, tree, values, weights
 
-CALL, KERAS, MASKS, NUMBERS = "Calls", "Functional API and layers", "Masks of Keras", "Precision and gradients"
-MASK = SOURCE > 4
+NUMBERS = "Precision and gradients"
 
 
 @ACTIONS.works(NUMBERS, "float64, float32, bfloat16 and float16: `Transformer(config, dtype=...)`")

@@ -3,25 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from .tf_models import (
-    ACTIONS,
-    CONFIG,
-    LABELS,
-    PAIR,
-    RATE,
-    equals_itself,
-    keras,
-    loaded,
-    moved,
-    same,
-    stepped,
-    tf,
-    trained,
-    weights,
-)  # fmt: skip
+from .tf_models import ACTIONS, CONFIG, LABELS, PAIR, QUIET, RATE, equals_itself, keras, loaded, moved, same, stepped, tf, trained, weights
 
-FIT, OPTIMISERS, CALLBACKS, LORA = "`fit` and `evaluate`", "Optimisers", "Callbacks", "LoRA"
-QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
+OPTIMISERS, CALLBACKS = "Optimisers", "Callbacks"
 
 
 def _optimiser(name: str) -> None:

@@ -152,14 +152,14 @@ def _(folder: Path) -> None:
     right(keras.layers.TFSMLayer(folder, call_endpoint="serve")(tf.constant(TARGET)), GPT2)
 
 
-def _run(content: bytes) -> np.ndarray:
-    """What a LiteRT model of these lengths gives."""
+def _run(content: bytes, *given: np.ndarray) -> np.ndarray:
+    """What a LiteRT model of these lengths gives, by default for PAIR."""
     interpreter = tf.lite.Interpreter(model_content=content)
     places = {detail["shape"][1]: detail["index"] for detail in interpreter.get_input_details()}
     for ids in PAIR:
         interpreter.resize_tensor_input(places[ids.shape[1]], ids.shape)
     interpreter.allocate_tensors()
-    for ids in PAIR:
+    for ids in given or PAIR:
         interpreter.set_tensor(places[ids.shape[1]], ids)
     interpreter.invoke()
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
@@ -203,6 +203,18 @@ def _function(model: keras.Model) -> tf.types.experimental.ConcreteFunction:
 def _() -> None:
     model = loaded(dtype="float32")
     right(_run(tf.lite.TFLiteConverter.from_concrete_functions([_function(model)]).convert()), tolerance=1e-4)
+
+
+def _of_id(bad: int) -> None:
+    @ACTIONS.refused(LITERT, f"a LiteRT model, an id of {bad}", "gather index out of bounds")
+    def _() -> None:
+        model = loaded(dtype="float32")
+        content = tf.lite.TFLiteConverter.from_concrete_functions([_function(model)]).convert()
+        _run(content, np.where(SOURCE[0, 0] == SOURCE, bad, SOURCE), TARGET)
+
+
+for bad in (-1, 23):
+    _of_id(bad)
 
 
 @ACTIONS.stock(

@@ -9,6 +9,7 @@ from .tf_models import (
     CONFIG,
     LABELS,
     PAIR,
+    QUIET,
     RATE,
     SOURCE,
     TARGET,
@@ -24,10 +25,9 @@ from .tf_models import (
     tf,
     trained,
     tree,
-)  # fmt: skip
+)
 
-FIT, OPTIMISERS, CALLBACKS, LORA = "`fit` and `evaluate`", "Optimisers", "Callbacks", "LoRA"
-QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
+FIT = "`fit` and `evaluate`"
 MAPPING = {"source": SOURCE, "target": TARGET}
 
 

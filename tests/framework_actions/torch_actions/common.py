@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from impl_torch import weights
 from impl_torch.decoding import Searcher
@@ -25,6 +26,18 @@ BERT = preset("tiny", encoder_layers=2, decoder_layers=0, pooler=True, classes=3
 SOURCE = torch.tensor([[1, 7, 3, 19, 4], [5, 2, 8, 0, 0], [0, 0, 0, 0, 0]])
 TARGET = torch.tensor([[1, 4, 9, 2], [1, 6, 0, 0], [3, 3, 7, 5]])
 SEARCH: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
+
+
+class Tied(nn.Module):
+    """Stock layers that share a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.logits = nn.Embedding(20, 32), nn.Linear(32, 20)
+        self.logits.weight = self.embedding.weight
+
+    def forward(self, source: Any, target: Any) -> Any:
+        return self.logits(self.embedding(target))
 
 
 def model_of(config: TransformerConfig = CONFIG, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:

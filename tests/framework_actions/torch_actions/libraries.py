@@ -1,14 +1,12 @@
-"""Libraries around torch that are given a model."""
+"""Libraries around torch that are given a model, each imported where it is used: processes of `parallel` import this file, too."""
 
 import copy
+import pickle
 import tempfile
 import warnings
 from typing import Any
 
-import accelerate
-import peft
 import torch
-import transformers
 from torch import nn
 
 from impl_torch import weights
@@ -22,6 +20,7 @@ from .common import (
     SOURCE,
     TARGET,
     UNTIED,
+    Tied,
     answers,
     classes,
     expected,
@@ -50,7 +49,9 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
         return {"source": SOURCE[index], "target": TARGET[index, :-1], "labels": TARGET[index, 1:]}
 
 
-def with_trainer(model: Any, classifies: bool, **options: Any) -> Any:
+def with_trainer(model: Any, classifies: bool) -> Any:
+    import transformers
+
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "label_names": ["labels"]}
         arguments = transformers.TrainingArguments(folder, max_steps=2, save_steps=2, learning_rate=1e-2, **quiet)
@@ -76,11 +77,36 @@ def _() -> None:
     same(model(SOURCE), classes(model), 1e-4)
 
 
-def with_lora(model: Any, **options: Any) -> Any:
-    """The model with trained adapters, and with what they compute merged into it."""
+@ACTIONS.works(
+    TOPIC, "a library writes `model.config.use_cache`, `num_beams` and others; copies, `pickle` and a search keep the model's own fields"
+)
+def _() -> None:
+    model, written = model_of(), {"use_cache": False, "num_beams": 4, "_attn_implementation": "eager", "pad_token_id": 0}
+    for name, value in written.items():
+        setattr(model.config, name, value)
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (each.config, each.config.num_beams) == (CONFIG, 4)
+        assert each.config.to_dict() == CONFIG.to_dict()
+        right(each)
+        searched(each)
+
+
+@ACTIONS.refused(TOPIC, "a library writes `model.config.dropout_rate`, which is the model's", "cannot assign to field 'dropout_rate'")
+def _() -> None:
+    model_of().config.dropout_rate = 0.5
+
+
+def adapted_by_peft(model: Any, **options: Any) -> Any:
+    import peft
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, **options))
+        return peft.get_peft_model(model, peft.LoraConfig(r=2, **options))
+
+
+def with_lora(model: Any, **options: Any) -> Any:
+    """The model with trained adapters, and with what they compute merged into it."""
+    adapted = adapted_by_peft(model, **options)
     inner = adapted.base_model.model
     parameters = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     trained(inner, optimizer=torch.optim.SGD(parameters, 0.1))
@@ -93,6 +119,8 @@ for targets in (["query", "value"], "all-linear", ["source_embedding"]):
         config = CONFIG if targets == ["query", "value"] else UNTIED
         inner, adapted = with_lora(model_of(config), target_modules=targets)
         logits, found = inner(SOURCE, TARGET), answers(inner)
+        inner.pack_from = 0
+        same(inner(SOURCE, TARGET), logits)
         merged = adapted.merge_and_unload()
         same(logits, expected(merged, config))
         assert found == answers(merged)
@@ -120,8 +148,19 @@ def _() -> None:
     weights.export(adapted.merge_and_unload(), CONFIG)
 
 
+@ACTIONS.stock(TOPIC, "`peft` LoRA on one side of a tie, then `merge_and_unload`", "`peft` adds the product to the table of all sides")
+def _() -> None:
+    for model, name, ids in ((model_of(), "source_embedding", (SOURCE, TARGET)), (Tied(), "embedding", (SOURCE, TARGET))):
+        adapted = adapted_by_peft(model, target_modules=[name], init_lora_weights=False)
+        before, merged = model(*ids), adapted.merge_and_unload()
+        assert merged.logits.weight is getattr(merged, name).weight
+        assert not torch.allclose(merged(*ids), before, atol=0.1)
+
+
 @ACTIONS.works(TOPIC, "`accelerate`: `prepare`, `backward`, `save_model`")
 def _() -> None:
+    import accelerate
+
     accelerator = accelerate.Accelerator(cpu=True)
     model = model_of()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-2))

@@ -19,7 +19,7 @@ from impl_torch import loss, weights
 from impl_torch.decoding import Searcher
 from impl_torch.transformer import Transformer
 
-from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, classes, expected, model_of, right, same, trained
+from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, classes, expected, model_of, right, same, trained
 
 TOPIC = "Two processes"
 PROOFS: list[Callable[[], None]] = []
@@ -171,16 +171,6 @@ def _() -> None:
     right(trained(fully_shard(model)))
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.logits = nn.Embedding(20, 32), nn.Linear(32, 20)
-        self.logits.weight = self.embedding.weight
-
-    def forward(self, source: Any, target: Any) -> Any:
-        return self.logits(self.embedding(target))
-
-
 @ACTIONS.stock(TOPIC, "FSDP2: the modules of a tie in groups of their own", "it needs one group, and says so")
 @in_two
 def _() -> None:
@@ -224,6 +214,30 @@ def _() -> None:
     found = fully_shard(model, mp_policy=policy).training_loss(SOURCE, TARGET)
     assert found.dtype == torch.float32
     same(found, model_of(dtype=torch.float32).training_loss(SOURCE, TARGET), 0.05)
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.logits = nn.Linear(20, 20), nn.Linear(20, 20)
+
+    def forward(self, source: Any, target: Any) -> Any:
+        return self.logits(self.first(nn.functional.one_hot(target, 20).float()))
+
+
+@ACTIONS.stock(TOPIC, "FSDP2: `MixedPrecisionPolicy(output_dtype=torch.float32)` in a layer, too", "the next product meets two dtypes")
+@in_two
+def _() -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+    for model, first in ((model_of(dtype=torch.float32), layers), (Halves(), lambda model: [model.first])):
+        for layer in first(model):
+            fully_shard(layer, mp_policy=policy)
+        try:
+            fully_shard(model, mp_policy=policy)(SOURCE, TARGET)
+        except RuntimeError as error:
+            assert "must have the same dtype" in str(error)
+        else:
+            raise AssertionError(type(model).__name__)
 
 
 def distributed_loss(model: Any, target: Any, total: Any) -> Any:

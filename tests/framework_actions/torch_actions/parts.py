@@ -83,11 +83,13 @@ def _() -> None:
     right(trained(model), config)
 
 
-@ACTIONS.works(TOPIC, "no decay for `bias` and by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
+@ACTIONS.works(TOPIC, "no decay for `bias` and `norm.weight` by name, or by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
 def _() -> None:
     model = model_of()
     spared = [p for module in model.modules() if isinstance(module, nn.LayerNorm | nn.Embedding) for p in module.parameters(recurse=False)]
     names = {name for name, p in model.named_parameters() if p.ndim == 1 or name.endswith("embedding.weight")}
+    by_name = {name for name in names if any(part in name for part in ("bias", "norm.weight"))}
+    assert by_name == {name for name in names if model.get_parameter(name).ndim == 1}
     bias = [p for name, p in model.named_parameters() if name.endswith("bias")]
     assert {id(p) for p in (*spared, *bias)} == {id(model.get_parameter(name)) for name in names}
 
@@ -183,6 +185,8 @@ def _() -> None:
     parametrizations.spectral_norm(model.decoder.layers[0].self_attention.query)
     parametrizations.orthogonal(model.decoder.layers[1].feed_forward.output)
     right(trained(model))
+    model.pack_from = 0
+    right(model)
     searched(model)
 
 
@@ -228,7 +232,8 @@ def _() -> None:
     holders += [(layer.feed_forward, "hidden") for layer in model.encoder.layers] + [(model, "logits")]
     for holder, name in holders:
         setattr(holder, name, Adapter(getattr(holder, name)))
-    found, logits = answers(trained(model)), model(SOURCE, TARGET)
+    found, logits, model.pack_from = answers(trained(model)), model(SOURCE, TARGET), 0
+    same(model(SOURCE, TARGET), logits)
     for holder, name in holders:
         setattr(holder, name, getattr(holder, name).merged())
     same(logits, expected(model, UNTIED))

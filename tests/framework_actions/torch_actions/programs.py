@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
 
 from impl_torch import decoding
+from impl_torch.cache import decode_step, start_cache
 from impl_torch.fast.compiled import compiled
 
 from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
@@ -134,6 +136,27 @@ def _() -> None:
         same(make_fx(model)(SOURCE, TARGET)(SOURCE, TARGET), expected(model))
 
 
+@ACTIONS.stock(TOPIC, '`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
+def _() -> None:
+    for module, given in ((model_of(), (SOURCE, TARGET)), (torch.nn.Embedding(20, 2), (SOURCE,))):
+        try:
+            make_fx(module, tracing_mode="fake")(*given)
+        except AssertionError as error:
+            assert "Please convert all Tensors to FakeTensors first" in str(error)
+        else:
+            raise AssertionError(f"{type(module).__name__} was traced")
+
+
+@ACTIONS.refused(TOPIC, "`torch.jit.script(model)`", "Unknown type annotation")
+def _() -> None:
+    torch.jit.script(model_of())
+
+
+@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "symbolically traced variables cannot be used as inputs to control flow")
+def _() -> None:
+    torch.fx.symbolic_trace(model_of())
+
+
 @ACTIONS.works(TOPIC, "AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
 def _() -> None:
     import tempfile
@@ -150,3 +173,27 @@ def _() -> None:
     model = model_of(dtype=torch.float32)
     searches = [decoding.Searcher(model, compiled=each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (False, True)]
     assert torch.equal(*searches)
+
+
+class Step(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_b1: Any, cache: Any) -> Any:
+        return decode_step(self.model, token_b1, cache)
+
+
+@ACTIONS.works(TOPIC, '`torch.export` of a cached decoding step: one graph after the first position, `Dim.DYNAMIC` for `cache["read"]`')
+@torch.no_grad()
+def _() -> None:
+    model, file = model_of(), io.BytesIO()
+    first, cache = decode_step(model, TARGET[:, :1], start_cache(model, model.encode(SOURCE), SOURCE != 0, length=6))
+    shapes = tree_map(lambda _: None, cache) | {"read": Dim.DYNAMIC}
+    torch.export.save(export(Step(model), (TARGET[:, :1], cache | {"read": 3}), dynamic_shapes=(None, shapes)), file)
+    file.seek(0)
+    step, logits = torch.export.load(file).module(), [first]
+    for token_b1 in TARGET[:, 1:].split(1, dim=1):
+        logits_b1v, cache = step(token_b1, cache)
+        logits.append(logits_b1v)
+    same(torch.cat(logits, dim=1), expected(model))

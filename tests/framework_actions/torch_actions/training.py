@@ -240,6 +240,11 @@ def _() -> None:
     model_of()(rows, TARGET)
 
 
+@ACTIONS.refused(TOPIC, "more tokens than learned positions", "the table of positions serves 9 tokens; got 10")
+def _() -> None:
+    model_of(GPT2)(None, torch.ones(1, 10, dtype=torch.int64))
+
+
 @ACTIONS.refused(TOPIC, "an integer mask", "source mask must be boolean")
 def _() -> None:
     model_of()(SOURCE, TARGET, source_mask_bs=(SOURCE != 0).long())

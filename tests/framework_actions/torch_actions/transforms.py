@@ -85,6 +85,29 @@ def _() -> None:
     assert refused == 2
 
 
+@ACTIONS.stock(TOPIC, "a second derivative with the CPU's default attention kernel", "it has none")
+def _() -> None:
+    model, refused = model_of(), 0
+    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+    x = torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
+    for call in (model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]):
+        (slope,) = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
+        try:
+            torch.autograd.grad(slope.square().sum(), x)
+        except RuntimeError as error:
+            refused += "flash_attention_for_cpu_backward is not implemented" in str(error)
+    assert refused == 2
+
+
+@ACTIONS.works(TOPIC, "a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+def _() -> None:
+    layer, x = model_of().encoder.layers[0], torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        slopes = [torch.autograd.grad(layer(x + step).sum(), x, create_graph=True)[0].sum() for step in (0, 1e-5, -1e-5)]
+        (second,) = torch.autograd.grad(slopes[0], x)
+    same(second.sum(), (slopes[1] - slopes[2]) / 2e-5, 1e-4)
+
+
 @ACTIONS.works(TOPIC, "`gradcheck` through soft one-hot rows")
 def _() -> None:
     model = model_of()
