@@ -94,7 +94,7 @@ class Subject:
         none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
         if not is_model(name):  # one row without a batch axis
-            yield {**none, **{one: value if value is None else value[0] for one, value in values.items()}}
+            yield {**none, **{one: value[0] if value is not None and getattr(value, "ndim", 0) else value for one, value in values.items()}}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
         counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
         if counts:

@@ -67,7 +67,7 @@ def leaves(module: Any, variables: Mapping[str, Any]) -> list[Leaf]:
         return [Leaf(path, tuple(value.shape), _first(module, path)) for path, value in module.named_parameters() if value.requires_grad]
     if framework == "linen":
         return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _nested(variables)]
-    return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _attributes(module, "", set())]
+    return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in _attributes(module, "", {})]
 
 
 def tensor(array: Any, framework: str) -> Any:
@@ -137,16 +137,16 @@ def _nested(variables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield prefix + name, value
 
 
-def _attributes(node: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables at attributes and in lists of a Keras layer or an NNX module, by path."""
+def _attributes(node: Any, prefix: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    """The variables at attributes and in lists of a Keras layer or an NNX module, by path. seen: what was met, which so keeps its id."""
     for name, value in _members(node):
         if id(value) in seen:
             continue
         if _is_variable(value):
-            seen.add(id(value))
+            seen[id(value)] = value
             yield prefix + name, value
         elif _is_part(value):
-            seen.add(id(value))
+            seen[id(value)] = value
             yield from _attributes(value, f"{prefix}{name}.", seen)
 
 
@@ -187,12 +187,12 @@ def _modules(module: Any) -> Iterator[Any]:
     if framework_of(module) == "torch":
         yield from module.modules()
         return
-    queue, seen = [module], set()
+    queue, seen = [module], dict[int, Any]()
     while queue:
         node = queue.pop()
         if id(node) in seen:
             continue
-        seen.add(id(node))
+        seen[id(node)] = node
         yield node
         if hasattr(node, "__dict__") or isinstance(node, (list, tuple, Mapping)):
             queue += [value for _, value in _members(node) if _is_part(value)]

@@ -98,7 +98,7 @@ def _in_entries(text: str, source: Mapping[str, str]) -> str:
 def labels(entries: Mapping[str, Any]) -> int:
     """The number of labels, as the library counts them: those of `id2label`, or `num_labels`, or two."""
     said = entries.get("id2label")
-    if isinstance(said, dict) and said and all(number.isdecimal() and len(number) < 10 for number in said):
+    if isinstance(said, dict) and said and all(re.fullmatch(r"[0-9]{1,9}", str(number)) for number in said):
         return len({int(number) for number in said})
     count = entries.get("num_labels")
     return count if type(count) is int and count > 0 else _LABELS

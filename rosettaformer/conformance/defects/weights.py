@@ -1,6 +1,7 @@
 """Defects of the attention weights: what stands for the softmax, and masks at other places than under it."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ from reference_numpy import arithmetic, mask
 
 from .defect import Defect, on_call
 from .fills import uniform_when_empty
+from .place import replaced
 
 __all__ = ["DEFECTS"]
 
 Array = np.ndarray
-Replaces = dict[str, Callable]
+Replaces = Mapping[str, Callable]
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 
@@ -110,6 +112,13 @@ def _own_queries(x_btd: Array, self_mask_bhts: Any, **others: Any) -> dict[str, 
     return {"self_mask_bhts": self_mask_bhts.swapaxes(2, 3)}
 
 
+def _own_queries_that_attend(original: Callable, *args: Any, **options: Any) -> Array:
+    """The same with a finite fill: in the decoder a query without a key attends to all."""
+    with replaced(SOFTMAX, lambda softmax: functools.partial(uniform_when_empty, softmax)):
+        result: Array = on_call(_own_queries)(original, *args, **options)
+    return result
+
+
 def _scaled_bias(query_bthk: Array, bias_bhts: Any, **others: Any) -> dict[str, Any]:
     return {} if bias_bhts is None else {"bias_bhts": bias_bhts * bias_bhts.dtype.type(query_bthk.shape[3] ** -0.5)}
 
@@ -124,8 +133,6 @@ def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal:
     return {"mask_bhts": hidden == hidden.min(axis=-1, keepdims=True), "causal": False}
 
 
-_OWN_QUERIES: Replaces = {"layers.decoder_layer": on_call(_own_queries)}
-_UNIFORM: Replaces = {SOFTMAX: uniform_when_empty}  # as a finite fill makes it
 _SOFTMAX: dict[str, Any] = {
     "torch": "weights = torch.softmax(logits, dim=-1)  # once",
     "tf": "weights = tf.nn.softmax(logits, axis=-1)  # once",
@@ -199,11 +206,11 @@ DEFECTS = (
         shows="Padding is attended to. Any padding shows it where the lengths are equal.",
         variants={
             "the padding mask hides queries and keys": _of_queries(True),
-            "the padding mask hides queries instead of keys, and a query without a key attends to all": _of_queries(False) | _UNIFORM,
-            "the padding mask hides queries and keys, and a query without a key attends to all": _of_queries(True) | _UNIFORM,
             "the target's padding hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
-            "the target's padding hides queries instead of keys": _OWN_QUERIES,
-            "the target's padding hides queries instead of keys, and a query without a key attends to all": _OWN_QUERIES | _UNIFORM,
+            "the target's padding hides queries instead of keys": {"layers.decoder_layer": on_call(_own_queries)},
+            "the target's padding hides queries instead of keys, and a query without a key attends to all": {
+                "layers.decoder_layer": _own_queries_that_attend
+            },
         },
         **_MASK,
         evidence="hyunwoongko/transformer#40, keras-io#1046",
