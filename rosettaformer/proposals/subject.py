@@ -90,11 +90,11 @@ class Subject:
         inputs = {one: walking.tensor(value, self.framework) for one, value in arrays.items() if value is not None}
         known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
         given = {one: eval(text, known) for one, text in call.given.items() if text != "itself"}
-        values = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
+        values: dict[str, Any] = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
         none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
         if not is_model(name):  # one row without a batch axis
-            yield {**none, **{one: value[0] if value is not None and getattr(value, "ndim", 0) else value for one, value in values.items()}}
+            yield {**none, **{one: value[0] if hasattr(value, "shape") else value for one, value in values.items()}}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
         counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
         if counts:
