@@ -3,7 +3,7 @@
 What is left must be small beside the error, and as small as float32 makes it beside the output. That is no equality, and is said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,23 +12,25 @@ from .altered import Combination
 from .conditions import condition
 from .search import Search
 
-__all__ = ["Nearly", "nearly"]
+__all__ = ["ROUNDING", "Nearly", "nearly", "rest"]
 
 DIGITS = 1e-5  # of the largest value: so much float32 may leave everywhere
 MOST = 1e-2  # of the error: in far positions float32 leaves more
 USUAL = 1e-4  # of the error: at least half of the cases whose errors are larger than digits leave less
+ROUNDING = 2.0**-38  # of the largest value: operations in float64 leave less, numbers of float32 more (between 2^-53 and 2^-24)
 SCREENED = 1  # one of so many cases that fail, the smallest, must be met
 
 
 class Nearly(NamedTuple):
     """found: the combinations. where: a property of the cases of which it holds; empty where they are all. on: their number. others: the
-    cases that fail otherwise. left: the largest share of the error that is left."""
+    cases that fail otherwise. left: the largest share of the error that is left. rest: that of the largest value."""
 
     found: list[Combination]
     where: str
     on: int
     others: list[str]
     left: float
+    rest: float
 
 
 def nearly(search: Search, known: Combination = ()) -> Nearly | None:
@@ -50,7 +52,7 @@ def nearly(search: Search, known: Combination = ()) -> Nearly | None:
             continue
         left = max(shares.values())
         if best is None or left < best.left / 2:
-            best = Nearly([combination], where, len(met), [case.id for case in others], left)
+            best = Nearly([combination], where, len(met), [case.id for case in others], left, rest(search, combination, shares))
         elif left <= 2 * best.left:
             best.found.append(combination)
     return best
@@ -83,6 +85,22 @@ def _share(search: Search, combination: Combination, index: int, right: bool = F
             return None
         largest = max(largest, left / error if MOST * error > DIGITS * scale else 0.0)
     return largest
+
+
+def rest(search: Search, combination: Combination, indices: Iterable[int]) -> float:
+    """How far these answers lie from the altered reference, as a share of the largest value; infinite where they cannot be compared."""
+    shares = [0.0]
+    for index in indices:
+        predicted, answer = search.hypotheses.answer(combination, index), search.answers[index]
+        if predicted is None or predicted.keys() != answer.keys():
+            return np.inf
+        for name, value in predicted.items():
+            sizes = _sizes([np.asarray(answer[name]), value, value])
+            if sizes is None:
+                return np.inf
+            left, _, scale = sizes
+            shares.append(left / scale if scale else np.inf if left else 0.0)
+    return max(shares)
 
 
 def _sizes(arrays: Sequence[np.ndarray]) -> tuple[float, float, float] | None:

@@ -6,16 +6,15 @@ from ..case import Case
 from ..defects import Defect
 from .altered import Combination, separates
 from .crashes import Failed
-from .digits import Nearly
+from .digits import ROUNDING, Nearly
 from .search import Search
 
 __all__ = [
-    "ONLY_IN_FLOAT32", "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows",
-    "follows_own", "imprecise", "nearly", "partly", "stopped", "unexplained", "unstable", "where", "wide",
+    "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows",
+    "follows_own", "imprecise", "nearly", "only_in_float32", "partly", "stopped", "unexplained", "unstable", "where", "wide",
 ]  # fmt: skip
 
 SHOWN = 4
-DIGITS = "  something is computed or stored with fewer digits"
 NEAR = 0.05  # of the error: what leaves more is not near
 
 
@@ -119,7 +118,7 @@ def nearly(found: Nearly, search: Search) -> str:
     text = f"your output is the reference with {alternatives(found.found)} but for at most {found.left:.0e} of the error"
     where = f"{found.where}: " * bool(found.where)
     others = ", ".join(found.others[:SHOWN]) + f" and {len(found.others) - SHOWN} more" * (len(found.others) > SHOWN)
-    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", DIGITS]
+    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", f"  {_digits(found.rest)}"]
     return "\n".join([*lines, *([f"  it differs besides on {others}"] if found.others else [])])
 
 
@@ -133,12 +132,21 @@ def described(search: Search, relations: Sequence[str]) -> str:
     return "\n".join([relations[0], *_indented(relations[1:]), f"  first seen: {search.complaint()}"])
 
 
-def digits(text: str) -> str:
+def digits(text: str, rest: float) -> str:
     """What is said of a component that nothing explains in float64, and that conforms in float32."""
-    return f"{text}\n  float32 conforms: in float64 something is computed or stored with fewer digits"
+    return f"{text}\n  float32 conforms: in float64 {_digits(rest)}"
 
 
-ONLY_IN_FLOAT32 = "  that is in float32; in float64 something is computed or stored with fewer digits besides, which hides it"
+def only_in_float32(text: str, rest: float) -> str:
+    """What is said of a component that is explained in float32, and in float64 not. rest: what the explanation leaves there."""
+    return f"{text}\n  that is in float32; in float64 {_digits(rest, ' besides, which hides it')}"
+
+
+def _digits(rest: float, besides: str = "") -> str:
+    """What a difference of float64 numbers comes from, which is such a share of the largest value."""
+    if rest > ROUNDING:
+        return f"something is computed or stored with fewer digits{besides}"
+    return f"what is left, {rest:.0e} of the largest value, is rounding beyond what is allowed"
 
 
 def stopped(reason: str, search: Search, relations: Sequence[str]) -> str:

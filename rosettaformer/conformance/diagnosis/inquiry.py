@@ -1,5 +1,6 @@
 """The search for what gives a component's answers, the simplest first, and in float32 what float64 hides."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from . import evidence, explanation, stability
 from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
-from .digits import Nearly, nearly
+from .digits import Nearly, nearly, rest
 from .parts import Parts
 from .record import About
 from .search import Search
@@ -92,20 +93,22 @@ class Inquiry(Parts):
             text = explanation.partly(names, rest, search, self._sentences)
             self.record.add(place, "partly", text, names if rest == [base] else rest)
         elif self._fewer:
+            wide = search
             (place, search), self._fewer = self._fewer, None
             self.record.forget_parts()
             self._quickly(place, search)
             self._relations = self._describe(place, search)
             found = self._search_long(place, search)
-            self._say_only_in_float32()
+            self._say_only_in_float32(wide, found)
         else:
             self.record.open.append((self.record.nameless(place, search, self._relations), search))
         return found
 
-    def _say_only_in_float32(self) -> None:
-        """Says of the last finding on a component that it is in float32."""
+    def _say_only_in_float32(self, wide: Search, found: list[Combination]) -> None:
+        """Says of the last finding on a component that it is in float32, and what it leaves of the answers in float64."""
         last = next(finding for finding in reversed(self.record.findings) if not finding.paths)
-        self.record.change(last, text=f"{last.text}\n{explanation.ONLY_IN_FLOAT32}")
+        left = min((rest(wide, one, wide.failing) for one in found), default=math.inf)
+        self.record.change(last, text=explanation.only_in_float32(last.text, left))
 
     def _in_its_dtype(self, place: About, search: Search) -> Search:
         """The search among the same values in the dtype that they must have; adds the finding where the port's is a wider one."""
@@ -130,7 +133,7 @@ class Inquiry(Parts):
         if not other.failing:
             finding = self.record.nameless(place, search, self._relations)
             self.record.open.append((finding, search))
-            self.record.change(finding, verdict="described", text=explanation.digits(finding.text))
+            self.record.change(finding, verdict="described", text=explanation.digits(finding.text, rest(search, (), search.failing)))
             return True
         before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
         self.record.forget_parts()
@@ -142,7 +145,7 @@ class Inquiry(Parts):
             raise
         if found:
             self.record.explained(narrow, other, found)
-            self._say_only_in_float32()
+            self._say_only_in_float32(search, found)
             return True
         self._fewer = (narrow, other) if fewer else None
         self.record.restore(before)
