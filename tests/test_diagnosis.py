@@ -145,6 +145,13 @@ def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y + 0.1 * y.sum(0, keepdims=True)
 """),
+    "what an earlier call was given": ("described", (), ["your output depends on the calls before it", "gives the right answer"], [
+        "other rows of its batch"], """
+kept = {}
+def layer_norm(case):
+    x = case.inputs["x_btd"]
+    return normalization.layer_norm(case.parameters, kept.setdefault((x.shape, x.dtype), x), case.config.epsilon)
+"""),
     "the length of the padding": ("unexplained", (), ["the output depends on how long the padding is"], ["other rows of its batch"], """
 from reference_numpy import transformer as t
 dtypes = ("float64",)

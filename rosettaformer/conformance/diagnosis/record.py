@@ -128,6 +128,8 @@ class Record:
         sentences = [relation.sentence for relation in relations]
         if any(relation.specificity >= SAYING for relation in relations):
             return self.add(place, "described", explanation.described(search, sentences))
+        if not place.paths and (remembered := stability.remembered(search, self._subject.first)):
+            return self.add(place, "described", explanation.described(search, [remembered, *sentences]))
         symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
         return self.add(
             place, "unexplained", explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *symptoms])

@@ -16,10 +16,11 @@ from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "remembered", "symptoms", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
+OF_ROWS = ("output", "score_bw", "log_p_bn")  # outputs of which each row is its own
 LONGER = 2  # by so many columns is padding made longer
 DRAWS = 4  # so many answers say how far random ones lie apart
 
@@ -102,20 +103,36 @@ def symptoms(search: Search, ask: Ask) -> list[str]:
     """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
     found = {}
     for index in search.failing:
-        case, output = search.hypotheses.probes[index], search.answers[index].get("output")
-        clean = search.hypotheses.clean[index].get("output")
+        case, answer = search.hypotheses.probes[index], search.answers[index]
+        name = next((name for name in OF_ROWS if name in answer), "")
+        output, clean = answer.get(name), search.clean[index].get(name)
         if clean is None or not isinstance(output, np.ndarray) or output.shape != clean.reference.shape or not output.ndim:
             continue
         for symptom, changed, part in _variants(case):
-            if symptom not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed)):
+            if symptom not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed, name)):
                 found[symptom] = f"{symptom} ({case.id})"
     return list(found.values())
 
 
-def _others(ask: Ask, case: Case, changed: Case) -> list[np.ndarray]:
+def remembered(search: Search, first: Callable[[Case], Outputs | None]) -> str:
+    """What is said of a port whose answer depends on what it was asked before; empty where it does not. first: its answer where it is asked
+    nothing before."""
+    index = search.failing[-1]  # of those that fail the one before which the most was asked
+    case, answer, clean = search.hypotheses.probes[index], search.answers[index], search.clean[index]
+    fresh = first(case)
+    arrays = [*answer.values(), *(fresh or {}).values()]
+    if fresh is None or fresh.keys() != answer.keys() or not all(isinstance(array, np.ndarray) for array in arrays):
+        return ""
+    if not any(_differs(one, answer[name], fresh[name]) for name, one in clean.items() if name in answer):
+        return ""
+    right = all(name in fresh and _distance(fresh[name], one.reference) <= one.bound for name, one in clean.items())
+    return f"your output depends on the calls before it: {case.id}, asked first, gives {'the right' if right else 'another'} answer"
+
+
+def _others(ask: Ask, case: Case, changed: Case, name: str) -> list[np.ndarray]:
     """The output for the changed case, of a port that answers the case itself twice alike."""
     replies = ask([dataclasses.replace(case, twice=True), changed])
-    return [replies[1][2]["output"]] if [kind for _, kind, _ in replies] == ["outputs", "outputs"] else []
+    return [replies[1][2][name]] if [kind for _, kind, _ in replies] == ["outputs", "outputs"] else []
 
 
 def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:
@@ -139,8 +156,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     """What the port's answer would depend on, the changed case, and the part of both outputs that must be equal."""
     batch = max((value.shape[0] for value in case.inputs.values() if isinstance(value, np.ndarray) and value.ndim), default=0)
     if batch > 1:
-        first = {name: value[:1] if _batched(value, batch) else value for name, value in case.inputs.items()}
-        yield "a row's output depends on the other rows of its batch", dataclasses.replace(case, inputs=first), lambda output: output[:1]
+        last = {name: value[-1:] if _batched(value, batch) else value for name, value in case.inputs.items()}
+        yield "a row's output depends on the other rows of its batch", dataclasses.replace(case, inputs=last), lambda output: output[-1:]
     padding, tokens = case.config.padding_id, [name for name in ("source", "target") if case.inputs.get(name) is not None]
     kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
     if case.component in MODELS and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):

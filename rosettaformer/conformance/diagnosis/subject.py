@@ -30,7 +30,7 @@ class Subject:
     """
 
     def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline) -> None:
-        self._limit, self._mode, self._declared, self._deadline = limit, mode, declared, deadline
+        self._port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
         if kind != "ready":
@@ -90,6 +90,17 @@ class Subject:
                 heard(case, kind, answer)
                 replies.append((case, kind, answer))
         return replies
+
+    def first(self, case: Case) -> Outputs | None:
+        """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
+        worker = open_worker(self._port, threads=2)
+        try:
+            if worker.greeting[0] != "ready":
+                return None
+            ((kind, answer),) = worker.answers([dataclasses.replace(case, twice=False)], self.limit)
+        finally:
+            worker.close()
+        return answer if kind == "outputs" else None
 
     def random(self, cases: Iterable[Case]) -> list[int]:
         """The indices of the cases to which two answers of the port differ."""
