@@ -1,19 +1,22 @@
 """Defects of what the first layer is given: tables of positions, and the norm of the sum."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import embedding, inputs, normalization, positional_encoding
+from reference_numpy import normalization, positional_encoding
 
 from .defect import CONFIGURED, Defect, on_arguments
+from .place import replaced
 from .transformer import fresh_norm
 
 __all__ = ["DEFECTS"]
 
 Array = np.ndarray
+_POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")
+_SEGMENTS = "embedding.segment_embedding"
 
 
 def _offset_added(original: Callable, parameters: Any, position_bt: Array, offset: int) -> Array:
@@ -31,16 +34,28 @@ def _other_norm(original: Callable, parameters: Any, config: Any, side: str, *re
     return x_btd if config.embedding_norm else fresh_norm(x_btd, config.epsilon)
 
 
-def _norm_of_tokens_alone(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> Array:
-    if not config.embedding_norm:
-        return original(parameters, config, side, *rest)
-    embed, norm = embedding.embedding, parameters[f"{side}_embedding_norm"]
+def _after_the_norm(*places: str) -> Callable:
+    """The norm of the sum without what these give, which is added to the norm's output."""
 
-    def normed(*arguments: Any) -> Array:
-        return normalization.layer_norm(norm, embed(*arguments), config.epsilon)
+    def altered(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> Array:
+        later: list[Array] = []
 
-    with mock.patch.object(inputs.embedding, "embedding", normed):
-        return original(parameters, config.replace(embedding_norm=False), side, *rest)
+        def put_off(function: Callable) -> Callable:
+            def nothing(*given: Any) -> Array:
+                later.append(function(*given))
+                return np.zeros_like(later[-1])
+
+            return nothing
+
+        if not config.embedding_norm:
+            return original(parameters, config, side, *rest)
+        with contextlib.ExitStack() as stack:
+            for place in places:
+                stack.enter_context(replaced(place, put_off))
+            x_btd = original(parameters, config, side, *rest)
+        return sum(later, x_btd)
+
+    return altered
 
 
 def _norm_of_dropped(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> tuple[Array, Array]:
@@ -114,7 +129,11 @@ DEFECTS = (
         shows="What the first layer is given is no longer normalised. Any tokens show it.",
         **_SUM,
         evidence="transformers#11046",
-        replaces={"inputs.embed": _norm_of_tokens_alone},
+        variants={
+            "the positions are added after the norm of token and segment embedding": {"inputs.embed": _after_the_norm(*_POSITIONS)},
+            "the segments are added after the norm of token embedding and positions": {"inputs.embed": _after_the_norm(_SEGMENTS)},
+        },
+        replaces={"inputs.embed": _after_the_norm(*_POSITIONS, _SEGMENTS)},
     ),
     Defect(
         id="NRM14",
