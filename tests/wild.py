@@ -2,7 +2,7 @@
 
     python tests/wild.py docs/wild.md
 
-`tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them. `second/` has 40 more with
+`tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them. `second/` has more, with
 what was said of each when it was first diagnosed, before anything was added for it.
 """
 
@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rosettaformer.conformance.diagnosis import Diagnosis, diagnose
 
@@ -127,36 +128,46 @@ def _page(found: Sequence[Said]) -> str:
     return "\n".join([*lines, *second()]) + "\n"
 
 
+ROUNDS = {
+    1: ("on cores that had other work", "The wrong one is a constant that was fitted to a single loss; a constant needs two numbers."),
+    2: (
+        "on quiet cores",
+        "The wrong one is a cache that is kept from call to call, of which it is said that the rows of a batch depend on each other.",
+    ),
+}
+
+
 def second() -> list[str]:
     """What was said of the mistakes of the second folder at first sight."""
     what = {mistake.id: mistake.what for mistake in mistakes(FOLDER / "second")}
     found = json.loads((FOLDER / "second" / "said.json").read_text())
-    counts = {word: sum(one["judged"] == word for one in found) for word in ("named", "described", "wrong")}
-    times = {name: sorted(one[name] for one in found) for name in ("first", "total")}
-    middle = len(found) // 2
     return [
         "",
         "## At first sight",
         "",
-        "The mistakes of `tests/ports/wild/second/`, ten of them in loss, optimiser, schedule, cache and search, were written in",
-        "the same way, each with its cause before it was run. This is what diagnosis said of them when it saw them first, and",
-        "whether it is true as a reader of the code judges it.",
+        "The mistakes of `tests/ports/wild/second/` were written in the same way, in rounds of 40, ten of each in loss, optimiser,",
+        "schedule, cache and search, each with its cause before it was run. This is what diagnosis said of them when it saw them",
+        "first, and whether it is true as a reader of the code judges it. What a round showed was put right before the next one.",
         "",
-        f"- Named: {counts['named']} of {len(found)}; truly described: {counts['described']}; wrong: {counts['wrong']}.",
-        "- Seconds on two cores that had other work, median and largest: "
-        + ", ".join(
-            f"{words} {times[name][middle]:.0f} and {times[name][-1]:.0f}"
-            for words, name in (("first sentence", "first"), ("in all", "total"))
-        )
-        + ".",
+        *(line for number in ROUNDS for line in _round(number, [one for one in found if one["round"] == number])),
         "",
-        "The wrong one is a constant that was fitted to a single loss. Some value of any constant gives one number: a constant",
-        "needs two.",
-        "",
-        "| mistake | what it is | judged | what diagnosis says first of it |",
-        "|---|---|---|---|",
-        *(f"| `{one['id']}` | {what[one['id']]} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
+        "| round | mistake | what it is | judged | what diagnosis says first of it |",
+        "|---|---|---|---|---|",
+        *(f"| {one['round']} | `{one['id']}` | {what[one['id']]} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
     ]
+
+
+def _round(number: int, found: Sequence[dict[str, Any]]) -> list[str]:
+    """The counts and times of a round."""
+    cores, note = ROUNDS[number]
+    counts = {word: sum(one["judged"] == word for one in found) for word in ("named", "described", "unexplained", "wrong")}
+    times = {name: sorted(one[name] for one in found) for name in ("first", "total")}
+    middle = len(found) // 2
+    seconds = ", ".join(
+        f"{words} {times[name][middle]:.0f} and {times[name][-1]:.0f}" for words, name in (("first sentence", "first"), ("in all", "total"))
+    )
+    said = "; ".join(f"{word} {count}" for word, count in counts.items())
+    return [f"- Round {number}: {said}, of {len(found)}. Seconds on two cores, {cores}, median and largest: {seconds}. {note}".rstrip()]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ CATCHES = {
         scaled_dot_product_attention_vjp/causal_left_padding scaled_dot_product_attention_vjp/bias_minus_infinity
         multi_head_attention_vjp/left_padding encoder_layer_vjp/left_padding decoder_layer_vjp/left_padding
         transformer_vjp/left_padding transformer_vjp/gpt2_left_padding training_loss_vjp/left_padding
+        self_attention_vjp/empty_row
     """,
     "EMB4": """
         transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens transformer_vjp/gpt2_padding_id

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 from .single_stack import alone
@@ -23,10 +25,12 @@ def cases(build: Builder) -> Iterator[Case]:
 
 def _self_attention_cases(build: Builder) -> Iterator[Case]:
     padded, left = ragged(B, T)[:, None, None], left_padding(B, T)[:, None, None]
+    empty = padded & (np.arange(B) < B - 1)[:, None, None, None]  # the last row has nothing to attend to
     rows: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         ("plain", ATTENTION, {}, {}),
         ("ragged", "ATT5 ATT6 ATT7", {}, {"mask_bhts": padded}),
         ("left_padding", "ATT7 ATT13", {}, {"mask_bhts": left}),
+        ("empty_row", "ATT7 ATT13", {}, {"mask_bhts": empty}),
         ("ragged_weights", "ATT1 ATT2 MHA1", {}, {"mask_bhts": padded, "return_weights": True}),
         ("square", "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6", SQUARE, {}),
         ("causal", f"CAU1 CAU2 {ATTENTION}", {}, {"causal": True}),
