@@ -134,6 +134,7 @@ ROUNDS = {
         "on quiet cores",
         "The wrong one is a cache that is kept from call to call, of which it is said that the rows of a batch depend on each other.",
     ),
+    3: ("on cores that had other work", ""),
 }
 
 

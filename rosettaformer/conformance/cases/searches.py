@@ -104,7 +104,7 @@ def _longest_wins(case: Case) -> Case:
     first = min({0, 1, 2, 3} - {start, end, case.config.padding_id})
     slope_v = 0.8 * (first - np.arange(case.config.target_vocabulary))
     slope_v[end] = 0.5
-    flat = {"logits.kernel": 0.02 * case.parameters.get("logits.kernel", np.zeros(())), "logits.bias": slope_v}
+    flat = {"logits.kernel": 0.06 * case.parameters.get("logits.kernel", np.zeros(())), "logits.bias": slope_v}
     parameters = {name: flat.get(name, value) for name, value in case.parameters.items()}
     return dataclasses.replace(case, parameters=parameters, since=8)
 

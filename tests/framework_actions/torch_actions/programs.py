@@ -147,11 +147,6 @@ def _() -> None:
             raise AssertionError(f"{type(module).__name__} was traced")
 
 
-@ACTIONS.refused(TOPIC, "`torch.jit.script(model)`", "Unknown type annotation")
-def _() -> None:
-    torch.jit.script(model_of())
-
-
 @ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "symbolically traced variables cannot be used as inputs to control flow")
 def _() -> None:
     torch.fx.symbolic_trace(model_of())

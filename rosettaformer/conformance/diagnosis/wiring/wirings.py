@@ -80,6 +80,8 @@ def wirings(cases: Iterable[Case]) -> dict[Defect, list[list[Site]]]:
                     sites = found[key][1]
                     sites += [[] for _ in range(count - len(sites))]
                     sites[index].append(call.site)
+    for _, sites in found.values():
+        sites += [[] for _ in range(count - len(sites))]
     return dict(found.values())
 
 
