@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 
-from reference_numpy import inputs, softmax, transformer
+from reference_numpy import inputs, layers, softmax, transformer
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.defects import all_defects
@@ -399,13 +399,17 @@ def _rows_of_the_mask(true: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hides_queries(case: Case, fill: float = -1e4) -> Any:
-    """The same, and masked logits are -1e4."""
-    true = softmax.softmax
+    """The same, and in the decoder masked logits are -1e4."""
+    true, layer = softmax.softmax, layers.decoder_layer
 
     def filled(logits: np.ndarray, mask: Any = None) -> np.ndarray:
         return true(logits if mask is None else np.where(mask, logits, fill))
 
-    with mock.patch.object(softmax, "softmax", filled):
+    def with_fill(*given: Any) -> Any:
+        with mock.patch.object(softmax, "softmax", filled):
+            return layer(*given)
+
+    with mock.patch.object(layers, "decoder_layer", with_fill):
         return _with(transformer, "_decoder_inputs", _rows_of_the_mask)(case)
 
 

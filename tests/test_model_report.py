@@ -311,9 +311,8 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
     for (_, _, away, units), name in zip(rows[1:], ("numpy", "torch", "tf", "jax"), strict=True):
         wanted = one["differences"][name][1][1][2][1]
         step = np.abs(one["differences"][name][1][1]).max() / 127
-        assert float(away.replace("−", "-")) == pytest.approx(
-            wanted, rel=0, abs=0.51 * step + 0.0051 * abs(wanted)
-        )  # three digits are shown
+        shown = 0.51 * step + 0.0051 * abs(wanted)  # of 127 steps, in three digits
+        assert float(away.replace("−", "-")) == pytest.approx(wanted, rel=0, abs=shown)
         assert float(units.split()[0]) == pytest.approx(abs(wanted) / one["noise"][1], abs=0.51 * step / one["noise"][1] + 0.006)
 
 
