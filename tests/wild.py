@@ -152,9 +152,9 @@ def second() -> list[str]:
         "",
         *(line for number in ROUNDS for line in _round(number, [one for one in found if one["round"] == number])),
         "",
-        "| round | mistake | what it is | judged | what diagnosis says first of it |",
+        "| mistake | what it is | round | judged | what diagnosis says first of it |",
         "|---|---|---|---|---|",
-        *(f"| {one['round']} | `{one['id']}` | {what[one['id']]} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
+        *(f"| `{one['id']}` | {what[one['id']]} | {one['round']} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
     ]
 
 
