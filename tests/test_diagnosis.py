@@ -681,3 +681,17 @@ def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], messa
     assert code == 2
     assert message in text
     assert "Traceback" not in text
+
+
+def test_rounding_is_no_loss_of_digits(tmp_path: Path) -> None:
+    text = """
+from rosettaformer.conformance.defects import all_defects, injected
+dtypes = ("float64", "float32")
+def layer_norm(case):
+    with injected(all_defects()["NRM5"]):
+        y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * y.dtype.type(1 + 1e-13)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), gradients=False).findings
+    assert finding.explanations == (("NRM5",),)
+    assert "in float64 what is left, 1e-13 of the largest value, is rounding beyond what is allowed" in finding.text
