@@ -48,10 +48,15 @@ def scaled_dot_product_attention(
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
     if not return_weights and keep_bhts is None and (lengths := chunk_lengths(*scores)):
-        return in_chunks(_output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
+        return in_chunks(
+            _output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+        )
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * head_size**-0.5
+    logits_bhts = (
+        einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
+        * head_size**-0.5
+    )
     if mask_bhts is not None:
         mask_bhts = beside(mask_bhts, logits_bhts)
     if bias_bhts is not None:
@@ -60,16 +65,25 @@ def scaled_dot_product_attention(
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
-    dropped_bhts = weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
+    dropped_bhts = (
+        weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
+    )
     output_bthe = einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
 def _output(
-    query_bthk: jax.Array, key_bsgk: jax.Array, value_bsge: jax.Array, mask_bhts: Any = None, bias_bhts: Any = None, causal: bool = False
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: Any = None,
+    bias_bhts: Any = None,
+    causal: bool = False,
 ) -> jax.Array:
     """The output, of all queries together."""
-    return scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights=True)[0]
+    return scaled_dot_product_attention(
+        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights=True
+    )[0]
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
@@ -85,12 +99,27 @@ class MultiHeadAttention(nnx.Module):
     packed, as the output then is; masks are of rows.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         sizes, bias = config.sizes, config.attention_bias
-        self.query = Projection("btd,dhk->bthk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.key = Projection("bsd,dgk->bsgk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.value = Projection("bsd,dge->bsge", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.output = Projection("bthe,hed->btd", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.query = Projection(
+            "btd,dhk->bthk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.key = Projection(
+            "bsd,dgk->bsgk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.value = Projection(
+            "bsd,dge->bsge", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.output = Projection(
+            "bthe,hed->btd", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
         self.width = config.model_width
 
@@ -110,7 +139,17 @@ class MultiHeadAttention(nnx.Module):
         checks.check_features("memory", memory_bsd.shape, self.width)
         key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
         query_bthk = unpack(self.queries(query_btd), packing)
-        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, packing)
+        return self.attend(
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            keep_bhts,
+            packing,
+        )
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -141,7 +180,15 @@ class MultiHeadAttention(nnx.Module):
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
         attended: Any = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, self.weights_dropout.rate
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            keep_bhts,
+            self.weights_dropout.rate,
         )
         if return_weights:
             output_bthe, weights_bhts = attended

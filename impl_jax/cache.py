@@ -34,15 +34,22 @@ def start_cache(
     """
     model = fused(model)
     checks.check_memory(
-        model.config.cross_attention, model.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
+        model.config.cross_attention,
+        model.config.model_width,
+        None if memory_bsd is None else memory_bsd.shape,
+        source_mask_bs,
     )
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
+        checks.check_token_mask(
+            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2]
+        )
     return empty(model, memory_bsd, source_mask_bs, batch, length)
 
 
-def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: jax.Array | None = None) -> tuple[jax.Array, Cache]:
+def decode_step(
+    model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: jax.Array | None = None
+) -> tuple[jax.Array, Cache]:
     """Logits `b t v` of the next t tokens of the target, those rows of `decode` on the whole of it, and the cache after them.
 
     model: best what `fused` made; any other is fused at every call. Nothing is dropped, whatever the model's mode.
@@ -52,7 +59,9 @@ def decode_step(model: Transformer, target: jax.Array, cache: Cache, target_mask
     checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
     if target_mask_bt is None:
         target_mask_bt = token_mask(target, model.config.padding_id)
-    checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
+    checks.check_token_mask(
+        "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
+    )
     x_btd, cache = forward_step(model, target, *next_tokens(model.config, cache, target_mask_bt))
     return model.head(x_btd), cache
 
@@ -76,7 +85,9 @@ def decode_in_steps(
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
+        checks.check_token_mask(
+            "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
+        )
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
     model, logits = fused(model), []
     rows = len(target) if memory_bsd is None else None

@@ -34,7 +34,9 @@ class Searcher:
     Ids are checked before the program, and whether a logit was inf or NaN after it. compiled=False runs operation by operation.
     """
 
-    def __init__(self, model: Transformer, dtype: Dtype | None = None, compiled: bool = True) -> None:
+    def __init__(
+        self, model: Transformer, dtype: Dtype | None = None, compiled: bool = True
+    ) -> None:
         self._model: Transformer = (_fused if compiled else fused)(model, dtype)
         self._leaves, self._structure = jax.tree.flatten(self._model)
         self._compiled = compiled
@@ -45,7 +47,12 @@ class Searcher:
         return graphs(search.one_by_one, search.beam_search)
 
     def greedy_search(
-        self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None, prefix_mask_bp: Any = None
+        self,
+        source: Any,
+        strategy: Options,
+        prefix: Any = None,
+        source_mask_bs: Any = None,
+        prefix_mask_bp: Any = None,
     ) -> Answers:
         """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id: token_bn `b n` and log_p_bn of each token.
 
@@ -55,37 +62,97 @@ class Searcher:
         Raises ValueError on ids and options that do not fit, where prefix and answer may be longer than the table of positions, and where
         a logit is inf or NaN.
         """
-        return self._one_by_one(Strategy.of(strategy, self._model.config), source, prefix, source_mask_bs, prefix_mask_bp)
+        return self._one_by_one(
+            Strategy.of(strategy, self._model.config),
+            source,
+            prefix,
+            source_mask_bs,
+            prefix_mask_bp,
+        )
 
     def sample(
-        self, source: Any, strategy: Options, uniform_bn: Any, prefix: Any = None, source_mask_bs: Any = None, prefix_mask_bp: Any = None
+        self,
+        source: Any,
+        strategy: Options,
+        uniform_bn: Any,
+        prefix: Any = None,
+        source_mask_bs: Any = None,
+        prefix_mask_bp: Any = None,
     ) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then `draw` (SAMPLE)."""
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
-        shape = batch_of(self._model.config, strategy, source, prefix, source_mask_bs), strategy.max_new_tokens
-        checks.check_uniform(uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0))
-        return self._one_by_one(strategy, source, prefix, source_mask_bs, prefix_mask_bp, uniform_bn if strategy.temperature else None)
+        shape = (
+            batch_of(self._model.config, strategy, source, prefix, source_mask_bs),
+            strategy.max_new_tokens,
+        )
+        checks.check_uniform(
+            uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+        )
+        return self._one_by_one(
+            strategy,
+            source,
+            prefix,
+            source_mask_bs,
+            prefix_mask_bp,
+            uniform_bn if strategy.temperature else None,
+        )
 
     def beam_search(
-        self, source: Any, strategy: Options, prefix: Any = None, source_mask_bs: Any = None, prefix_mask_bp: Any = None
+        self,
+        source: Any,
+        strategy: Options,
+        prefix: Any = None,
+        source_mask_bs: Any = None,
+        prefix_mask_bp: Any = None,
     ) -> Answers:
         """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`: token_bwn `b w n`, best first, and score_bw (BEAM).
 
         The beams of a row are queries of one cache: none is reordered (`fast.beams.Beams`).
         """
         strategy = Strategy.of(strategy, self._model.config)
-        found = self._run(search.beam_search, plan(strategy, strategy.beam_size), strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        found = self._run(
+            search.beam_search,
+            plan(strategy, strategy.beam_size),
+            strategy,
+            source,
+            prefix,
+            source_mask_bs,
+            prefix_mask_bp,
+        )
         token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
-        return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(found["score_bw"][:, : strategy.n_best])}
+        return {
+            "token_bwn": jax.device_put(token_bwn),
+            "score_bw": jax.device_put(found["score_bw"][:, : strategy.n_best]),
+        }
 
     def _one_by_one(
-        self, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any, prefix_mask_bp: Any, uniform_bn: Any = None
+        self,
+        strategy: Strategy,
+        source: Any,
+        prefix: Any,
+        source_mask_bs: Any,
+        prefix_mask_bp: Any,
+        uniform_bn: Any = None,
     ) -> Answers:
         chosen = plan(strategy, drawn=uniform_bn is not None)
-        found = self._run(search.one_by_one, chosen, strategy, source, prefix, source_mask_bs, prefix_mask_bp, uniform_bn)
-        return {name: jax.device_put(found[name][:, : strategy.max_new_tokens]) for name in ("token_bn", "log_p_bn")}
+        found = self._run(
+            search.one_by_one,
+            chosen,
+            strategy,
+            source,
+            prefix,
+            source_mask_bs,
+            prefix_mask_bp,
+            uniform_bn,
+        )
+        return {
+            name: jax.device_put(found[name][:, : strategy.max_new_tokens])
+            for name in ("token_bn", "log_p_bn")
+        }
 
-    def _run(self, program: Any, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *given: Any) -> dict[str, np.ndarray]:
+    def _run(
+        self, program: Any, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *given: Any
+    ) -> dict[str, np.ndarray]:
         """What the program returns, for arguments that it takes unchecked."""
         arguments = request(self._model.config, strategy, source, prefix, *given)
         self._model.check_ids(source, prefix)

@@ -26,7 +26,9 @@ class Dropout(nnx.Dropout):
     function that takes a module the change is lost, and every call draws the same masks; give it the module's state, and return that.
     """
 
-    def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs | None = None) -> None:
+    def __init__(
+        self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs | None = None
+    ) -> None:
         checks.check_keep((), "bool", (), rate)
         drawn = rngs is not None and rate and ("dropout" in rngs or "default" in rngs)
         super().__init__(rate, deterministic=deterministic, rngs=rngs if drawn else None)
@@ -45,5 +47,7 @@ class Dropout(nnx.Dropout):
         if self.rngs is None:
             raise ValueError("dropout in training needs rngs; got None")
         size = math.prod(shape)
-        word_n = jax.lax.bitcast_convert_type(jax.random.bits(self.rngs(), (-(-size // 2),)), jnp.uint16).reshape(-1)
+        word_n = jax.lax.bitcast_convert_type(
+            jax.random.bits(self.rngs(), (-(-size // 2),)), jnp.uint16
+        ).reshape(-1)
         return (word_n[:size] >= round(self.rate * 2**16)).reshape(shape)

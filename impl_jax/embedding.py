@@ -26,7 +26,9 @@ class Embedding(nnx.Module):
         self, vocabulary: int, width: int, scale: bool, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (vocabulary, width), param_dtype))
+        self.table = nnx.Param(
+            nnx.initializers.normal(width**-0.5)(rngs.params(), (vocabulary, width), param_dtype)
+        )
         self.scale = scale
         self.dtype = dtype
 
@@ -41,18 +43,36 @@ class Embedding(nnx.Module):
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
-        checks.check_tokens("token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token))
+        checks.check_tokens(
+            "token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token)
+        )
 
 
 class SegmentEmbedding(nnx.Module):
     """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. dtype and segments out of range: as of `Embedding`."""
 
-    def __init__(self, segments: int, width: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype))
+    def __init__(
+        self,
+        segments: int,
+        width: int,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.table = nnx.Param(
+            nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype)
+        )
         self.dtype = dtype
 
     def __call__(self, segment_bs: jax.Array) -> jax.Array:
-        checks.check_rows("segment", segment_bs.shape, str(segment_bs.dtype), self.table.shape[0], *id_bounds(segment_bs))
+        checks.check_rows(
+            "segment",
+            segment_bs.shape,
+            str(segment_bs.dtype),
+            self.table.shape[0],
+            *id_bounds(segment_bs),
+        )
         table_ad = self.table[...].astype(self.dtype or self.table.dtype)
         return take_rows(upcast_half(table_ad), segment_bs).astype(table_ad.dtype)
 
@@ -76,4 +96,8 @@ class Logits(nnx.Module):
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
         logits_btv = einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
-        return logits_btv if self.bias is None else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))
+        return (
+            logits_btv
+            if self.bias is None
+            else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))
+        )

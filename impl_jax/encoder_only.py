@@ -44,7 +44,10 @@ class EncoderOnly(nnx.Module):
     ) -> jax.Array:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes. Raises ValueError where the config has none."""
         self.config.need("classes")
-        return self.classifier(self.pool(source, source_mask_bs, keep, segment_bs), (keep or {}).get("classifier_dropout"))
+        return self.classifier(
+            self.pool(source, source_mask_bs, keep, segment_bs),
+            (keep or {}).get("classifier_dropout"),
+        )
 
     def classification_loss(
         self,
@@ -82,4 +85,8 @@ class EncoderOnly(nnx.Module):
         self.config.need_one_head()
         if self.config.classes:
             return self.classify(*given)
-        return self.masked_language_logits(*given) if self.config.masked_language_head else self.encode(*given)
+        return (
+            self.masked_language_logits(*given)
+            if self.config.masked_language_head
+            else self.encode(*given)
+        )

@@ -29,7 +29,9 @@ def activation(x: jax.Array, name: str) -> jax.Array:
     if name == "gelu_erf":
         return jax.nn.gelu(wide, approximate=False).astype(x.dtype)
     if name == "gelu_tanh":
-        return (wide * jax.nn.sigmoid((8 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))).astype(x.dtype)
+        return (wide * jax.nn.sigmoid((8 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))).astype(
+            x.dtype
+        )
     if name == "gelu_sigmoid":
         return (wide * jax.nn.sigmoid(1.702 * wide)).astype(x.dtype)
     raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
@@ -41,9 +43,20 @@ class FeedForward(nnx.Module):
     dtype: in which it computes, by default that of x and the parameters; param_dtype: in which they are held.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
-        self.hidden = Projection("btd,df->btf", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.output = Projection("btf,fd->btd", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.hidden = Projection(
+            "btd,df->btf", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.output = Projection(
+            "btf,fd->btd", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
         self.activation_name, self.width = config.activation, config.model_width
 

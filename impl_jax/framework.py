@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-__all__ = ["beside", "device", "einsum", "has_explicit_axes", "id_bounds", "is_traced", "settings", "take_last", "take_rows"]
+__all__ = [
+    "beside",
+    "device",
+    "einsum",
+    "has_explicit_axes",
+    "id_bounds",
+    "is_traced",
+    "settings",
+    "take_last",
+    "take_rows",
+]
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
@@ -23,13 +33,19 @@ def device(name: str) -> jax.Device:
     try:
         return jax.devices(platform)[0]
     except RuntimeError:
-        raise ValueError(f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}") from None
+        raise ValueError(
+            f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}"
+        ) from None
 
 
 @contextlib.contextmanager
 def settings(name: str, dtype: str) -> Iterator[None]:
     """New arrays are on the device of that name, products have its precision, and 64-bit types exist where the dtype is float64."""
-    with jax.default_device(device(name)), jax.default_matmul_precision(_PRECISION[name]), jax.enable_x64(dtype == "float64"):
+    with (
+        jax.default_device(device(name)),
+        jax.default_matmul_precision(_PRECISION[name]),
+        jax.enable_x64(dtype == "float64"),
+    ):
         yield
 
 
@@ -62,7 +78,11 @@ def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.
         table_spec = _free(table_vd, places.spec)
         table_vd = _brought(table_vd, places.mesh, table_spec)
         sharding = NamedSharding(places.mesh, PartitionSpec(*places.spec, table_spec[1]))
-    return jnp.asarray(table_vd).at[index].get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
+    return (
+        jnp.asarray(table_vd)
+        .at[index]
+        .get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
+    )
 
 
 def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
@@ -70,7 +90,9 @@ def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
     if has_explicit_axes(x_btv):
         places = jax.typeof(x_btv).sharding
         x_btv = _brought(x_btv, places.mesh, (*places.spec[:-1], None))
-    return jnp.take_along_axis(x_btv, index_bt[..., None], axis=-1, wrap_negative_indices=False)[..., 0]
+    return jnp.take_along_axis(x_btv, index_bt[..., None], axis=-1, wrap_negative_indices=False)[
+        ..., 0
+    ]
 
 
 def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.Array:
@@ -84,7 +106,9 @@ def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.A
     mesh, spec = jax.typeof(x).sharding.mesh, jax.typeof(x).sharding.spec
     places = dict(zip(others, _free(y, spec), strict=True)) | dict(zip(letters, spec, strict=True))
     sharding = NamedSharding(mesh, PartitionSpec(*map(places.get, result)))
-    return jnp.einsum(subscripts, x, _brought(y, mesh, map(places.get, others)), out_sharding=sharding, **options)
+    return jnp.einsum(
+        subscripts, x, _brought(y, mesh, map(places.get, others)), out_sharding=sharding, **options
+    )
 
 
 def beside(y: jax.Array, x: jax.Array) -> jax.Array:
@@ -98,7 +122,11 @@ def beside(y: jax.Array, x: jax.Array) -> jax.Array:
 
 def _brought(x: jax.Array, mesh: Any, spec: Iterable[Any]) -> jax.Array:
     """x, sharded so; what lies on no mesh may be used beside everything."""
-    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec))) if has_explicit_axes(x) else x
+    return (
+        jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
+        if has_explicit_axes(x)
+        else x
+    )
 
 
 def _free(x: jax.Array, taken: PartitionSpec) -> PartitionSpec:
@@ -108,4 +136,9 @@ def _free(x: jax.Array, taken: PartitionSpec) -> PartitionSpec:
         return () if place is None else place if isinstance(place, tuple) else (place,)
 
     used = {axis for place in taken for axis in axes(place)}
-    return PartitionSpec(*(tuple(axis for axis in axes(place) if axis not in used) or None for place in jax.typeof(x).sharding.spec))
+    return PartitionSpec(
+        *(
+            tuple(axis for axis in axes(place) if axis not in used) or None
+            for place in jax.typeof(x).sharding.spec
+        )
+    )

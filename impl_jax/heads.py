@@ -20,7 +20,14 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 class Pooler(Projection):
     """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row. Half-precision dtypes compute tanh in float32."""
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         super().__init__("bd,dr->br", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def __call__(self, x_bsd: jax.Array) -> jax.Array:  # type: ignore[override]
@@ -32,7 +39,14 @@ class Pooler(Projection):
 class Classifier(Projection):
     """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token."""
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         super().__init__("br,rc->bc", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
 
@@ -51,13 +65,22 @@ class MaskedLanguageHead(nnx.Module):
         self, config: TransformerConfig, *, tied: bool = False,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        self.hidden = Projection("bsd,dr->bsr", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.hidden = Projection(
+            "bsd,dr->bsr", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         self.norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
         self.logits = Logits(
-            config.model_width, config.source_vocabulary, config.output_bias, tied=tied, param_dtype=param_dtype, rngs=rngs
+            config.model_width,
+            config.source_vocabulary,
+            config.output_bias,
+            tied=tied,
+            param_dtype=param_dtype,
+            rngs=rngs,
         )
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_bsd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_bsd.shape, self.width)
-        return self.logits(self.norm(activation(self.hidden(x_bsd), self.activation_name)), kernel_dv)
+        return self.logits(
+            self.norm(activation(self.hidden(x_bsd), self.activation_name)), kernel_dv
+        )

@@ -25,7 +25,9 @@ def masked_positions(
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
-    checks.check_length(token.shape[1] if isinstance(token.shape[1], int) else None, config.max_positions)
+    checks.check_length(
+        token.shape[1] if isinstance(token.shape[1], int) else None, config.max_positions
+    )
     if mask_bt is None:
         mask_bt = token_mask(token, config.padding_id)
     checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
@@ -33,7 +35,13 @@ def masked_positions(
 
 
 def embed(
-    model: Any, side: str, token: jax.Array, position_bt: jax.Array, segment_bt: jax.Array | None = None, *, length: Any
+    model: Any,
+    side: str,
+    token: jax.Array,
+    position_bt: jax.Array,
+    segment_bt: jax.Array | None = None,
+    *,
+    length: Any,
 ) -> jax.Array:
     """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config; side: "source" or "target".
 
@@ -46,13 +54,19 @@ def embed(
         x_btd = x_btd + getattr(model, f"{side}_position_embedding")(position_bt)
     else:
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
-        x_btd = x_btd + take_rows(positional_encoding(position_t, config.model_width, x_btd.dtype), position_bt, mode="clip")
+        x_btd = x_btd + take_rows(
+            positional_encoding(position_t, config.model_width, x_btd.dtype),
+            position_bt,
+            mode="clip",
+        )
     if config.segments and side == "source":
         x_btd = x_btd + model.source_segment_embedding(_segments(config, token, segment_bt))
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
 
 
-def _segments(config: TransformerConfig, token: jax.Array, segment_bt: jax.Array | None) -> jax.Array:
+def _segments(
+    config: TransformerConfig, token: jax.Array, segment_bt: jax.Array | None
+) -> jax.Array:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return jnp.zeros_like(token if token.ndim == 2 else token[..., 0], int)
@@ -62,4 +76,8 @@ def _segments(config: TransformerConfig, token: jax.Array, segment_bt: jax.Array
 
 def table(config: TransformerConfig, side: str) -> str:
     """The name of the token embedding of source or target, which may be one."""
-    return "source_embedding" if side == "source" or (config.share_embeddings and config.encoder_layers) else "target_embedding"
+    return (
+        "source_embedding"
+        if side == "source" or (config.share_embeddings and config.encoder_layers)
+        else "target_embedding"
+    )

@@ -26,22 +26,41 @@ class EncoderLayer(nnx.Module):
     packing: of an x that is packed, as the result then is; masks and keep are of rows.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         self.norm_placement = config.norm_placement
-        self.self_attention = MultiHeadAttention(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.self_attention_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+        self.self_attention = MultiHeadAttention(
+            config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.self_attention_norm = LayerNorm(
+            config.model_width, config.epsilon, param_dtype=param_dtype
+        )
         self.self_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+        self.feed_forward_norm = LayerNorm(
+            config.model_width, config.epsilon, param_dtype=param_dtype
+        )
         self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
     def __call__(
-        self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None, packing: Packing | None = None
+        self,
+        x_btd: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        keep: Tree | None = None,
+        packing: Packing | None = None,
     ) -> jax.Array:
         keep = kept(keep or {}, packing)
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
+        y_btd = self.self_attention(
+            y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing
+        )
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
@@ -65,13 +84,24 @@ class DecoderLayer(EncoderLayer):
     here. A decoder alone (encoder_layers=0) has neither cross-attention nor memory.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         super().__init__(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.width, self.attends_to_memory = config.model_width, config.cross_attention
         if not config.cross_attention:
             return
-        self.cross_attention = MultiHeadAttention(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.cross_attention_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+        self.cross_attention = MultiHeadAttention(
+            config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.cross_attention_norm = LayerNorm(
+            config.model_width, config.epsilon, param_dtype=param_dtype
+        )
         self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
     def __call__(  # type: ignore[override]
@@ -84,20 +114,38 @@ class DecoderLayer(EncoderLayer):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> jax.Array:
-        checks.check_memory(self.attends_to_memory, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
+        checks.check_memory(
+            self.attends_to_memory,
+            self.width,
+            None if memory_bsd is None else memory_bsd.shape,
+            cross_mask_bhts,
+        )
         if memory_bsd is not None:
             checks.check_same_batch(x=rows(x_btd, packing), memory=rows(memory_bsd, memory_packing))
         keep = kept(keep or {}, packing)
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
+        y_btd = self.self_attention(
+            y_btd,
+            y_btd,
+            self_mask_bhts,
+            causal=True,
+            keep_bhts=keep_bhts,
+            packing=packing,
+            memory_packing=packing,
+        )
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = self.residual_in("cross_attention", x_btd)
             keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
             y_btd = self.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=memory_packing
+                y_btd,
+                memory_bsd,
+                cross_mask_bhts,
+                keep_bhts=keep_bhts,
+                packing=packing,
+                memory_packing=memory_packing,
             )
             x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 

@@ -23,7 +23,9 @@ def padding_mask(mask_bs: jax.Array) -> jax.Array:
 
 def causal_mask(target_length: int, source_length: int) -> jax.Array:
     """Query i may attend to key j where `j <= i + (s - t)` (CAUSAL): `1 1 t s`. The lengths are static."""
-    return jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)[None, None]
+    return jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)[
+        None, None
+    ]
 
 
 def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> jax.Array | None:

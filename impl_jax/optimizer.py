@@ -9,17 +9,32 @@ __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
 
 def adam(
-    learning_rate: optax.ScalarOrSchedule, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0
+    learning_rate: optax.ScalarOrSchedule,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    weight_decay: float = 0.0,
 ) -> optax.GradientTransformationExtraArgs:
     """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, the decay where `decay_mask` says so: `optax.adamw`, nothing inherited.
 
     optax adds `epsilon` to the corrected root, as the decision says; its `eps_root` would stand inside. Its state holds the count of
     steps, first moments `mu` and second moments `nu`: `optax.tree.get` and `optax.tree.set` reach them by these names.
     """
-    adamw = optax.adamw(learning_rate, beta_1, beta_2, epsilon, eps_root=0.0, weight_decay=weight_decay, mask=decay_mask, nesterov=False)
+    adamw = optax.adamw(
+        learning_rate,
+        beta_1,
+        beta_2,
+        epsilon,
+        eps_root=0.0,
+        weight_decay=weight_decay,
+        mask=decay_mask,
+        nesterov=False,
+    )
 
     def update(gradients: Any, state: Any, parameters: Any = None, **extra: Any) -> Any:
-        with jax.enable_x64(True):  # for the numbers `1 - beta^n`: in float32 the first of them keep few digits
+        with jax.enable_x64(
+            True
+        ):  # for the numbers `1 - beta^n`: in float32 the first of them keep few digits
             return adamw.update(gradients, state, parameters, **extra)
 
     return optax.GradientTransformationExtraArgs(adamw.init, update)

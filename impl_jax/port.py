@@ -53,7 +53,9 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
 
     def filled(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return jax.random.key(next(seeds)) if is_key else from_numpy(np.zeros(leaf.shape, leaf.dtype))
+        return (
+            jax.random.key(next(seeds)) if is_key else from_numpy(np.zeros(leaf.shape, leaf.dtype))
+        )
 
     return nnx.merge(graph, jax.tree.map(filled, state))
 
@@ -76,13 +78,18 @@ def _adam(
     return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
 
 
-def _search(model: Transformer, search: Callable[..., Any], *args: Any, compiled: bool = True, **kwargs: Any) -> dict[str, jax.Array]:
+def _search(
+    model: Transformer, search: Callable[..., Any], *args: Any, compiled: bool = True, **kwargs: Any
+) -> dict[str, jax.Array]:
     return search(Searcher(model, compiled=compiled), *args, **kwargs)
 
 
 def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str, jax.Array]:
     model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
-    return {".".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))}
+    return {
+        ".".join(map(str, path)): variable[...]
+        for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))
+    }
 
 
 framework = "jax"
@@ -90,14 +97,24 @@ modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {
     "embedding": partial(
-        _blank, lambda config, **own: Embedding(config.source_vocabulary, config.model_width, config.scale_embedding, **own)
+        _blank,
+        lambda config, **own: Embedding(
+            config.source_vocabulary, config.model_width, config.scale_embedding, **own
+        ),
     ),
-    "segment_embedding": partial(_blank, lambda config, **own: SegmentEmbedding(config.segments, config.model_width, **own)),
+    "segment_embedding": partial(
+        _blank, lambda config, **own: SegmentEmbedding(config.segments, config.model_width, **own)
+    ),
     "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
     "position_embedding": partial(
-        _blank, lambda config, **own: PositionEmbedding(config.sizes["p"], config.model_width, config.position_offset, **own)
+        _blank,
+        lambda config, **own: PositionEmbedding(
+            config.sizes["p"], config.model_width, config.position_offset, **own
+        ),
     ),
-    "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
+    "positional_encoding": lambda config, dtype: partial(
+        positional_encoding, width=config.model_width, dtype=dtype
+    ),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
     "causal_mask": lambda config, dtype: causal_mask,
@@ -107,34 +124,55 @@ components: dict[str, Builder] = {
     "multi_head_attention": partial(_blank, MultiHeadAttention),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(_blank, FeedForward),
-    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon, param_dtype=dtype),
+    "layer_norm": lambda config, dtype: LayerNorm(
+        config.model_width, config.epsilon, param_dtype=dtype
+    ),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
     "encoder_layer": partial(_blank, EncoderLayer),
     "decoder_layer": partial(_blank, DecoderLayer),
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
-    "logits": partial(_blank, lambda config, **own: Logits(config.model_width, config.target_vocabulary, config.output_bias, **own)),
+    "logits": partial(
+        _blank,
+        lambda config, **own: Logits(
+            config.model_width, config.target_vocabulary, config.output_bias, **own
+        ),
+    ),
     "pooler": partial(_blank, Pooler),
     "classifier": partial(_blank, Classifier),
     "masked_language_head": partial(_blank, MaskedLanguageHead),
     "transformer": partial(_blank, _transformer),
     "pool": lambda config, dtype: _blank(Transformer, config, dtype).pool,
     "classify": lambda config, dtype: _blank(Transformer, config, dtype).classify,
-    "masked_language_logits": lambda config, dtype: _blank(Transformer, config, dtype).masked_language_logits,
+    "masked_language_logits": lambda config, dtype: (
+        _blank(Transformer, config, dtype).masked_language_logits
+    ),
     "states": lambda config, dtype: _blank(Transformer, config, dtype).states,
-    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, _blank(Transformer, config, dtype)),
+    "decode_in_steps": lambda config, dtype: partial(
+        decode_in_steps, _blank(Transformer, config, dtype)
+    ),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.greedy_search),
-    "sample": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.sample),
-    "beam_search": lambda config, dtype: partial(_search, _blank(Transformer, config, dtype), Searcher.beam_search),
+    "greedy_search": lambda config, dtype: partial(
+        _search, _blank(Transformer, config, dtype), Searcher.greedy_search
+    ),
+    "sample": lambda config, dtype: partial(
+        _search, _blank(Transformer, config, dtype), Searcher.sample
+    ),
+    "beam_search": lambda config, dtype: partial(
+        _search, _blank(Transformer, config, dtype), Searcher.beam_search
+    ),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: _blank(_transformer, config, dtype).training_loss,
-    "classification_loss": lambda config, dtype: _blank(Transformer, config, dtype).classification_loss,
+    "classification_loss": lambda config, dtype: (
+        _blank(Transformer, config, dtype).classification_loss
+    ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config, dtype),
-    "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x),
+    "random_dropout": lambda config, dtype: (
+        lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x)
+    ),
 }

@@ -27,11 +27,15 @@ def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array
     length = mask_bt.shape[1]
     if start == "row":
         return jnp.arange(length) + jnp.zeros_like(mask_bt, int)  # sharded as the mask is
-    first_b1 = jnp.where(mask_bt.any(axis=1, keepdims=True), mask_bt.argmax(axis=1, keepdims=True), length)
+    first_b1 = jnp.where(
+        mask_bt.any(axis=1, keepdims=True), mask_bt.argmax(axis=1, keepdims=True), length
+    )
     return jnp.maximum(jnp.arange(length) - first_b1, 0)
 
 
-def positional_encoding(position_bt: jax.Array | np.ndarray, width: int, dtype: Dtype = jnp.float32) -> jax.Array:
+def positional_encoding(
+    position_bt: jax.Array | np.ndarray, width: int, dtype: Dtype = jnp.float32
+) -> jax.Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
 
     The angles are float64 whatever jax_enable_x64 says, so every integer position is exact to the last digit of dtype: concrete positions
@@ -53,14 +57,27 @@ class PositionEmbedding(nnx.Module):
     """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`. dtype and positions out of range: as of `Embedding`."""
 
     def __init__(
-        self, rows: int, width: int, offset: int, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs
+        self,
+        rows: int,
+        width: int,
+        offset: int,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
     ) -> None:
-        self.table = nnx.Param(nnx.initializers.normal(width**-0.5)(rngs.params(), (rows, width), param_dtype))
+        self.table = nnx.Param(
+            nnx.initializers.normal(width**-0.5)(rngs.params(), (rows, width), param_dtype)
+        )
         self.offset, self.dtype = offset, dtype
 
     def __call__(self, position_bt: jax.Array) -> jax.Array:
         rows = self.table.shape[0] - self.offset
-        checks.check_rows("position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt))
-        position_bt = jnp.where(position_bt < 0, -1 - self.offset, position_bt)  # none of the rows before the offset
+        checks.check_rows(
+            "position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt)
+        )
+        position_bt = jnp.where(
+            position_bt < 0, -1 - self.offset, position_bt
+        )  # none of the rows before the offset
         table_pd = self.table[...].astype(self.dtype or self.table.dtype)
         return take_rows(upcast_half(table_pd), position_bt + self.offset).astype(table_pd.dtype)

@@ -27,7 +27,11 @@ class Projection(nnx.Einsum):
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         _, letters, result = re.split(",|->", subscripts)
-        shape, axes, inputs = tuple(sizes[letter] for letter in letters), range(len(letters)), len({*letters} - {*result})
+        shape, axes, inputs = (
+            tuple(sizes[letter] for letter in letters),
+            range(len(letters)),
+            len({*letters} - {*result}),
+        )
         super().__init__(
             subscripts, shape, shape[inputs:] if bias else None, dtype=dtype, param_dtype=param_dtype,
             kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
@@ -37,8 +41,13 @@ class Projection(nnx.Einsum):
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
         bias: Any = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
-        if self.inputs > 1 and not has_explicit_axes(kernel):  # XLA on CPUs would copy a kernel of which two axes are contracted
-            x, kernel = jax.lax.collapse(x, x.ndim - self.inputs), jax.lax.collapse(kernel, 0, self.inputs)
+        if self.inputs > 1 and not has_explicit_axes(
+            kernel
+        ):  # XLA on CPUs would copy a kernel of which two axes are contracted
+            x, kernel = (
+                jax.lax.collapse(x, x.ndim - self.inputs),
+                jax.lax.collapse(kernel, 0, self.inputs),
+            )
             y = jnp.tensordot(x, kernel, axes=1)
         else:
             y = einsum(self.einsum_str, x, kernel)

@@ -30,15 +30,23 @@ def penalise(
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
     penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
     held_bv = _among(scores_bv.shape, token_bn, mask_bn)
-    result_bv = jnp.where(held_bv, jnp.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty), scores_bv)
+    result_bv = jnp.where(
+        held_bv, jnp.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty), scores_bv
+    )
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
-    return jnp.where(_among(scores_bv.shape, *_endings(token_bn, mask_bn, no_repeat_ngram)), -jnp.inf, result_bv)
+    return jnp.where(
+        _among(scores_bv.shape, *_endings(token_bn, mask_bn, no_repeat_ngram)), -jnp.inf, result_bv
+    )
 
 
 def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
     """`b v`: True for the ids that are among the tokens of their row where the mask is True."""
-    return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn].max(mask_bn, wrap_negative_indices=False)
+    return (
+        jnp.zeros(shape, bool)
+        .at[jnp.arange(shape[0])[:, None], token_bn]
+        .max(mask_bn, wrap_negative_indices=False)
+    )
 
 
 def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -47,11 +55,17 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
     same_bn = jnp.ones((token_bn.shape[0], count), bool)
     for place in range(size - 1):
         last = slice(count + place, count + place + 1)
-        same_bn &= (token_bn[:, place : place + count] == token_bn[:, last]) & mask_bn[:, place : place + count] & mask_bn[:, last]
+        same_bn &= (
+            (token_bn[:, place : place + count] == token_bn[:, last])
+            & mask_bn[:, place : place + count]
+            & mask_bn[:, last]
+        )
     return token_bn[:, size - 1 :], same_bn & mask_bn[:, size - 1 :]
 
 
-def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> jax.Array:
+def truncate(
+    logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
+) -> jax.Array:
     """`x = logits / temperature`; -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
 
     The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
@@ -68,9 +82,13 @@ def truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, to
     largest_bk, id_bk = jax.lax.top_k(x_bv, min(top_k, vocabulary) if top_k else vocabulary)
     last_b1 = jnp.full((len(x_bv), 1), largest_bk.shape[1] - 1)
     if not everything:
-        before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[:, :-1]  # the probability of all that are likelier
+        before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[
+            :, :-1
+        ]  # the probability of all that are likelier
         last_b1 = (before_bk < jnp.asarray(top_p, before_bk.dtype)).sum(axis=1, keepdims=True)
-    bound_b1, bound_id_b1 = (jnp.take_along_axis(each, last_b1, axis=1) for each in (largest_bk, id_bk))
+    bound_b1, bound_id_b1 = (
+        jnp.take_along_axis(each, last_b1, axis=1) for each in (largest_bk, id_bk)
+    )
     kept_bv = (x_bv > bound_b1) | ((x_bv == bound_b1) & (jnp.arange(vocabulary) <= bound_id_b1))
     return jnp.where(kept_bv, x_bv, -jnp.inf)
 
@@ -88,18 +106,26 @@ def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
 
 
 def _check_penalise(
-    scores_bv: jax.Array, token_bn: jax.Array, repetition_penalty: Number = 1.0, no_repeat_ngram: int = 0, mask_bn: jax.Array | None = None
+    scores_bv: jax.Array,
+    token_bn: jax.Array,
+    repetition_penalty: Number = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: jax.Array | None = None,
 ) -> None:
     """Raises ValueError on what `penalise` refuses; what is traced has no values to check."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
-    checks.check_penalties(1.0 if is_traced(repetition_penalty) else float(repetition_penalty), no_repeat_ngram)
+    checks.check_penalties(
+        1.0 if is_traced(repetition_penalty) else float(repetition_penalty), no_repeat_ngram
+    )
     if bounds := id_bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)
 
 
-def _check_truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0) -> None:
+def _check_truncate(
+    logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
+) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
     numbers = [1.0 if is_traced(number) else float(number) for number in (temperature, top_p)]
     checks.check_sampling(logits_bv.shape, numbers[0], top_k, numbers[1])
@@ -110,7 +136,9 @@ def _check_truncate(logits_bv: jax.Array, temperature: Number = 1.0, top_k: int 
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    bounds = [] if is_traced(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    bounds = (
+        [] if is_traced(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    )
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
     _check_truncate(logits_bv)
 

@@ -35,7 +35,9 @@ def _softmax(x: jax.Array) -> jax.Array:
 
 
 @_softmax.defjvp
-def _softmax_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _softmax_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     """`dp = p (dx - sum_j p_j dx_j)`: p is all that the backward pass needs, and where it is 1 the gradient is 0 and no rounding error."""
     p, dx = _softmax(*primals), tangents[0]
     return p, p * (dx - jnp.sum(p * dx, axis=-1, keepdims=True))

@@ -24,17 +24,37 @@ class Encoder(nnx.Module):
     packing: as of `EncoderLayer`. A layer of another class takes x and the mask.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.encoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
+        self.layers = nnx.List(
+            EncoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            for _ in range(config.encoder_layers)
+        )
+        self.final_norm = (
+            LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+            if config.final_norm
+            else None
+        )
 
     def __call__(
-        self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None, packing: Packing | None = None
+        self,
+        x_bsd: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        keep: Tree | None = None,
+        packing: Packing | None = None,
     ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
+            x_bsd = layer(
+                x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing)
+            )
         return self.final_norm(x_bsd) if self.final_norm else x_bsd
 
 
@@ -44,10 +64,24 @@ class Decoder(nnx.Module):
     memory: None of a decoder alone. Otherwise as `Encoder`; a layer of another class takes x, the memory and both masks.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs) for _ in range(config.decoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype) if config.final_norm else None
+        self.layers = nnx.List(
+            DecoderLayer(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            for _ in range(config.decoder_layers)
+        )
+        self.final_norm = (
+            LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+            if config.final_norm
+            else None
+        )
 
     def __call__(
         self,
@@ -61,7 +95,9 @@ class Decoder(nnx.Module):
     ) -> jax.Array:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            given = _given(
+                keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing
+            )
             x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.final_norm(x_btd) if self.final_norm else x_btd
 

@@ -30,7 +30,9 @@ def states(
     is one more of them than layers. Arguments and errors as the call; each stack that the config has needs its tokens.
     """
     config = model.config
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_source_given(
+        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
+    )
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
@@ -41,28 +43,41 @@ def states(
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, mask_bt = model.embed("target", target, target_mask_bt)
-        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, True)
+        result["decoder"] = _stack(
+            model.decoder, x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, True
+        )
     return result
 
 
 def _stack(
-    stack: Any, x_btd: jax.Array, memory_bsd: jax.Array | None, self_mask_bhts: jax.Array, cross_mask_bhts: jax.Array | None, causal: bool
+    stack: Any,
+    x_btd: jax.Array,
+    memory_bsd: jax.Array | None,
+    self_mask_bhts: jax.Array,
+    cross_mask_bhts: jax.Array | None,
+    causal: bool,
 ) -> dict[str, jax.Array]:
     """The call of an `Encoder` or `Decoder`, and what it computes on the way."""
     hidden = [x_btd]
     weights: dict[str, list[jax.Array]] = {"self_attention": [], "cross_attention": []}
     for layer in stack.layers:
         y_btd = layer.residual_in("self_attention", x_btd)
-        y_btd, weights_bhts = layer.self_attention(y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True)
+        y_btd, weights_bhts = layer.self_attention(
+            y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
+        )
         weights["self_attention"].append(weights_bhts)
         x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
         if memory_bsd is not None:
             y_btd = layer.residual_in("cross_attention", x_btd)
-            y_btd, weights_bhts = layer.cross_attention(y_btd, memory_bsd, cross_mask_bhts, return_weights=True)
+            y_btd, weights_bhts = layer.cross_attention(
+                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
+            )
             weights["cross_attention"].append(weights_bhts)
             x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
         y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
         x_btd = layer.residual_out("feed_forward", x_btd, y_btd, {})
         hidden.append(x_btd)
     hidden[-1] = stack.final_norm(x_btd) if stack.final_norm else x_btd
-    return {"hidden_lbtd": jnp.stack(hidden)} | {f"{name}_lbhts": jnp.stack(maps) for name, maps in weights.items() if maps}
+    return {"hidden_lbtd": jnp.stack(hidden)} | {
+        f"{name}_lbhts": jnp.stack(maps) for name, maps in weights.items() if maps
+    }

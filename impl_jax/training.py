@@ -58,10 +58,16 @@ class Trainer:
             model: Transformer = _blank(config, self._dtype, seed)
             self._shapes = nnx.eval_shape(lambda: model)
             weights.load(model, parameters, config)
-            self._graph, self._parameters, *self._random = nnx.split(model, nnx.Param, nnx.RngCount, nnx.RngKey)
+            self._graph, self._parameters, *self._random = nnx.split(
+                model, nnx.Param, nnx.RngCount, nnx.RngKey
+            )
             # Committed to the device, as what the step returns is: otherwise its second call would compile anew.
-            self._moments = jax.device_put(_optimizer(recipe, 0.0).init(self._parameters), self._device)
-            self._step = jax.jit(_step(self._graph, self._random, config, recipe), donate_argnums=(0, 1))
+            self._moments = jax.device_put(
+                _optimizer(recipe, 0.0).init(self._parameters), self._device
+            )
+            self._step = jax.jit(
+                _step(self._graph, self._random, config, recipe), donate_argnums=(0, 1)
+            )
             self._evaluate = jax.jit(functools.partial(_evaluate, self._graph, self._random))
 
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
@@ -71,11 +77,21 @@ class Trainer:
         """
         self._check(source, target)
         if len(target) % self.recipe.microbatches:
-            raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(target)} rows")
+            raise ValueError(
+                f"the batch must divide into {self.recipe.microbatches} microbatches; got {len(target)} rows"
+            )
         self._searcher = None
         with self._settings():
-            arguments = np.uint32(self.steps), source, target, keep, self._packings(source, target, self.recipe.microbatches)
-            self._parameters, self._moments, loss = self._step(self._parameters, self._moments, *arguments)
+            arguments = (
+                np.uint32(self.steps),
+                source,
+                target,
+                keep,
+                self._packings(source, target, self.recipe.microbatches),
+            )
+            self._parameters, self._moments, loss = self._step(
+                self._parameters, self._moments, *arguments
+            )
         self.steps += 1
         return loss
 
@@ -98,7 +114,10 @@ class Trainer:
         """Copies: `parameters.<canonical name>`, `first_moment.<canonical name>`, `second_moment.<canonical name>`."""
         with self._settings():
             trees = {"parameters": self._parameters} | moments(self._moments)
-            exported = {kind: weights.export(self._module(tree), self.config) for kind, tree in trees.items()}
+            exported = {
+                kind: weights.export(self._module(tree), self.config)
+                for kind, tree in trees.items()
+            }
         return canonical.flatten(exported)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
@@ -109,11 +128,17 @@ class Trainer:
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
         kinds = ("parameters", "first_moment", "second_moment")
-        shapes = {f"{kind}.{name}": shape for kind in kinds for name, shape in canonical.shapes(self.config).items()}
+        shapes = {
+            f"{kind}.{name}": shape
+            for kind in kinds
+            for name, shape in canonical.shapes(self.config).items()
+        }
         canonical.match(state, shapes, str(self._dtype))
         with self._settings():
             self._parameters, first, second = (self._loaded(state, kind) for kind in kinds)
-            self._moments = jax.device_put(with_moments(self._moments, steps, first, second), self._device)
+            self._moments = jax.device_put(
+                with_moments(self._moments, steps, first, second), self._device
+            )
         self.steps, self._searcher = steps, None
 
     def _check(self, source: Any, target: Any) -> None:
@@ -134,11 +159,18 @@ class Trainer:
         with self._settings():
             if self._searcher is None:
                 self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
-            return {name: weights.to_numpy(array) for name, array in getattr(self._searcher, search)(source, strategy).items()}
+            return {
+                name: weights.to_numpy(array)
+                for name, array in getattr(self._searcher, search)(source, strategy).items()
+            }
 
     def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
         module = self._module(self._parameters)
-        weights.load(module, {name: state[f"{kind}.{name}"] for name in canonical.shapes(self.config)}, self.config)
+        weights.load(
+            module,
+            {name: state[f"{kind}.{name}"] for name in canonical.shapes(self.config)},
+            self.config,
+        )
         return nnx.state(module, nnx.Param)
 
     def _module(self, parameters: nnx.State) -> Transformer:
@@ -146,18 +178,26 @@ class Trainer:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        with framework.settings(self._name, self._dtype.name), contextlib.nullcontext() if self._compiled else jax.disable_jit():
+        with (
+            framework.settings(self._name, self._dtype.name),
+            contextlib.nullcontext() if self._compiled else jax.disable_jit(),
+        ):
             yield
 
 
 def with_moments(state: Any, steps: int, first_moment: Any, second_moment: Any) -> Any:
     """An optimiser's state as it is after so many steps with these moments."""
-    return optax.tree.set(state, count=jnp.asarray(steps, jnp.int32), mu=first_moment, nu=second_moment)
+    return optax.tree.set(
+        state, count=jnp.asarray(steps, jnp.int32), mu=first_moment, nu=second_moment
+    )
 
 
 def moments(state: Any) -> dict[str, Any]:
     """The moments in an optimiser's state."""
-    return {"first_moment": optax.tree.get(state, "mu"), "second_moment": optax.tree.get(state, "nu")}
+    return {
+        "first_moment": optax.tree.get(state, "mu"),
+        "second_moment": optax.tree.get(state, "nu"),
+    }
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -172,23 +212,42 @@ def _optimizer(recipe: Recipe, learning_rate: Any) -> optax.GradientTransformati
     return adam(learning_rate, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay)
 
 
-def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Recipe) -> Callable[..., Any]:
+def _step(
+    graph: Any, random: list[Any], config: TransformerConfig, recipe: Recipe
+) -> Callable[..., Any]:
     """The program of a step: (parameters, moments, steps, source, target, keep, packings) -> (parameters, moments, loss)."""
     counts, keys = random
 
     def step(
-        parameters: nnx.State, moments: Any, steps: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None, packings: Packings
+        parameters: nnx.State,
+        moments: Any,
+        steps: jax.Array,
+        source: jax.Array,
+        target: jax.Array,
+        keep: Tree | None,
+        packings: Packings,
     ) -> Any:
         total = jnp.maximum(_count(config, target), 1)
 
         def loss(
-            parameters: nnx.State, draw: jax.Array, source: jax.Array, target: jax.Array, keep: Tree | None, packings: Packings
+            parameters: nnx.State,
+            draw: jax.Array,
+            source: jax.Array,
+            target: jax.Array,
+            keep: Tree | None,
+            packings: Packings,
         ) -> jax.Array:
-            model = nnx.merge(graph, parameters, jax.tree.map(lambda _: jnp.asarray(draw), counts), keys)
-            return _objective(model)(source, target, recipe.smoothing, total, keep, **_packed(packings))
+            model = nnx.merge(
+                graph, parameters, jax.tree.map(lambda _: jnp.asarray(draw), counts), keys
+            )
+            return _objective(model)(
+                source, target, recipe.smoothing, total, keep, **_packed(packings)
+            )
 
         value_and_grad, batch = jax.value_and_grad(loss), (source, target, keep)
-        value, gradients = _accumulated(value_and_grad, parameters, steps, batch, packings, recipe.microbatches)
+        value, gradients = _accumulated(
+            value_and_grad, parameters, steps, batch, packings, recipe.microbatches
+        )
         if recipe.clip_norm is not None:
             gradients = clip_global_norm(gradients, recipe.clip_norm)
         rate = noam(steps + 1, config.model_width, recipe.warmup, value.dtype)
@@ -199,7 +258,12 @@ def _step(graph: Any, random: list[Any], config: TransformerConfig, recipe: Reci
 
 
 def _accumulated(
-    value_and_grad: Callable[..., Any], parameters: nnx.State, steps: jax.Array, batch: Any, packings: Packings, count: int
+    value_and_grad: Callable[..., Any],
+    parameters: nnx.State,
+    steps: jax.Array,
+    batch: Any,
+    packings: Packings,
+    count: int,
 ) -> Any:
     """Loss and gradients, added up over so many parts of the rows; each part draws masks of its own, and has its own packings."""
     if count == 1:
@@ -210,12 +274,29 @@ def _accumulated(
 
     rows = batch[1].shape[0]
     # A keep mask may be the same for all rows.
-    parts = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape[1:])).reshape(count, rows // count, *x.shape[1:]), batch)
-    sums = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype), jax.tree.map(jnp.zeros_like, parameters)
-    return jax.lax.scan(add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts, packings))[0]
+    parts = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (rows, *x.shape[1:])).reshape(
+            count, rows // count, *x.shape[1:]
+        ),
+        batch,
+    )
+    sums = (
+        jnp.zeros((), jax.tree.leaves(parameters)[0].dtype),
+        jax.tree.map(jnp.zeros_like, parameters),
+    )
+    return jax.lax.scan(
+        add, sums, (steps * count + jnp.arange(count, dtype=steps.dtype), *parts, packings)
+    )[0]
 
 
-def _evaluate(graph: Any, random: list[Any], parameters: nnx.State, source: jax.Array, target: jax.Array, packings: Packings) -> jax.Array:
+def _evaluate(
+    graph: Any,
+    random: list[Any],
+    parameters: nnx.State,
+    source: jax.Array,
+    target: jax.Array,
+    packings: Packings,
+) -> jax.Array:
     """The sum of the losses of all labels, in evaluation mode."""
     model = nnx.merge(graph, parameters, *random)
     model.eval()

@@ -33,7 +33,14 @@ class Transformer(EncoderOnly):
     param_dtype: in which the parameters are held; dtype: in which the model computes, by default param_dtype.
     """
 
-    def __init__(self, config: TransformerConfig, *, dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
         own: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.config, self.pack_from = config, PACK_FROM
         if config.encoder_layers:
@@ -57,14 +64,22 @@ class Transformer(EncoderOnly):
         """What is added up and normalised before the first layer of that side, under the canonical names."""
         config, width = self.config, self.config.model_width
         if inputs.table(config, side) == f"{side}_embedding":
-            setattr(self, f"{side}_embedding", Embedding(vocabulary, width, config.scale_embedding, **own))
+            setattr(
+                self,
+                f"{side}_embedding",
+                Embedding(vocabulary, width, config.scale_embedding, **own),
+            )
         if config.positions == "learned":
             position = PositionEmbedding(config.sizes["p"], width, config.position_offset, **own)
             setattr(self, f"{side}_position_embedding", position)
         if config.segments and side == "source":
             self.source_segment_embedding = SegmentEmbedding(config.segments, width, **own)
         if config.embedding_norm:
-            setattr(self, f"{side}_embedding_norm", LayerNorm(width, config.epsilon, param_dtype=own["param_dtype"]))
+            setattr(
+                self,
+                f"{side}_embedding_norm",
+                LayerNorm(width, config.epsilon, param_dtype=own["param_dtype"]),
+            )
 
     def __call__(
         self,
@@ -83,7 +98,9 @@ class Transformer(EncoderOnly):
         packings: what `compiled` prepares. With that of a target, but without skip_padding, the logits are packed, `1 n v`.
         """
         checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
-        checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+        checks.check_source_given(
+            self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
+        )
         if target is None:
             return self._headed(source, source_mask_bs, keep, segment_bs)
         packings, memory_bsd = packings or Packings(), None
@@ -97,7 +114,9 @@ class Transformer(EncoderOnly):
             return logits_btv
         if packings.target is not None:
             return unpack(logits_btv, packings.target)
-        mask_bt = token_mask(target, self.config.padding_id) if target_mask_bt is None else target_mask_bt
+        mask_bt = (
+            token_mask(target, self.config.padding_id) if target_mask_bt is None else target_mask_bt
+        )
         return jnp.where(mask_bt[..., None], logits_btv, 0)
 
     @property
@@ -109,26 +128,52 @@ class Transformer(EncoderOnly):
         """The token embedding of source or target: one module where they share it."""
         return getattr(self, inputs.table(self.config, side))
 
-    def check_ids(self, source: Any = None, target: Any = None, segment_bs: Any = None, label_b: Any = None, **others: Any) -> None:
+    def check_ids(
+        self,
+        source: Any = None,
+        target: Any = None,
+        segment_bs: Any = None,
+        label_b: Any = None,
+        **others: Any,
+    ) -> None:
         """Raises ValueError on ids that a call or method with the same arguments refuses: `compiled` calls this before its program."""
         for side, token in (("source", source), ("target", target)):
             if token is not None and hasattr(self, inputs.table(self.config, side)):
                 self.embedding_of(side).check_ids(token)
         if segment_bs is not None and source is not None:
-            checks.check_segments(self.config.segments, segment_bs.shape, str(segment_bs.dtype), source.shape, *id_bounds(segment_bs))
+            checks.check_segments(
+                self.config.segments,
+                segment_bs.shape,
+                str(segment_bs.dtype),
+                source.shape,
+                *id_bounds(segment_bs),
+            )
         if label_b is not None:
             checks.check_classes(label_b.shape, str(label_b.dtype))
             shape = len(label_b), 1
-            checks.check_labels((*shape, self.config.classes), shape, str(label_b.dtype), 0.0, None, *id_bounds(label_b))
+            checks.check_labels(
+                (*shape, self.config.classes),
+                shape,
+                str(label_b.dtype),
+                0.0,
+                None,
+                *id_bounds(label_b),
+            )
 
     def embed(
-        self, side: str, token: jax.Array, mask_bt: jax.Array | None = None, segment_bt: jax.Array | None = None
+        self,
+        side: str,
+        token: jax.Array,
+        mask_bt: jax.Array | None = None,
+        segment_bt: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """What the first layer of a side, "source" or "target", is given before dropout, and the mask of the tokens."""
         if segment_bt is not None and not self.config.segments:
             checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
-        return inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1]), mask_bt
+        return inputs.embed(
+            self, side, token, position_bt, segment_bt, length=token.shape[1]
+        ), mask_bt
 
     def encode(
         self,
@@ -163,25 +208,34 @@ class Transformer(EncoderOnly):
         """
         self.config.need_decoder()
         checks.check_memory(
-            self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
+            self.config.cross_attention,
+            self.config.model_width,
+            None if memory_bsd is None else memory_bsd.shape,
+            source_mask_bs,
         )
         packing, memory_packing = reversed(packings or Packings())
         if memory_bsd is not None:
             memory = rows(memory_bsd, memory_packing)
             checks.check_same_batch(source=memory, target=target.shape)
             if source_mask_bs is not None:
-                checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2])
+                checks.check_token_mask(
+                    "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2]
+                )
         keep = (keep or {}).get("decoder", {})
         x_btd, mask_bt = self.embed("target", target, target_mask_bt)
         cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         x_btd = self.decoder.embedding_dropout(x_btd, keep.get("embedding_dropout"))
         x_btd = pack(x_btd, packing)
-        x_btd = self.decoder(x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep, packing, memory_packing)
+        x_btd = self.decoder(
+            x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, keep, packing, memory_packing
+        )
         return self.head(x_btd)
 
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`, W being the transposed table of the target's embedding where they are tied."""
-        tied = self.config.tie_logits and not hasattr(self.logits, "kernel")  # a copy by `fused` may have one
+        tied = self.config.tie_logits and not hasattr(
+            self.logits, "kernel"
+        )  # a copy by `fused` may have one
         return self.logits(x_btd, self.table.T) if tied else self.logits(x_btd)
 
     def training_loss(
@@ -201,8 +255,13 @@ class Transformer(EncoderOnly):
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self(source, target_bt, keep=keep, packings=packings)
         logits_btv = logits_btv.astype(jnp.promote_types(logits_btv.dtype, self.table.dtype))
-        packing, mask_bt = (packings or Packings()).target, token_mask(label_bt, self.config.padding_id)
-        return cross_entropy(logits_btv, pack(label_bt, packing), counted(mask_bt, packing), smoothing, total)
+        packing, mask_bt = (
+            (packings or Packings()).target,
+            token_mask(label_bt, self.config.padding_id),
+        )
+        return cross_entropy(
+            logits_btv, pack(label_bt, packing), counted(mask_bt, packing), smoothing, total
+        )
 
     def states(
         self,

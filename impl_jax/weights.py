@@ -36,27 +36,43 @@ def load(
     native: dict[str, np.ndarray] = {}
     try:
         native = layout.to_native(parameters, table, config, component)
-        canonical.match(native, {native_name: variable.shape for native_name, variable in variables.values()})
+        canonical.match(
+            native, {native_name: variable.shape for native_name, variable in variables.values()}
+        )
     except ValueError as error:
         problems.insert(0, str(error).removeprefix(_HEADLINE))
-    problems += [f"no row of the weight table loads the module's {path}" for path in _others(module, variables)]
+    problems += [
+        f"no row of the weight table loads the module's {path}"
+        for path in _others(module, variables)
+    ]
     if problems:
         raise ValueError(_HEADLINE + "\n  ".join(problems))
     for native_name, variable in variables.values():
-        variable.set_value(from_numpy(native[native_name], getattr(variable.get_value(), "sharding", None)))
+        variable.set_value(
+            from_numpy(native[native_name], getattr(variable.get_value(), "sharding", None))
+        )
 
 
 def export(
-    module: nnx.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+    module: nnx.Module,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
 ) -> dict[str, np.ndarray]:
     """The module's parameters by canonical name, C-contiguous.
 
     Raises ValueError where they are not those of the config, and where the module has one that would be left out, such as an adapter's.
     """
     variables = _variables(module, config, component, table)
-    if left_out := [f"no array would hold the module's {path}" for path in _others(module, variables)]:
-        raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(left_out))
-    native = {native_name: to_numpy(variable.get_value()) for native_name, variable in variables.values()}
+    if left_out := [
+        f"no array would hold the module's {path}" for path in _others(module, variables)
+    ]:
+        raise ValueError(
+            "the module cannot be exported by this config and table:\n  " + "\n  ".join(left_out)
+        )
+    native = {
+        native_name: to_numpy(variable.get_value()) for native_name, variable in variables.values()
+    }
     return layout.from_native(native, table, config, component)
 
 
@@ -65,15 +81,23 @@ def to_numpy(tensor: jax.Array) -> np.ndarray:
     return np.array(tensor)
 
 
-def from_numpy(array: np.ndarray, device: jax.Device | jax.sharding.Sharding | None = None) -> jax.Array:
+def from_numpy(
+    array: np.ndarray, device: jax.Device | jax.sharding.Sharding | None = None
+) -> jax.Array:
     """A copy of the same bits, on that device or on the default one.
 
     Without jax_enable_x64 JAX has no 64-bit types: integers that fit become 32-bit; other arrays raise ValueError.
     """
     held = jax.dtypes.canonicalize_dtype(array.dtype)
-    if held != array.dtype and not (array.dtype.kind in "iu" and np.array_equal(array.astype(held), array)):
-        raise ValueError(f"{array.dtype} needs jax_enable_x64; without it JAX would round to {held}")
-    return jax.device_put(np.array(array, held), device)  # of a copy, since JAX may share the memory of an array
+    if held != array.dtype and not (
+        array.dtype.kind in "iu" and np.array_equal(array.astype(held), array)
+    ):
+        raise ValueError(
+            f"{array.dtype} needs jax_enable_x64; without it JAX would round to {held}"
+        )
+    return jax.device_put(
+        np.array(array, held), device
+    )  # of a copy, since JAX may share the memory of an array
 
 
 _HEADLINE = "parameters do not fit:\n  "
@@ -94,23 +118,41 @@ def _variables(
     if missing:
         raise ValueError(
             _HEADLINE
-            + "\n  ".join([*missing, *(f"no row of the weight table loads the module's {path}" for path in _others(module, found))])
+            + "\n  ".join(
+                [
+                    *missing,
+                    *(
+                        f"no row of the weight table loads the module's {path}"
+                        for path in _others(module, found)
+                    ),
+                ]
+            )
         )
     return found
 
 
-def _others(module: nnx.Module, variables: Mapping[str, tuple[str, nnx.Variable[Any]]]) -> list[str]:
+def _others(
+    module: nnx.Module, variables: Mapping[str, tuple[str, nnx.Variable[Any]]]
+) -> list[str]:
     """The paths of the module's parameters that are none of these."""
     known = {id(variable) for _, variable in variables.values()}
     nodes = nnx.iter_graph(module)
-    return [".".join(map(str, path)) for path, node in nodes if isinstance(node, nnx.Param) and id(node) not in known]
+    return [
+        ".".join(map(str, path))
+        for path, node in nodes
+        if isinstance(node, nnx.Param) and id(node) not in known
+    ]
 
 
 def _walk(node: Any, path: str) -> Any:
     """What stands at a dotted path of attributes, keys and indices; None where it leads nowhere."""
     for part in path.split("."):
         try:
-            node = getattr(node, part) if hasattr(node, part) else node[int(part) if part.isdigit() else part]
+            node = (
+                getattr(node, part)
+                if hasattr(node, part)
+                else node[int(part) if part.isdigit() else part]
+            )
         except (IndexError, KeyError, TypeError):
             return None
     return node

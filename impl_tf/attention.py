@@ -48,12 +48,25 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
-    key_bgks, value_bgse = tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
-    if not return_weights and drop is None and (length := chunk_length(query_bthk, key_bsgk.shape[1])):
-        return in_chunks(attend_by_head, length, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal)
+    key_bgks, value_bgse = (
+        tf.transpose(key_bsgk, [0, 2, 3, 1]),
+        tf.transpose(value_bsge, [0, 2, 1, 3]),
+    )
+    if (
+        not return_weights
+        and drop is None
+        and (length := chunk_length(query_bthk, key_bsgk.shape[1]))
+    ):
+        return in_chunks(
+            attend_by_head, length, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal
+        )
     if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(*(keras.ops.shape(x)[1] for x in (query_bthk, key_bsgk))))
-    return attend_by_head(query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, drop, return_weights)
+        mask_bhts = mask.combine_masks(
+            mask_bhts, mask.causal_mask(*(keras.ops.shape(x)[1] for x in (query_bthk, key_bsgk)))
+        )
+    return attend_by_head(
+        query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, drop, return_weights
+    )
 
 
 def attend_by_head(
@@ -75,18 +88,30 @@ def attend_by_head(
     _, groups, source, size = keras.ops.shape(value_bgse)
     scaled_bhtk = tf.transpose(upcast_half(query_bthk) * head_size**-0.5, [0, 2, 1, 3])
     scaled_bgnk = tf.reshape(scaled_bhtk, [batch, groups, heads // groups * target, head_size])
-    logits_bhts = tf.reshape(tf.matmul(scaled_bgnk, upcast_half(key_bgks)), [batch, heads, target, source])
+    logits_bhts = tf.reshape(
+        tf.matmul(scaled_bgnk, upcast_half(key_bgks)), [batch, heads, target, source]
+    )
     if bias_bhts is not None:
         logits_bhts += upcast_half(bias_bhts)
-        mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype))
+        mask_bhts = mask.combine_masks(
+            mask_bhts, bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype)
+        )
     logits_bhts, present_bht1 = softmax.mask_logits(logits_bhts, mask_bhts)
     weights_bhts = tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype)
     dropped_bhts = weights_bhts if drop is None else drop(weights_bhts)
-    dropped_bgns = tf.reshape(upcast_half(dropped_bhts), [batch, groups, heads // groups * target, source])
-    output_bhte = tf.reshape(tf.matmul(dropped_bgns, upcast_half(value_bgse)), [batch, heads, target, size])
+    dropped_bgns = tf.reshape(
+        upcast_half(dropped_bhts), [batch, groups, heads // groups * target, source]
+    )
+    output_bhte = tf.reshape(
+        tf.matmul(dropped_bgns, upcast_half(value_bgse)), [batch, heads, target, size]
+    )
     output_bthe = tf.transpose(softmax.zero_empty_rows(output_bhte, present_bht1), [0, 2, 1, 3])
     output_bthe = tf.cast(output_bthe, value_bgse.dtype)
-    return (output_bthe, softmax.zero_empty_rows(weights_bhts, present_bht1)) if return_weights else output_bthe
+    return (
+        (output_bthe, softmax.zero_empty_rows(weights_bhts, present_bht1))
+        if return_weights
+        else output_bthe
+    )
 
 
 @register
@@ -101,11 +126,21 @@ class MultiHeadAttention(Configured):
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
-        self.query = Projection(width, (config.heads, config.key_size), bias, dtype=dtype, name="query")
-        self.key = Projection(width, (config.key_value_heads, config.key_size), bias, dtype=dtype, name="key")
-        self.value = Projection(width, (config.key_value_heads, config.value_size), bias, dtype=dtype, name="value")
-        self.weights_dropout = Dropout(config.attention_dropout_rate, dtype=dtype, name="weights_dropout")
-        self.output_projection = Projection((config.heads, config.value_size), width, bias, dtype=dtype, name="output_projection")
+        self.query = Projection(
+            width, (config.heads, config.key_size), bias, dtype=dtype, name="query"
+        )
+        self.key = Projection(
+            width, (config.key_value_heads, config.key_size), bias, dtype=dtype, name="key"
+        )
+        self.value = Projection(
+            width, (config.key_value_heads, config.value_size), bias, dtype=dtype, name="value"
+        )
+        self.weights_dropout = Dropout(
+            config.attention_dropout_rate, dtype=dtype, name="weights_dropout"
+        )
+        self.output_projection = Projection(
+            (config.heads, config.value_size), width, bias, dtype=dtype, name="output_projection"
+        )
 
     def call(
         self,
@@ -126,7 +161,18 @@ class MultiHeadAttention(Configured):
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
         query_bthk = unpack(self.queries(query_btd), packing)
         key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
-        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, packing)
+        return self.attend(
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            keep_bhts,
+            training,
+            packing,
+        )
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -155,8 +201,21 @@ class MultiHeadAttention(Configured):
     ) -> Output:
         """The rest: the attention of these queries to these keys and values, and the output's projection."""
         drops = keep_bhts is not None or (training and self.weights_dropout.rate)
-        drop = (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training)) if drops else None
-        attended = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, drop=drop)
+        drop = (
+            (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training))
+            if drops
+            else None
+        )
+        attended = scaled_dot_product_attention(
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            drop=drop,
+        )
         if return_weights:
             output_bthe, weights_bhts = attended
             return self.output_projection(pack(output_bthe, packing)), weights_bhts

@@ -36,16 +36,25 @@ def start_cache(
     config = model.config
     config.need_decoder()
     memory_bsd = None if memory_bsd is None else tf.convert_to_tensor(memory_bsd)
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
+    checks.check_memory(
+        config.cross_attention,
+        config.model_width,
+        None if memory_bsd is None else memory_bsd.shape,
+        source_mask_bs,
+    )
     checks.check_batch(batch, None if memory_bsd is None else memory_bsd.shape[0])
     if source_mask_bs is not None and memory_bsd is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)
-        checks.check_token_mask("source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2])
+        checks.check_token_mask(
+            "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
+        )
     rows: Any = batch if memory_bsd is None else memory_bsd.shape[0]
     return fast.empty(model, memory_bsd, source_mask_bs, rows, length)
 
 
-def decode_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None) -> tuple[tf.Tensor, Cache]:
+def decode_step(
+    model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
+) -> tuple[tf.Tensor, Cache]:
     """Logits `b t v` of the next t tokens of the target, and the cache after them: those rows of `decode` on the whole target.
 
     target and target_mask_bt: of these tokens only; t may differ from step to step. Evaluation alone: nothing is dropped.
@@ -53,8 +62,14 @@ def decode_step(model: Transformer, target: tf.Tensor, cache: Cache, target_mask
     """
     target = tf.convert_to_tensor(target)
     checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
-    target_mask_bt = mask.token_mask(target, model.config.padding_id) if target_mask_bt is None else tf.convert_to_tensor(target_mask_bt)
-    checks.check_token_mask("target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2])
+    target_mask_bt = (
+        mask.token_mask(target, model.config.padding_id)
+        if target_mask_bt is None
+        else tf.convert_to_tensor(target_mask_bt)
+    )
+    checks.check_token_mask(
+        "target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2]
+    )
     read, length = cache["read"], cache["position_td"].shape[0]
     if not tf.is_symbolic_tensor(read):
         checks.check_length(int(read) + target.shape[1], model.config.max_positions)
@@ -84,14 +99,18 @@ def decode_in_steps(
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
         target_mask_bt = tf.convert_to_tensor(target_mask_bt)
-        checks.check_token_mask("target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2])
+        checks.check_token_mask(
+            "target mask", target_mask_bt.shape, target_mask_bt.dtype.name, target.shape[:2]
+        )
     batch = target.shape[0] if memory_bsd is None else None
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch, length=sum(splits)), []
     step = partial(decode_step, model)
     run = graph(step) if compiled else step
     for end, length in zip(accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
-        logits_btv, cache = run(target[:, part], cache, None if target_mask_bt is None else target_mask_bt[:, part])
+        logits_btv, cache = run(
+            target[:, part], cache, None if target_mask_bt is None else target_mask_bt[:, part]
+        )
         logits.append(logits_btv)
     return tf.concat(logits, axis=1)
 
@@ -101,7 +120,11 @@ def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
 
     Beams share their keys: each continues one of its own source by taking over which keys are its past.
     """
-    names = ("target_mask_bt",) if fast.beams(cache) > 1 else ("source_mask_bs", "target_mask_bt", "layers")
+    names = (
+        ("target_mask_bt",)
+        if fast.beams(cache) > 1
+        else ("source_mask_bs", "target_mask_bt", "layers")
+    )
     held = {name: cache[name] for name in names if name in cache}
     moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}

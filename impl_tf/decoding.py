@@ -36,13 +36,22 @@ class Searcher:
         self._device = next(iter(weights.variables(model, model.config).values())).value.device
         with tf.device(self._device):
             self.model = fused(model, dtype)
-        graph = partial(tf.function, autograph=False, jit_compile=True) if compiled else lambda function: function
-        self._one_by_one, self._beam_search = (graph(partial(each, self.model)) for each in (search.one_by_one, search.beam_search))
+        graph = (
+            partial(tf.function, autograph=False, jit_compile=True)
+            if compiled
+            else lambda function: function
+        )
+        self._one_by_one, self._beam_search = (
+            graph(partial(each, self.model)) for each in (search.one_by_one, search.beam_search)
+        )
 
     @property
     def graphs(self) -> int:
         """How many graphs have been compiled."""
-        return sum(getattr(each, "experimental_get_tracing_count", int)() for each in (self._one_by_one, self._beam_search))
+        return sum(
+            getattr(each, "experimental_get_tracing_count", int)()
+            for each in (self._one_by_one, self._beam_search)
+        )
 
     def refresh(self, model: Transformer) -> None:
         """Takes the weights anew, of the same model or one of its config; no graph is compiled again."""
@@ -65,8 +74,18 @@ class Searcher:
         Raises ValueError on ids and options that do not fit, on more tokens than positions, and where a logit is inf or NaN.
         """
         strategy = Strategy.of(strategy, self.model.config)
-        found = self._run(self._one_by_one, plan(strategy), strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        return {name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")}
+        found = self._run(
+            self._one_by_one,
+            plan(strategy),
+            strategy,
+            source,
+            prefix,
+            source_mask_bs,
+            prefix_mask_bp,
+        )
+        return {
+            name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")
+        }
 
     def sample(
         self,
@@ -84,7 +103,9 @@ class Searcher:
         strategy = Strategy.of(strategy, self.model.config)
         given = source, prefix, source_mask_bs, prefix_mask_bp, uniform_bn
         found = self._run(self._one_by_one, plan(strategy, drawn=True), strategy, *given)
-        return {name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")}
+        return {
+            name: found[name][:, : strategy.max_new_tokens] for name in ("token_bn", "log_p_bn")
+        }
 
     def beam_search(
         self,
@@ -101,13 +122,22 @@ class Searcher:
         strategy = Strategy.of(strategy, self.model.config)
         given = source, prefix, source_mask_bs, prefix_mask_bp
         found = self._run(self._beam_search, plan(strategy, strategy.beam_size), strategy, *given)
-        token_bwn, score_bw = (found[name][:, : strategy.n_best] for name in ("token_bwn", "score_bw"))
+        token_bwn, score_bw = (
+            found[name][:, : strategy.n_best] for name in ("token_bwn", "score_bw")
+        )
         return {"token_bwn": token_bwn[:, :, : strategy.max_new_tokens], "score_bw": score_bw}
 
     def _run(self, run: Search, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
-        asked = request(self.model.config, strategy, *(None if array is None else np.asarray(array) for array in given))
+        asked = request(
+            self.model.config,
+            strategy,
+            *(None if array is None else np.asarray(array) for array in given),
+        )
         with tf.device(self._device):
-            tensors = [None if array is None else weights.from_numpy(array, self._device) for array in asked]
+            tensors = [
+                None if array is None else weights.from_numpy(array, self._device)
+                for array in asked
+            ]
             found = run(chosen, type(asked)(*tensors))
         checks.check_logits(bool(found["fit"]))
         return found

@@ -20,12 +20,19 @@ class Dropout(Recomputed, keras.layers.Dropout):
     0.898 is kept at a rate of 0.1, and XLA, when it may choose the generator, takes a hundred times as long on a CPU as this one (Philox).
     """
 
-    def call(self, x: tf.Tensor, keep: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
+    def call(
+        self, x: tf.Tensor, keep: tf.Tensor | None = None, training: bool | None = None
+    ) -> tf.Tensor:
         if keep is None and training and self.rate:
             noise = self.noise_shape or (None,) * len(x.shape)
-            shape = [size if wanted is None else wanted for size, wanted in zip(keras.ops.shape(x), noise, strict=True)]
+            shape = [
+                size if wanted is None else wanted
+                for size, wanted in zip(keras.ops.shape(x), noise, strict=True)
+            ]
             seed = self.seed_generator.next()
-            word = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox")
+            word = tf.random.stateless_uniform(
+                shape, seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
+            )
             keep = word >= tf.constant(int(self.rate * 2**32), tf.uint32)
         return self.drop(x, keep, self.rate)
 

@@ -26,11 +26,15 @@ class Table(Adapted):
 
     def build(self, input_shape: Any = None) -> None:
         normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
-        self.table = self.add_weight(shape=(self.rows, self.width), initializer=normal, name="table")
+        self.table = self.add_weight(
+            shape=(self.rows, self.width), initializer=normal, name="table"
+        )
 
     def look_up(self, index_bt: tf.Tensor) -> tf.Tensor:
         """`table[index]`, `b t d`."""
-        index_bt = index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64)
+        index_bt = (
+            index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64)
+        )
         x_btd = tf.gather(self.adapted(), index_bt)
         if not tf.is_symbolic_tensor(index_bt):
             return x_btd
@@ -58,12 +62,18 @@ class Embedding(Table):
 
     def check_ids(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
-        checks.check_tokens("token", token.shape, token.dtype.name, self.vocabulary, *id_bounds(token))
+        checks.check_tokens(
+            "token", token.shape, token.dtype.name, self.vocabulary, *id_bounds(token)
+        )
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
         token = ids(token)
         self.check_ids(token)
-        x_btd = self.look_up(token) if token.dtype.is_integer else tf.tensordot(token, self.adapted(), axes=1)
+        x_btd = (
+            self.look_up(token)
+            if token.dtype.is_integer
+            else tf.tensordot(token, self.adapted(), axes=1)
+        )
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
     def get_config(self) -> dict[str, Any]:
@@ -77,7 +87,9 @@ class SegmentEmbedding(Table):
 
     def check_ids(self, segment_bs: Any, **_: Any) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
-        checks.check_rows("segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs))
+        checks.check_rows(
+            "segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs)
+        )
 
     def call(self, segment_bs: tf.Tensor) -> tf.Tensor:
         self.check_ids(segment_bs)
@@ -91,22 +103,34 @@ class Logits(Adapted):
     `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead, the transpose of W.
     """
 
-    def __init__(self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.width, self.vocabulary, self.use_bias, self.tied = width, vocabulary, bias, tied
 
     def build(self, input_shape: Any = None) -> None:
         if not self.tied:
             initializer = xavier_uniform(self.width, self.vocabulary)
-            self.kernel = self.add_weight(shape=(self.width, self.vocabulary), initializer=initializer, name="kernel")
-        self.bias = self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias") if self.use_bias else None
+            self.kernel = self.add_weight(
+                shape=(self.width, self.vocabulary), initializer=initializer, name="kernel"
+            )
+        self.bias = (
+            self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias")
+            if self.use_bias
+            else None
+        )
 
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.width)
         batch, target, width = keras.ops.shape(x_btd)
         # One matrix product of all positions: faster than a batched one, and a table tied to the embedding is not copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])
-        logits_nv = tf.matmul(x_nd, table_vd, transpose_b=True) if self.tied else tf.matmul(x_nd, self.adapted())
+        logits_nv = (
+            tf.matmul(x_nd, table_vd, transpose_b=True)
+            if self.tied
+            else tf.matmul(x_nd, self.adapted())
+        )
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
 
@@ -114,5 +138,10 @@ class Logits(Adapted):
         return (*input_shape[:2], self.vocabulary)
 
     def get_config(self) -> dict[str, Any]:
-        sizes = {"width": self.width, "vocabulary": self.vocabulary, "bias": self.use_bias, "tied": self.tied}
+        sizes = {
+            "width": self.width,
+            "vocabulary": self.vocabulary,
+            "bias": self.use_bias,
+            "tied": self.tied,
+        }
         return {**super().get_config(), **sizes}

@@ -21,7 +21,13 @@ class EncoderOnly(Configured):
         """What a call of the model runs: the method of its head, or `encode` without one. Raises ValueError where there are two heads."""
         config = self.config
         config.need_one_head()
-        return self.classify if config.classes else self.masked_language_logits if config.masked_language_head else self.encode
+        return (
+            self.classify
+            if config.classes
+            else self.masked_language_logits
+            if config.masked_language_head
+            else self.encode
+        )
 
     def pool(
         self,
@@ -62,8 +68,12 @@ class EncoderOnly(Configured):
         """The cross-entropy of the class of every row: a scalar, of the dtype of the variables. label_b: integer classes."""
         label_b = tf.convert_to_tensor(label_b)
         checks.check_classes(label_b.shape, label_b.dtype.name)
-        logits_bc = tf.cast(self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype)
-        return loss.cross_entropy(logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total)
+        logits_bc = tf.cast(
+            self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype
+        )
+        return loss.cross_entropy(
+            logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total
+        )
 
     def masked_language_logits(
         self,
@@ -79,4 +89,6 @@ class EncoderOnly(Configured):
         """
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
-        return self.masked_language_head(x_bsd, self.source_embedding.adapted() if self.config.tie_logits else None)
+        return self.masked_language_head(
+            x_bsd, self.source_embedding.adapted() if self.config.tie_logits else None
+        )

@@ -48,8 +48,12 @@ class FeedForward(Configured):
         super().__init__(config, **kwargs)
         width, hidden = (config.model_width,), (config.feed_forward_width,)
         self.hidden = Projection(width, hidden, True, dtype=self.dtype_policy, name="hidden")
-        self.hidden_dropout = Dropout(config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout")
-        self.output_projection = Projection(hidden, width, True, dtype=self.dtype_policy, name="output_projection")
+        self.hidden_dropout = Dropout(
+            config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout"
+        )
+        self.output_projection = Projection(
+            hidden, width, True, dtype=self.dtype_policy, name="output_projection"
+        )
 
     def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)

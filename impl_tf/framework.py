@@ -31,11 +31,19 @@ __all__ = [
 ]
 
 if keras.backend.backend() != "tensorflow":
-    raise ValueError(f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}")
+    raise ValueError(
+        f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}"
+    )
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
-INPUTS = ("source", "target", "source_mask_bs", "target_mask_bt", "segment_bs")  # the tensors that a model is called with
+INPUTS = (
+    "source",
+    "target",
+    "source_mask_bs",
+    "target_mask_bt",
+    "segment_bs",
+)  # the tensors that a model is called with
 
 
 class Recomputed:
@@ -47,9 +55,15 @@ class Recomputed:
 
     _remat_mode: Any  # of Keras
 
-    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    def rematerialized_call(
+        self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
         given = inspect.signature(layer_call).bind(*args, **kwargs).arguments
-        floating = {name: value for name, value in given.items() if tf.is_tensor(value) and value.dtype.is_floating}
+        floating = {
+            name: value
+            for name, value in given.items()
+            if tf.is_tensor(value) and value.dtype.is_floating
+        }
         if not floating:
             return layer_call
         training = self._get_call_context().get_value("training")  # type: ignore[attr-defined]
@@ -58,7 +72,9 @@ class Recomputed:
         first: list[list[tf.Tensor]] = []  # what the seeds were in the first call
 
         def call(*tensors: tf.Tensor) -> Any:
-            arguments = given | dict(zip(floating, map(_masked, tensors, floating.values()), strict=True))
+            arguments = given | dict(
+                zip(floating, map(_masked, tensors, floating.values()), strict=True)
+            )
             now = [tf.identity(seed.value) for seed in seeds]
             if not first:
                 first.append(now)
@@ -137,7 +153,9 @@ def check_dense(*given: Any) -> None:
     """Raises ValueError where one is a ragged or a sparse tensor."""
     for x in given:
         if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
-            raise ValueError(f"ids and masks must be dense tensors, whose shorter rows are padded; got a {type(x).__name__}")
+            raise ValueError(
+                f"ids and masks must be dense tensors, whose shorter rows are padded; got a {type(x).__name__}"
+            )
 
 
 def ids(token: Any) -> Any:
@@ -157,9 +175,17 @@ def other_layers(model: keras.layers.Layer) -> list[Any]:
 
     def is_own(layer: Any) -> bool:
         kind = type(layer)
-        own = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None)
-        computing = ("call", "encode", "decode", "embed", "head") if layer is model else ()  # a model may train in its own way
-        same = all(getattr(kind, name) is getattr(own, name) for name in computing) if computing else kind is own
+        own = next(
+            (base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None
+        )
+        computing = (
+            ("call", "encode", "decode", "embed", "head") if layer is model else ()
+        )  # a model may train in its own way
+        same = (
+            all(getattr(kind, name) is getattr(own, name) for name in computing)
+            if computing
+            else kind is own
+        )
         return same and "call" not in vars(layer)
 
     return [layer for layer in model._flatten_layers() if not is_own(layer)]
@@ -175,7 +201,9 @@ def check_total_given(total: Any) -> None:
         )
 
 
-def by_name(config: TransformerConfig, source: Any, target: Any = None, **others: Any) -> dict[str, Any]:
+def by_name(
+    config: TransformerConfig, source: Any, target: Any = None, **others: Any
+) -> dict[str, Any]:
     """The arguments of a model's call (or their shapes) by name. The first may hold others: a pair, source and target, or a mapping of
     names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, without a target, and on
     tensors that are not dense.
@@ -184,14 +212,25 @@ def by_name(config: TransformerConfig, source: Any, target: Any = None, **others
     if isinstance(source, Mapping):
         known("input", source, INPUTS)
         if twice := [name for name in source if name != "source" and given[name] is not None]:
-            raise ValueError(f"an input must be given once; got {', '.join(twice)} in the mapping and as an argument")
+            raise ValueError(
+                f"an input must be given once; got {', '.join(twice)} in the mapping and as an argument"
+            )
         given |= {"source": None, **source}
     elif target is None and not config.encoder_layers:
         given |= {"source": None, "target": source}
-    elif target is None and config.decoder_layers and isinstance(source, (list, tuple)) and len(source) == 2:
+    elif (
+        target is None
+        and config.decoder_layers
+        and isinstance(source, (list, tuple))
+        and len(source) == 2
+    ):
         given |= dict(zip(("source", "target"), source, strict=True))
-    if config.cross_attention and (given["target"] is None or (target is None and given["source"] is None)):
+    if config.cross_attention and (
+        given["target"] is None or (target is None and given["source"] is None)
+    ):
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
-        raise ValueError(f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}")
+        raise ValueError(
+            f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}"
+        )
     check_dense(*given.values())
     return given

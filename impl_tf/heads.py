@@ -50,7 +50,9 @@ class Classifier(Projection):
         self.width, self.classes = width, classes
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
-    def call(self, pooled_br: tf.Tensor, keep_br: tf.Tensor | None = None, training: bool | None = None) -> tf.Tensor:
+    def call(
+        self, pooled_br: tf.Tensor, keep_br: tf.Tensor | None = None, training: bool | None = None
+    ) -> tf.Tensor:
         checks.check_pooled(pooled_br.shape, self.width)
         return super().call(self.dropout(pooled_br, keep_br, training=training))
 
@@ -71,7 +73,9 @@ class MaskedLanguageHead(Configured):
         self.tied, width, dtype = tied, config.model_width, self.dtype_policy
         self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
         self.norm = LayerNorm(width, config.epsilon, dtype=dtype, name="norm")
-        self.logits = Logits(width, config.source_vocabulary, config.output_bias, tied, dtype=dtype, name="logits")
+        self.logits = Logits(
+            width, config.source_vocabulary, config.output_bias, tied, dtype=dtype, name="logits"
+        )
 
     def call(self, x_bsd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_bsd.shape, self.config.model_width)

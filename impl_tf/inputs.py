@@ -52,14 +52,22 @@ def embed(
     if position_pd is None and config.positions == "learned":
         x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
     else:
-        if position_pd is None:  # no position reaches the length, so the sines of one row serve the whole batch
+        if (
+            position_pd is None
+        ):  # no position reaches the length, so the sines of one row serve the whole batch
             position_pd = positional_encoding(tf.range(length), config.model_width, x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
     if config.segments and side == "source":
-        x_btd += model.source_segment_embedding(tf.zeros(tf.shape(token)[:2], tf.int32) if segment_bt is None else segment_bt)
+        x_btd += model.source_segment_embedding(
+            tf.zeros(tf.shape(token)[:2], tf.int32) if segment_bt is None else segment_bt
+        )
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
 
 
 def table(config: TransformerConfig, side: str) -> str:
     """The name of the token embedding of source or target, which may be one."""
-    return "source_embedding" if side == "source" or (config.share_embeddings and config.encoder_layers) else "target_embedding"
+    return (
+        "source_embedding"
+        if side == "source" or (config.share_embeddings and config.encoder_layers)
+        else "target_embedding"
+    )

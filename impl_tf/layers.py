@@ -25,24 +25,36 @@ class _Layer(Configured):
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        self.self_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="self_attention")
-        self.self_attention_dropout, self.self_attention_norm = self._dropout_and_norm("self_attention")
+        self.self_attention = MultiHeadAttention(
+            config, dtype=self.dtype_policy, name="self_attention"
+        )
+        self.self_attention_dropout, self.self_attention_norm = self._dropout_and_norm(
+            "self_attention"
+        )
         self.feed_forward = FeedForward(config, dtype=self.dtype_policy, name="feed_forward")
         self.feed_forward_dropout, self.feed_forward_norm = self._dropout_and_norm("feed_forward")
 
     def _dropout_and_norm(self, name: str) -> tuple[Dropout, LayerNorm]:
         dtype, config = self.dtype_policy, self.config
         dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
-        return dropout, LayerNorm(config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm")
+        return dropout, LayerNorm(
+            config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm"
+        )
 
     def residual_in(self, name: str, x_btd: tf.Tensor) -> tf.Tensor:
         """What the sub-layer of that name is given: `norm(x)` (pre), or x itself (post)."""
-        return getattr(self, f"{name}_norm")(x_btd) if self.config.norm_placement == "pre" else x_btd
+        return (
+            getattr(self, f"{name}_norm")(x_btd) if self.config.norm_placement == "pre" else x_btd
+        )
 
     def residual_out(self, name: str, x_btd: tf.Tensor, y_btd: tf.Tensor, keep: Keep) -> tf.Tensor:
         """What the sub-layer's output y becomes: `x + dropout(y)` (pre), or `norm(x + dropout(y))` (post)."""
         sum_btd = x_btd + getattr(self, f"{name}_dropout")(y_btd, keep.get(f"{name}_dropout"))
-        return getattr(self, f"{name}_norm")(sum_btd) if self.config.norm_placement == "post" else sum_btd
+        return (
+            getattr(self, f"{name}_norm")(sum_btd)
+            if self.config.norm_placement == "post"
+            else sum_btd
+        )
 
 
 @register
@@ -64,7 +76,9 @@ class EncoderLayer(_Layer):
 
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
+        y_btd = self.self_attention(
+            y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing
+        )
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)
@@ -83,8 +97,12 @@ class DecoderLayer(_Layer):
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         if config.cross_attention:
-            self.cross_attention = MultiHeadAttention(config, dtype=self.dtype_policy, name="cross_attention")
-            self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm("cross_attention")
+            self.cross_attention = MultiHeadAttention(
+                config, dtype=self.dtype_policy, name="cross_attention"
+            )
+            self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm(
+                "cross_attention"
+            )
 
     def call(
         self,
@@ -97,21 +115,32 @@ class DecoderLayer(_Layer):
         memory_packing: Packing | None = None,
     ) -> tf.Tensor:
         config, keep = self.config, keep or {}
-        checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
+        checks.check_memory(
+            config.cross_attention,
+            config.model_width,
+            None if memory_bsd is None else memory_bsd.shape,
+            cross_mask_bhts,
+        )
         if memory_bsd is not None:
-            checks.check_same_batch(x=packings.rows(x_btd, packing), memory=packings.rows(memory_bsd, memory_packing))
+            checks.check_same_batch(
+                x=packings.rows(x_btd, packing), memory=packings.rows(memory_bsd, memory_packing)
+            )
 
         y_btd = self.residual_in("self_attention", x_btd)
         keep_bhts = keep.get("self_attention", {}).get("weights_dropout")
         packed = {"packing": packing, "memory_packing": packing}
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, **packed)
+        y_btd = self.self_attention(
+            y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, **packed
+        )
         x_btd = self.residual_out("self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = self.residual_in("cross_attention", x_btd)
             keep_bhts = keep.get("cross_attention", {}).get("weights_dropout")
             packed = {"packing": packing, "memory_packing": memory_packing}
-            y_btd = self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, **packed)
+            y_btd = self.cross_attention(
+                y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, **packed
+            )
             x_btd = self.residual_out("cross_attention", x_btd, y_btd, keep)
 
         y_btd = self.residual_in("feed_forward", x_btd)

@@ -23,7 +23,9 @@ def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
 def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:
     """Query i may attend to key j where `j <= i + (s - t)` (CAUSAL): `1 1 t s`; the lengths may be scalar tensors."""
     offset = source_length - target_length
-    return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[tf.newaxis, tf.newaxis]
+    return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[
+        tf.newaxis, tf.newaxis
+    ]
 
 
 def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:

@@ -41,14 +41,20 @@ def clip_global_norm(gradients: Any, limit: float) -> Any:
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in tf.nest.flatten(gradients)]))
+    norm = tf.sqrt(
+        tf.add_n(
+            [tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in tf.nest.flatten(gradients)]
+        )
+    )
     factor = tf.where(norm > limit, limit / norm, tf.ones_like(norm))
     return tf.nest.map_structure(lambda g: g * tf.cast(factor, g.dtype), gradients)
 
 
 def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
-    return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})
+    return nest(
+        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
+    )
 
 
 @register
@@ -59,34 +65,59 @@ class Adam(keras.optimizers.Optimizer):
     epsilon in every step, decays in a pass of its own, and rounds its constants to float32 on their way to a float64 variable.
     """
 
-    def __init__(self, learning_rate: Any, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float,
+        beta_1: float,
+        beta_2: float,
+        epsilon: float,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if not self.built:
             super().build(variables)
-            self.first_moments, self.second_moments = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+            self.first_moments, self.second_moments = self.add_optimizer_variables(
+                variables, ["momentum", "velocity"]
+            )
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
         index = self._get_variable_index(variable)  # as in Keras' own example of a custom optimiser
         return self.first_moments[index].value, self.second_moments[index].value
 
-    def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        gradient = tf.convert_to_tensor(gradient)  # rows of a table that no token names have a gradient of 0, and their moments decay
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
+        gradient = tf.convert_to_tensor(
+            gradient
+        )  # rows of a table that no token names have a gradient of 0, and their moments decay
         m, v = self.moments(variable)
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
         n = tf.cast(self.iterations.value + 1, tf.float64)
-        m_hat, v_hat = (x / tf.cast(1 - tf.constant(beta, tf.float64) ** n, x.dtype) for x, beta in ((m, self.beta_1), (v, self.beta_2)))
+        m_hat, v_hat = (
+            x / tf.cast(1 - tf.constant(beta, tf.float64) ** n, x.dtype)
+            for x, beta in ((m, self.beta_1), (v, self.beta_2))
+        )
         update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
         if self.decay and self._use_weight_decay(variable):
             update += self.decay * variable
         variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 
     def get_config(self) -> dict[str, Any]:
-        constants = {"weight_decay": self.decay, "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        constants = {
+            "weight_decay": self.decay,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+        }
         return {**super().get_config(), **constants}
 
 

@@ -10,7 +10,20 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from . import attention, cache, embedding, feed_forward, layers, loss, mask, optimizer, positional_encoding, schedule, softmax, stacks
+from . import (
+    attention,
+    cache,
+    embedding,
+    feed_forward,
+    layers,
+    loss,
+    mask,
+    optimizer,
+    positional_encoding,
+    schedule,
+    softmax,
+    stacks,
+)
 from .decoding import Searcher
 from .dropout import Dropout
 from .fast.compiled import compiled
@@ -33,51 +46,79 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "embedding": lambda config, dtype: embedding.Embedding(
         config.source_vocabulary, config.model_width, config.scale_embedding, dtype=dtype.name
     ),
-    "segment_embedding": lambda config, dtype: embedding.SegmentEmbedding(config.segments, config.model_width, dtype=dtype.name),
-    "token_positions": lambda config, dtype: partial(positional_encoding.token_positions, start=config.position_start),
+    "segment_embedding": lambda config, dtype: embedding.SegmentEmbedding(
+        config.segments, config.model_width, dtype=dtype.name
+    ),
+    "token_positions": lambda config, dtype: partial(
+        positional_encoding.token_positions, start=config.position_start
+    ),
     "position_embedding": lambda config, dtype: positional_encoding.PositionEmbedding(
         config.sizes["p"], config.model_width, config.position_offset, dtype=dtype.name
     ),
-    "positional_encoding": lambda config, dtype: partial(positional_encoding.positional_encoding, width=config.model_width, dtype=dtype),
+    "positional_encoding": lambda config, dtype: partial(
+        positional_encoding.positional_encoding, width=config.model_width, dtype=dtype
+    ),
     "token_mask": lambda config, dtype: partial(mask.token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: mask.padding_mask,
     "causal_mask": lambda config, dtype: mask.causal_mask,
     "combine_masks": lambda config, dtype: mask.combine_masks,
     "softmax": lambda config, dtype: softmax.softmax,
     "scaled_dot_product_attention": lambda config, dtype: attention.scaled_dot_product_attention,
-    "multi_head_attention": lambda config, dtype: attention.MultiHeadAttention(config, dtype=dtype.name),
+    "multi_head_attention": lambda config, dtype: attention.MultiHeadAttention(
+        config, dtype=dtype.name
+    ),
     "activation": lambda config, dtype: partial(feed_forward.activation, name=config.activation),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
-    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon, dtype=dtype.name),
+    "layer_norm": lambda config, dtype: LayerNorm(
+        config.model_width, config.epsilon, dtype=dtype.name
+    ),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
     "encoder_layer": lambda config, dtype: layers.EncoderLayer(config, dtype=dtype.name),
     "decoder_layer": lambda config, dtype: layers.DecoderLayer(config, dtype=dtype.name),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
-    "logits": lambda config, dtype: embedding.Logits(config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name),
+    "logits": lambda config, dtype: embedding.Logits(
+        config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name
+    ),
     "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
-    "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name),
+    "classifier": lambda config, dtype: Classifier(
+        config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
+    ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
     "transformer": lambda config, dtype: _packing(config, dtype),
     "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
     "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,
-    "masked_language_logits": lambda config, dtype: Transformer(config, dtype=dtype.name).masked_language_logits,
+    "masked_language_logits": lambda config, dtype: (
+        Transformer(config, dtype=dtype.name).masked_language_logits
+    ),
     "states": lambda config, dtype: Transformer(config, dtype=dtype.name).states,
-    "decode_in_steps": lambda config, dtype: partial(cache.decode_in_steps, Transformer(config, dtype=dtype.name)),
+    "decode_in_steps": lambda config, dtype: partial(
+        cache.decode_in_steps, Transformer(config, dtype=dtype.name)
+    ),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="greedy_search"),
-    "sample": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="sample"),
-    "beam_search": lambda config, dtype: partial(_search, Transformer(config, dtype=dtype.name), name="beam_search"),
+    "greedy_search": lambda config, dtype: partial(
+        _search, Transformer(config, dtype=dtype.name), name="greedy_search"
+    ),
+    "sample": lambda config, dtype: partial(
+        _search, Transformer(config, dtype=dtype.name), name="sample"
+    ),
+    "beam_search": lambda config, dtype: partial(
+        _search, Transformer(config, dtype=dtype.name), name="beam_search"
+    ),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: _packing(config, dtype).training_loss,
-    "classification_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).classification_loss,
+    "classification_loss": lambda config, dtype: (
+        Transformer(config, dtype=dtype.name).classification_loss
+    ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
-    "random_dropout": lambda config, dtype: lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True),
+    "random_dropout": lambda config, dtype: (
+        lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
+    ),
 }
 
 
@@ -93,21 +134,31 @@ def _adam(
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """`reference_numpy.optimizer.adam`, by the optimiser that the Trainer has."""
-    variables = [keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)]
+    variables = [
+        keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)
+    ]
     decays = tf.nest.flatten(optimizer.decay_mask(parameters))
     exclude = [variable for variable, decay in zip(variables, decays, strict=True) if not decay]
     adam = optimizer.adam(learning_rate, beta_1, beta_2, epsilon, weight_decay, exclude)
     adam.build(variables)
     adam.iterations.assign(step - 1)
     first, second = map(list, zip(*map(adam.moments, variables), strict=True))
-    for moment, tensor in zip(first + second, tf.nest.flatten([first_moment, second_moment]), strict=True):
+    for moment, tensor in zip(
+        first + second, tf.nest.flatten([first_moment, second_moment]), strict=True
+    ):
         moment.assign(tensor)
     adam.apply(tf.nest.flatten(gradients))
-    state = {"parameters": [variable.value for variable in variables], "first_moment": first, "second_moment": second}
+    state = {
+        "parameters": [variable.value for variable in variables],
+        "first_moment": first,
+        "second_moment": second,
+    }
     return {name: tf.nest.pack_sequence_as(parameters, held) for name, held in state.items()}
 
 
-def _search(model: Transformer, name: str, compiled: bool = False, **inputs: Any) -> dict[str, tf.Tensor]:
+def _search(
+    model: Transformer, name: str, compiled: bool = False, **inputs: Any
+) -> dict[str, tf.Tensor]:
     return getattr(Searcher(model, compiled=compiled), name)(**inputs)
 
 

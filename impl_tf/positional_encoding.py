@@ -30,7 +30,9 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
     return tf.maximum(tf.range(length) - first_b1, 0)
 
 
-def positional_encoding(position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
+def positional_encoding(
+    position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64
+) -> tf.Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
 
     Sine and cosine are taken once for each pair of columns and interleaved by a reshape. Computed in float64 and then cast to dtype.
@@ -40,7 +42,9 @@ def positional_encoding(position_bt: tf.Tensor, width: int, dtype: tf.DType = tf
     frequency = 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
     angle = tf.cast(position_bt, tf.float64)[..., tf.newaxis] * frequency
     pairs = tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1)
-    table_btd = tf.reshape(pairs, tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0))[..., :width]
+    table_btd = tf.reshape(pairs, tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0))[
+        ..., :width
+    ]
     return tf.cast(table_btd, dtype)
 
 
@@ -58,7 +62,9 @@ class PositionEmbedding(Table):
     def check_ids(self, position_bt: Any, **_: Any) -> None:
         """Raises ValueError on positions outside the table, other dtypes and other axes."""
         bounds = id_bounds(position_bt)
-        checks.check_rows("position", position_bt.shape, position_bt.dtype.name, self.rows - self.offset, *bounds)
+        checks.check_rows(
+            "position", position_bt.shape, position_bt.dtype.name, self.rows - self.offset, *bounds
+        )
 
     def call(self, position_bt: tf.Tensor) -> tf.Tensor:
         self.check_ids(position_bt)

@@ -38,21 +38,37 @@ class Adapted(Traced):
     lora_enabled = False
 
     def enable_lora(
-        self, rank: int, lora_alpha: float | None = None, a_initializer: Any = "he_uniform", b_initializer: Any = "zeros"
+        self,
+        rank: int,
+        lora_alpha: float | None = None,
+        a_initializer: Any = "he_uniform",
+        b_initializer: Any = "zeros",
     ) -> None:
         """Freezes W and adds A and B. Raises ValueError where the layer has no variables yet, no W of its own, or A and B already."""
         if not self.built or self.lora_enabled or not hasattr(self, self.matrix):
             own = f"built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, lora_enabled={self.lora_enabled}"
-            raise ValueError(f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of its own; got {own}")
+            raise ValueError(
+                f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of its own; got {own}"
+            )
         kernel = getattr(self, self.matrix)
         dtype = "float32" if tf.as_dtype(kernel.dtype).size == 2 else kernel.dtype
         shapes = (*kernel.shape[:-1], rank), (rank, kernel.shape[-1])
         self._tracker.unlock()
-        for name, shape, initializer in zip(self.adapters, shapes, (a_initializer, b_initializer), strict=True):
-            setattr(self, name, self.add_weight(shape=shape, initializer=initializer, dtype=dtype, name=name))
+        for name, shape, initializer in zip(
+            self.adapters, shapes, (a_initializer, b_initializer), strict=True
+        ):
+            setattr(
+                self,
+                name,
+                self.add_weight(shape=shape, initializer=initializer, dtype=dtype, name=name),
+            )
         self._tracker.lock()
         kernel.trainable = False
-        self.lora_enabled, self.lora_rank, self.lora_alpha = True, rank, rank if lora_alpha is None else lora_alpha
+        self.lora_enabled, self.lora_rank, self.lora_alpha = (
+            True,
+            rank,
+            rank if lora_alpha is None else lora_alpha,
+        )
 
     @property
     def lora(self) -> list[keras.Variable]:
@@ -65,7 +81,10 @@ class Adapted(Traced):
         if not self.lora_enabled:
             return kernel
         a, b = (variable.value for variable in self.lora)
-        return tf.cast(tf.cast(kernel, a.dtype) + self.lora_alpha / self.lora_rank * tf.matmul(a, b), kernel.dtype)
+        return tf.cast(
+            tf.cast(kernel, a.dtype) + self.lora_alpha / self.lora_rank * tf.matmul(a, b),
+            kernel.dtype,
+        )
 
     def reset_lora(self) -> None:
         """Sets B to 0, so that nothing is added to W."""
@@ -90,7 +109,9 @@ class Adapted(Traced):
         return [] if getattr(self, "bias", None) is None else [self.bias]
 
     def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
-        raise ValueError(f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}")
+        raise ValueError(
+            f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}"
+        )
 
 
 @register
@@ -101,24 +122,39 @@ class Projection(Adapted):
     one matrix product of all positions is summed in float32 everywhere and is faster.
     """
 
-    def __init__(self, inputs: Sequence[int], outputs: Sequence[int], bias: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, inputs: Sequence[int], outputs: Sequence[int], bias: bool, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.inputs, self.outputs, self.use_bias = tuple(inputs), tuple(outputs), bias
 
     def build(self, input_shape: Any = None) -> None:
         initializer = xavier_uniform(math.prod(self.inputs), math.prod(self.outputs))
-        self.kernel = self.add_weight(shape=self.inputs + self.outputs, initializer=initializer, name="kernel")
-        self.bias = self.add_weight(shape=self.outputs, initializer="zeros", name="bias") if self.use_bias else None
+        self.kernel = self.add_weight(
+            shape=self.inputs + self.outputs, initializer=initializer, name="kernel"
+        )
+        self.bias = (
+            self.add_weight(shape=self.outputs, initializer="zeros", name="bias")
+            if self.use_bias
+            else None
+        )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         y = tf.matmul(tf.reshape(x, [-1, inputs]), tf.reshape(self.adapted(), [inputs, outputs]))
         if self.bias is not None:
-            y = add_bias(y, tf.reshape(self.bias, [outputs]))  # next to the product, so that a graph fuses the two
+            y = add_bias(
+                y, tf.reshape(self.bias, [outputs])
+            )  # next to the product, so that a graph fuses the two
         return tf.reshape(y, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[: -len(self.inputs)], *self.outputs)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "inputs": self.inputs, "outputs": self.outputs, "bias": self.use_bias}
+        return {
+            **super().get_config(),
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "bias": self.use_bias,
+        }

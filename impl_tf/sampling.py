@@ -38,7 +38,9 @@ def penalise(
     result_bv = tf.where(_named(token_bn, mask_bn, vocabulary), less_bv, scores_bv)
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
-    endings_bv = _named(token_bn[:, no_repeat_ngram - 1 :], _repeats(token_bn, mask_bn, no_repeat_ngram), vocabulary)
+    endings_bv = _named(
+        token_bn[:, no_repeat_ngram - 1 :], _repeats(token_bn, mask_bn, no_repeat_ngram), vocabulary
+    )
     return tf.where(endings_bv, tf.constant(float("-inf"), result_bv.dtype), result_bv)
 
 
@@ -56,12 +58,18 @@ def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor)
     """Of each row and id whether one of the row's tokens is that id, boolean `b v`."""
     batch, length = keras.ops.shape(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
-    counts_bv = tf.scatter_nd(tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary])
+    counts_bv = tf.scatter_nd(
+        tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary]
+    )
     return counts_bv > 0
 
 
 def truncate(
-    logits_bv: tf.Tensor, temperature: Number = 1.0, top_k: int | tf.Tensor = 0, top_p: Number = 1.0, most: int | None = None
+    logits_bv: tf.Tensor,
+    temperature: Number = 1.0,
+    top_k: int | tf.Tensor = 0,
+    top_p: Number = 1.0,
+    most: int | None = None,
 ) -> tf.Tensor:
     """The logits divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest, up to top_p.
 
@@ -71,9 +79,17 @@ def truncate(
     most: what top_k is at most, where it is a tensor greater than 0.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
-    x_bv, vocabulary = logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype), logits_bv.shape[1]
+    x_bv, vocabulary = (
+        logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype),
+        logits_bv.shape[1],
+    )
     if not _plain(top_k, 0):
-        return _likeliest(x_bv, min((most or vocabulary) if tf.is_tensor(top_k) else top_k, vocabulary), top_k, top_p)
+        return _likeliest(
+            x_bv,
+            min((most or vocabulary) if tf.is_tensor(top_k) else top_k, vocabulary),
+            top_k,
+            top_p,
+        )
     if _plain(top_p, 1):
         return x_bv
     if vocabulary <= MANY:
@@ -82,28 +98,44 @@ def truncate(
     largest_bn, _ = tf.math.top_k(x_bv, MANY)
     probability_b = tf.reduce_sum(_probability(largest_bn, x_bv), axis=1)
     enough = tf.reduce_all(probability_b >= keras.ops.convert_to_tensor(top_p, probability_b.dtype))
-    return tf.cond(enough, lambda: _likeliest(x_bv, MANY, None, top_p), lambda: _likeliest(x_bv, vocabulary, None, top_p))
+    return tf.cond(
+        enough,
+        lambda: _likeliest(x_bv, MANY, None, top_p),
+        lambda: _likeliest(x_bv, vocabulary, None, top_p),
+    )
 
 
-def _likeliest(x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p: Number) -> tf.Tensor:
+def _likeliest(
+    x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p: Number
+) -> tf.Tensor:
     """The logits with -inf for all but the top_k largest and the likeliest of these; no more than count are left."""
     ordered_bn, order_bn = tf.math.top_k(x_bv, count)  # of equal values the lower index first
     if top_k is not None:
         ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, float("-inf"))
     if not _plain(top_p, 1):
         p_bn = _probability(ordered_bn, x_bv if top_k is None else ordered_bn)
-        before_bn = tf.cumsum(p_bn, axis=1, exclusive=True)  # the probability of all that are likelier
+        before_bn = tf.cumsum(
+            p_bn, axis=1, exclusive=True
+        )  # the probability of all that are likelier
         first_n = tf.range(count) == 0
-        ordered_bn = tf.where(first_n | (before_bn < keras.ops.convert_to_tensor(top_p, p_bn.dtype)), ordered_bn, float("-inf"))
+        ordered_bn = tf.where(
+            first_n | (before_bn < keras.ops.convert_to_tensor(top_p, p_bn.dtype)),
+            ordered_bn,
+            float("-inf"),
+        )
     row_bn = tf.broadcast_to(tf.range(tf.shape(x_bv)[0])[:, tf.newaxis], tf.shape(order_bn))
     nothing_bv = tf.fill(tf.shape(x_bv), tf.constant(float("-inf"), x_bv.dtype))
-    return tf.tensor_scatter_nd_update(nothing_bv, tf.stack([row_bn, order_bn], axis=-1), ordered_bn)
+    return tf.tensor_scatter_nd_update(
+        nothing_bv, tf.stack([row_bn, order_bn], axis=-1), ordered_bn
+    )
 
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
     """The softmax of all, of those whose largest comes first."""
     largest_b1 = upcast_half(ordered_bn[:, :1])
-    return tf.exp(upcast_half(ordered_bn) - largest_b1) / tf.reduce_sum(tf.exp(upcast_half(all_bv) - largest_b1), axis=1, keepdims=True)
+    return tf.exp(upcast_half(ordered_bn) - largest_b1) / tf.reduce_sum(
+        tf.exp(upcast_half(all_bv) - largest_b1), axis=1, keepdims=True
+    )
 
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
@@ -111,7 +143,9 @@ def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
     _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)
-    last_b = tf.reduce_max(tf.where(p_bv > 0, ids, 0), axis=1)  # where the sum of all is rounded to less than the number
+    last_b = tf.reduce_max(
+        tf.where(p_bv > 0, ids, 0), axis=1
+    )  # where the sum of all is rounded to less than the number
     below_bv = cumulative_bv <= tf.cast(uniform_b, tf.float64)[:, tf.newaxis]
     return tf.minimum(tf.math.count_nonzero(below_bv, axis=1), last_b)
 
@@ -121,23 +155,38 @@ def _plain(value: Number, wanted: int) -> bool:
 
 
 def _check_penalise(
-    scores_bv: tf.Tensor, token_bn: tf.Tensor, repetition_penalty: Number = 1.0, no_repeat_ngram: int = 0, mask_bn: tf.Tensor | None = None
+    scores_bv: tf.Tensor,
+    token_bn: tf.Tensor,
+    repetition_penalty: Number = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: tf.Tensor | None = None,
 ) -> None:
     """Raises ValueError on what `penalise` refuses; symbolic tensors have no values to check."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, token_bn.dtype.name)
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
-    checks.check_penalties(1.0 if tf.is_symbolic_tensor(repetition_penalty) else float(repetition_penalty), no_repeat_ngram)
+    checks.check_penalties(
+        1.0 if tf.is_symbolic_tensor(repetition_penalty) else float(repetition_penalty),
+        no_repeat_ngram,
+    )
     if bounds := id_bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)
 
 
 def _check_truncate(
-    logits_bv: tf.Tensor, temperature: Number = 1.0, top_k: int | tf.Tensor = 0, top_p: Number = 1.0, most: int | None = None
+    logits_bv: tf.Tensor,
+    temperature: Number = 1.0,
+    top_k: int | tf.Tensor = 0,
+    top_p: Number = 1.0,
+    most: int | None = None,
 ) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
-    numbers = [1.0 if tf.is_symbolic_tensor(number) else float(number) for number in (temperature, top_p)]
-    checks.check_sampling(logits_bv.shape, numbers[0], 0 if tf.is_tensor(top_k) else top_k, numbers[1])
+    numbers = [
+        1.0 if tf.is_symbolic_tensor(number) else float(number) for number in (temperature, top_p)
+    ]
+    checks.check_sampling(
+        logits_bv.shape, numbers[0], 0 if tf.is_tensor(top_k) else top_k, numbers[1]
+    )
     if not tf.is_symbolic_tensor(logits_bv):
         checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
 
@@ -145,7 +194,11 @@ def _check_truncate(
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    bounds = [] if tf.is_symbolic_tensor(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    bounds = (
+        []
+        if tf.is_symbolic_tensor(uniform_b)
+        else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    )
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
     _check_truncate(logits_bv)
 

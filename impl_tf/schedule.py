@@ -17,7 +17,11 @@ def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf
     """
     settings: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
     for name, value in settings.items():
-        array = np.ones((), value.dtype.as_numpy_dtype) if tf.is_symbolic_tensor(value) else np.asarray(value)
+        array = (
+            np.ones((), value.dtype.as_numpy_dtype)
+            if tf.is_symbolic_tensor(value)
+            else np.asarray(value)
+        )
         if array.dtype.kind not in "iu" or (array < 1).any():
             raise ValueError(f"{name} must be an integer of at least 1; got {array.tolist()}")
     n = tf.cast(step, tf.float64)

@@ -22,14 +22,24 @@ class _Stack(Configured):
     decoder x, the memory and both masks.
     """
 
-    def __init__(self, config: TransformerConfig, layer: type[EncoderLayer] | type[DecoderLayer], count: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer: type[EncoderLayer] | type[DecoderLayer],
+        count: int,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(config, **kwargs)
-        self.embedding_dropout = Dropout(config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout")
+        self.embedding_dropout = Dropout(
+            config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout"
+        )
         self.count = count
         for name in self._names:
             setattr(self, name, layer(config, dtype=self.dtype_policy, name=name))
         if config.final_norm:
-            self.final_norm = LayerNorm(config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm")
+            self.final_norm = LayerNorm(
+                config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm"
+            )
 
     @property
     def layers(self) -> tuple[Any, ...]:
@@ -64,7 +74,9 @@ class Encoder(_Stack):
     ) -> tf.Tensor:
         layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
+            x_bsd = layer(
+                x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing)
+            )
         return self.normalise(x_bsd)
 
 
@@ -91,7 +103,9 @@ class Decoder(_Stack):
     ) -> tf.Tensor:
         layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            given = _given(
+                keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing
+            )
             x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.normalise(x_btd)
 

@@ -28,7 +28,9 @@ def states(
     query. The last of a stack's vectors are those after its final norm, where the config has one; there is one more of them than layers.
     """
     config = model.config
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_source_given(
+        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
+    )
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     result: dict[str, Any] = {}
     memory_bsd = source_mask_bhts = None
@@ -38,7 +40,9 @@ def states(
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, self_mask_bhts = model.embed("target", target, target_mask_bt)
-        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, self_mask_bhts, source_mask_bhts, causal=True)
+        result["decoder"] = _stack(
+            model.decoder, x_btd, memory_bsd, self_mask_bhts, source_mask_bhts, causal=True
+        )
     return result
 
 
@@ -51,15 +55,23 @@ def _stack(
     weights: dict[str, list[tf.Tensor]] = {"self_attention": [], "cross_attention": []}
     for layer in stack.layers:
         y_btd = layer.residual_in("self_attention", x_btd)
-        y_btd, weights_bhts = layer.self_attention(y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True)
+        y_btd, weights_bhts = layer.self_attention(
+            y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
+        )
         weights["self_attention"].append(weights_bhts)
         x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
         if memory_bsd is not None:
             y_btd = layer.residual_in("cross_attention", x_btd)
-            y_btd, weights_bhts = layer.cross_attention(y_btd, memory_bsd, cross_mask_bhts, return_weights=True)
+            y_btd, weights_bhts = layer.cross_attention(
+                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
+            )
             weights["cross_attention"].append(weights_bhts)
             x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
-        x_btd = layer.residual_out("feed_forward", x_btd, layer.feed_forward(layer.residual_in("feed_forward", x_btd)), {})
+        x_btd = layer.residual_out(
+            "feed_forward", x_btd, layer.feed_forward(layer.residual_in("feed_forward", x_btd)), {}
+        )
         hidden.append(x_btd)
     hidden[-1] = stack.normalise(x_btd)
-    return {"hidden_lbtd": tf.stack(hidden)} | {f"{name}_lbhts": tf.stack(maps) for name, maps in weights.items() if maps}
+    return {"hidden_lbtd": tf.stack(hidden)} | {
+        f"{name}_lbhts": tf.stack(maps) for name, maps in weights.items() if maps
+    }

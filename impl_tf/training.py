@@ -50,20 +50,30 @@ class Trainer:
     ) -> None:
         config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
-        self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30  # a seed of Keras has 31 bits
+        self._key = (
+            int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
+        )  # a seed of Keras has 31 bits
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
         with tf.device(self._device):
             self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
         run: Callable[..., Any] = graph if compiled else lambda function: function
-        self._whole_step, self._part, self._apply = run(self._one_step), run(self._gradients), run(self._update)
-        self._objective = self.model.classification_loss if config.classes else self.model.training_loss
+        self._whole_step, self._part, self._apply = (
+            run(self._one_step),
+            run(self._gradients),
+            run(self._update),
+        )
+        self._objective = (
+            self.model.classification_loss if config.classes else self.model.training_loss
+        )
         self._evaluate = run(self._objective)
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
-    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> tf.Tensor:
+    def train_step(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
+    ) -> tf.Tensor:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it, a scalar tensor, there when the device is done.
 
         source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. keep: keep masks by site; without
@@ -74,7 +84,9 @@ class Trainer:
             if others:
                 loss, gradients = self._part(*first)
                 for batch in others:
-                    loss, gradients = tf.nest.map_structure(tf.add, (loss, gradients), self._part(*batch))
+                    loss, gradients = tf.nest.map_structure(
+                        tf.add, (loss, gradients), self._part(*batch)
+                    )
                 self._apply(gradients)
             else:
                 loss = self._whole_step(*first)
@@ -86,7 +98,13 @@ class Trainer:
         self._check(source, target)
         with tf.device(self._device):
             tokens = None if source is None else self._tensor(source)
-            value = self._evaluate(tokens, self._tensor(target), total=1, training=False, **self._packed(source, target))
+            value = self._evaluate(
+                tokens,
+                self._tensor(target),
+                total=1,
+                training=False,
+                **self._packed(source, target),
+            )
         return float(value), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -109,36 +127,59 @@ class Trainer:
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
         shapes = canonical.shapes(self.config)
-        canonical.match(state, {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()}, self._dtype)
+        canonical.match(
+            state,
+            {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()},
+            self._dtype,
+        )
         for part, native in self._parts().items():
-            arrays = layout.to_native({name: state[f"{part}.{name}"] for name in shapes}, weights.TABLE, self.config)
+            arrays = layout.to_native(
+                {name: state[f"{part}.{name}"] for name in shapes}, weights.TABLE, self.config
+            )
             for name, variable in native.items():
                 variable.assign(weights.from_numpy(arrays[name]))
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
-    def _answers(self, search: str, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+    def _answers(
+        self, search: str, source: np.ndarray, strategy: Strategy
+    ) -> dict[str, np.ndarray]:
         """By the searcher with the parameters as they are now; the graphs are those of the first call."""
         if self._searcher is None:
             self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
             self._searcher.refresh(self.model)
         self._current = True
-        return {name: tensor.numpy() for name, tensor in getattr(self._searcher, search)(source, strategy).items()}
+        return {
+            name: tensor.numpy()
+            for name, tensor in getattr(self._searcher, search)(source, strategy).items()
+        }
 
     def _built_optimizer(self) -> Adam:
         recipe, variables = self.recipe, weights.variables(self.model, self.config)
         decays = canonical.flatten(decay_mask(canonical.nest(canonical.axes(self.config))))
-        exclude = [variable for variable, decay in zip(variables.values(), decays.values(), strict=True) if not decay]
+        exclude = [
+            variable
+            for variable, decay in zip(variables.values(), decays.values(), strict=True)
+            if not decay
+        ]
         schedule = Noam(self.config.model_width, recipe.warmup)
-        optimizer = adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay, exclude)
+        optimizer = adam(
+            schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay, exclude
+        )
         optimizer.build(self.model.trainable_variables)
         return optimizer
 
     def _parts(self) -> dict[str, dict[str, tf.Variable]]:
         """The variables of the state by native name."""
-        variables = {name: variable.value for name, variable in weights.variables(self.model, self.config).items()}
-        first, second = ({name: self._optimizer.moments(variable)[i] for name, variable in variables.items()} for i in (0, 1))
+        variables = {
+            name: variable.value
+            for name, variable in weights.variables(self.model, self.config).items()
+        }
+        first, second = (
+            {name: self._optimizer.moments(variable)[i] for name, variable in variables.items()}
+            for i in (0, 1)
+        )
         return dict(zip(_PARTS, (variables, first, second), strict=True))
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
@@ -151,17 +192,28 @@ class Trainer:
             checks.check_classes(target.shape, target.dtype.name)
             checks.check_held(classes, *id_bounds(target), name="label")
 
-    def _batches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> list[tuple[Any, ...]]:
+    def _batches(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
+    ) -> list[tuple[Any, ...]]:
         """The arguments of the graphs for each part of a batch: ids, keep masks, the batch's labels that count, its place, packings."""
         parts = self.recipe.microbatches
         self._check(source, target)
         if len(target) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+            raise ValueError(
+                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
+            )
         total, rows = tf.constant(max(self._count(target), 1)), len(target) // parts
         batches = []
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
-            drops = None if keep is None else {site: self._tensor(drop[chosen]) for site, drop in canonical.flatten(keep).items()}
+            drops = (
+                None
+                if keep is None
+                else {
+                    site: self._tensor(drop[chosen])
+                    for site, drop in canonical.flatten(keep).items()
+                }
+            )
             masks = None if drops is None else canonical.nest(drops)
             place = tf.constant(self.steps * parts + part, tf.int64)
             ids = None if source is None else source[chosen], target[chosen]
@@ -191,7 +243,9 @@ class Trainer:
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
-            loss = self._objective(source, target, self.recipe.smoothing, total, keep, training=keep is None, **packed)
+            loss = self._objective(
+                source, target, self.recipe.smoothing, total, keep, training=keep is None, **packed
+            )
         gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -206,7 +260,11 @@ class Trainer:
     def _count(self, target: np.ndarray) -> int:
         """The number of labels that count."""
         label_bt = target if self.config.classes else target[:, 1:]
-        return label_bt.size if self.config.classes or self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+        return (
+            label_bt.size
+            if self.config.classes or self.config.padding_id is None
+            else int((label_bt != self.config.padding_id).sum())
+        )
 
 
 def _device(name: str) -> str:

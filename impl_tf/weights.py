@@ -33,12 +33,15 @@ def load(
     """
     native = variables(module, config, component, table)
     dtypes = {tf.as_dtype(variable.dtype).name for variable in native.values()}
-    canonical.match(parameters, canonical.shapes(config, component), dtypes.pop() if len(dtypes) == 1 else None)
+    canonical.match(
+        parameters, canonical.shapes(config, component), dtypes.pop() if len(dtypes) == 1 else None
+    )
     arrays = layout.to_native(parameters, table, config, component)
     problems = [
         f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; got {arrays[name].dtype} {arrays[name].shape}"
         for name, variable in native.items()
-        if (tf.as_dtype(variable.dtype), tuple(variable.shape)) != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
+        if (tf.as_dtype(variable.dtype), tuple(variable.shape))
+        != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
     ]
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
@@ -48,17 +51,27 @@ def load(
         layer.reset_lora()
 
 
-def export(module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, np.ndarray]:
+def export(
+    module: Any,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
+) -> dict[str, np.ndarray]:
     """The module's variables by canonical name, the inverse of `load`, with what LoRA adds to them.
 
     Raises ValueError where table and module do not fit.
     """
     native = values(module, config, component, table)
-    return layout.from_native({name: to_numpy(value) for name, value in native.items()}, table, config, component)
+    return layout.from_native(
+        {name: to_numpy(value) for name, value in native.items()}, table, config, component
+    )
 
 
 def values(
-    module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+    module: Any,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
 ) -> dict[str, keras.Variable | tf.Tensor]:
     """`variables`, and instead of those that LoRA adapts what the module computes with."""
     native = variables(module, config, component, table)
@@ -66,7 +79,10 @@ def values(
 
 
 def variables(
-    module: Any, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+    module: Any,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
 ) -> dict[str, keras.Variable | tf.Variable]:
     """The module's variables by native name, a path of attributes and list indices; a layer that needs no shapes is built first.
 
@@ -80,10 +96,14 @@ def variables(
         if found[native] is None:
             problems.append(f"{native} of {name} is not a variable of the module")
     known = {_key(variable) for variable in found.values()}
-    known |= {_key(variable) for layer in _adapted(module, found).values() for variable in layer.lora}
+    known |= {
+        _key(variable) for layer in _adapted(module, found).values() for variable in layer.lora
+    }
     for variable in module.trainable_variables:
         if _key(variable) not in known:
-            problems.append(f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table")
+            problems.append(
+                f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table"
+            )
     if problems:
         raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
     return found
@@ -97,14 +117,21 @@ def to_numpy(tensor: Any) -> np.ndarray:
 def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
     """A tensor on that device, bit for bit."""
     with tf.device(device):
-        return tf.constant(np.array(array))  # of a copy, since TensorFlow may share the memory of an array
+        return tf.constant(
+            np.array(array)
+        )  # of a copy, since TensorFlow may share the memory of an array
 
 
 def _build(module: Any) -> None:
     if getattr(module, "built", True):
         return
-    if any(parameter.default is parameter.empty for parameter in inspect.signature(module.build).parameters.values()):
-        raise ValueError(f"{module.name} creates its variables from the shapes of its inputs; call it once before its parameters are set")
+    if any(
+        parameter.default is parameter.empty
+        for parameter in inspect.signature(module.build).parameters.values()
+    ):
+        raise ValueError(
+            f"{module.name} creates its variables from the shapes of its inputs; call it once before its parameters are set"
+        )
     module.build()
 
 
@@ -127,9 +154,17 @@ def _node(module: Any, path: str) -> Any:
 def _adapted(module: Any, names: Iterable[str]) -> dict[str, Adapted]:
     """The layers that LoRA adapts, by the native name of their matrix."""
     layers = {name: _node(module, name.rpartition(".")[0]) for name in names}
-    return {name: layer for name, layer in layers.items() if isinstance(layer, Adapted) and layer.lora and name.endswith(layer.matrix)}
+    return {
+        name: layer
+        for name, layer in layers.items()
+        if isinstance(layer, Adapted) and layer.lora and name.endswith(layer.matrix)
+    }
 
 
 def _key(variable: Any) -> int:
     """The identity of the storage: a Keras variable wraps a tf.Variable."""
-    return id(getattr(variable, "value", variable)) if not isinstance(variable, tf.Variable) else id(variable)
+    return (
+        id(getattr(variable, "value", variable))
+        if not isinstance(variable, tf.Variable)
+        else id(variable)
+    )

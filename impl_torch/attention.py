@@ -46,19 +46,37 @@ def scaled_dot_product_attention(
         dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
         output_bthe = torch.einsum("bhts,bshe->bthe", dropped_bhts, repeat_kv(value_bsge, heads))
         return (output_bthe, weights_bhts) if return_weights else output_bthe
-    return fast_attention.sdpa(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, dropout_rate if training else 0.0)
+    return fast_attention.sdpa(
+        query_bthk,
+        key_bsgk,
+        value_bsge,
+        mask_bhts,
+        bias_bhts,
+        causal,
+        dropout_rate if training else 0.0,
+    )
 
 
-def _weights(query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None, bias_bhts: Tensor | None, causal: bool) -> Tensor:
+def _weights(
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    mask_bhts: Tensor | None,
+    bias_bhts: Tensor | None,
+    causal: bool,
+) -> Tensor:
     """`softmax(query key^T / sqrt(k) + bias)`, the logits in float32 where the query is half-precision."""
     _, target, heads, head_size = query_bthk.shape
     scaled_bthk = precision.upcast_half(query_bthk) * head_size**-0.5
-    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, precision.upcast_half(repeat_kv(key_bsgk, heads)))
+    logits_bhts = torch.einsum(
+        "bthk,bshk->bhts", scaled_bthk, precision.upcast_half(repeat_kv(key_bsgk, heads))
+    )
     if bias_bhts is not None:
         logits_bhts = logits_bhts + bias_bhts
         mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > -torch.inf)
     if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device))
+        mask_bhts = mask.combine_masks(
+            mask_bhts, mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device)
+        )
     return softmax.softmax(logits_bhts, mask_bhts).to(query_bthk.dtype)
 
 
@@ -100,7 +118,17 @@ class MultiHeadAttention(nn.Module):
         checks.check_features("memory", memory_bsd.shape, self.width)
         key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
         query_bthk = unpack(self.queries(query_btd), packing)
-        return self.attend(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, packing)
+        return self.attend(
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            keep_bhts,
+            packing,
+        )
 
     def queries(self, query_btd: Tensor) -> Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
@@ -129,13 +157,29 @@ class MultiHeadAttention(nn.Module):
     ) -> Output:
         """The attention of these queries to these keys and values, and the projection of its output."""
         drop = self.weights_dropout
-        if is_changed(drop) or not isinstance(drop, Dropout):  # it is to see the weights, which a kernel that drops some itself never holds
+        if is_changed(drop) or not isinstance(
+            drop, Dropout
+        ):  # it is to see the weights, which a kernel that drops some itself never holds
             seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
             left_bhts = drop(seen_bhts) if keep_bhts is None else drop(seen_bhts, keep_bhts)
-            attended: Output = torch.einsum("bhts,bshe->bthe", left_bhts, repeat_kv(value_bsge, query_bthk.shape[2])), seen_bhts
+            attended: Output = (
+                torch.einsum(
+                    "bhts,bshe->bthe", left_bhts, repeat_kv(value_bsge, query_bthk.shape[2])
+                ),
+                seen_bhts,
+            )
         else:
             attended = scaled_dot_product_attention(
-                query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, drop.rate, drop.training
+                query_bthk,
+                key_bsgk,
+                value_bsge,
+                mask_bhts,
+                bias_bhts,
+                causal,
+                return_weights,
+                keep_bhts,
+                drop.rate,
+                drop.training,
             )
         output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
         output_btd = self.output(pack(output_bthe.flatten(-2), packing))

@@ -44,15 +44,28 @@ def start_cache(
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
     config = model.config
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
+    checks.check_memory(
+        config.cross_attention,
+        config.model_width,
+        None if memory_bsd is None else memory_bsd.shape,
+        source_mask_bs,
+    )
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), memory_bsd.shape[:2])
+        checks.check_token_mask(
+            "source mask",
+            source_mask_bs.shape,
+            precision.dtype_name(source_mask_bs.dtype),
+            memory_bsd.shape[:2],
+        )
     kept: Any = next(model.parameters()) if memory_bsd is None else memory_bsd
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
     layers = []
     for layer in model.decoder.layers:
-        room = (kept.new_empty(rows, length, copies, config.key_value_heads, size) for size in (config.key_size, config.value_size))
+        room = (
+            kept.new_empty(rows, length, copies, config.key_value_heads, size)
+            for size in (config.key_size, config.value_size)
+        )
         layers.append({"self_attention": tuple(room)})
         if memory_bsd is not None:
             layers[-1]["cross_attention"] = layer.cross_attention.keys_and_values(memory_bsd)
@@ -60,10 +73,14 @@ def start_cache(
     encoding_pd = None
     if config.positions == "sinusoidal":
         place_p = torch.arange(length, device=kept.device)
-        encoding_pd = positional_encoding.positional_encoding(place_p, config.model_width, kept.dtype)
+        encoding_pd = positional_encoding.positional_encoding(
+            place_p, config.model_width, kept.dtype
+        )
     return {
         "source_mask_bs": source_mask_bs,
-        "target_mask_bwtw": torch.empty(rows, copies, length, copies, dtype=torch.bool, device=kept.device),
+        "target_mask_bwtw": torch.empty(
+            rows, copies, length, copies, dtype=torch.bool, device=kept.device
+        ),
         "layers": layers,
         "read": 0,
         "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=kept.device),
@@ -72,7 +89,11 @@ def start_cache(
 
 
 def decode_step(
-    model: Transformer, target: Tensor, cache: Cache, target_mask_bt: Tensor | None = None, step: Step | None = None
+    model: Transformer,
+    target: Tensor,
+    cache: Cache,
+    target_mask_bt: Tensor | None = None,
+    step: Step | None = None,
 ) -> tuple[Tensor, Cache]:
     """Logits `b t v` of the next t tokens, those rows of `decode` on the whole target, and the cache after them.
 
@@ -83,9 +104,16 @@ def decode_step(
     checks.check_length(cache["read"] + target.shape[1], model.config.max_positions)
     check_ids((target, model.config.target_vocabulary))
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
+        checks.check_token_mask(
+            "target mask",
+            target_mask_bt.shape,
+            precision.dtype_name(target_mask_bt.dtype),
+            target.shape[:2],
+        )
     if cache["read"] + target.shape[1] > length:
-        raise ValueError(f"the cache has room for {length} tokens; got {cache['read'] + target.shape[1]}")
+        raise ValueError(
+            f"the cache has room for {length} tokens; got {cache['read'] + target.shape[1]}"
+        )
     return (step or forward_step)(model, target, cache, target_mask_bt)
 
 
@@ -102,9 +130,17 @@ def decode_in_steps(
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, precision.dtype_name(target_mask_bt.dtype), target.shape[:2])
+        checks.check_token_mask(
+            "target mask",
+            target_mask_bt.shape,
+            precision.dtype_name(target_mask_bt.dtype),
+            target.shape[:2],
+        )
     batch = len(target) if memory_bsd is None else None
-    cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1]), []
+    cache, logits = (
+        start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1]),
+        [],
+    )
     masks = repeat(None) if target_mask_bt is None else target_mask_bt.split([*splits], dim=1)
     for part, part_mask_bt in zip(target.split([*splits], dim=1), masks, strict=False):
         logits_btv, cache = decode_step(model, part, cache, part_mask_bt, step)
@@ -121,11 +157,16 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
     source_mask_bs, layers = cache["source_mask_bs"], cache["layers"]
     if copies == 1:
         source_mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
-        layers = [{name: tuple(kept[row_b] for kept in pair) for name, pair in layer.items()} for layer in layers]
+        layers = [
+            {name: tuple(kept[row_b] for kept in pair) for name, pair in layer.items()}
+            for layer in layers
+        ]
     return {
         **cache,
         "source_mask_bs": source_mask_bs,
-        "target_mask_bwtw": cache["target_mask_bwtw"].flatten(0, 1)[row_b].unflatten(0, (batch, copies)),
+        "target_mask_bwtw": cache["target_mask_bwtw"]
+        .flatten(0, 1)[row_b]
+        .unflatten(0, (batch, copies)),
         "layers": layers,
         "leading_b": cache["leading_b"][row_b],
     }

@@ -31,7 +31,9 @@ class Searcher:
     The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
     """
 
-    def __init__(self, model: Transformer, dtype: Dtype | None = None, compiled: bool = False) -> None:
+    def __init__(
+        self, model: Transformer, dtype: Dtype | None = None, compiled: bool = False
+    ) -> None:
         model.config.need_decoder()
         self.model = fused(model, dtype)
         self.step = compiled_step(search.next_token) if compiled else search.next_token
@@ -71,7 +73,10 @@ class Searcher:
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
         checks.check_uniform(uniform_bn.shape, shape, *framework.bounds(uniform_bn))
-        return search.one_by_one(search.Reading(self.model, self.step, asked), uniform_bn if asked.strategy.temperature else None)
+        return search.one_by_one(
+            search.Reading(self.model, self.step, asked),
+            uniform_bn if asked.strategy.temperature else None,
+        )
 
     @torch.inference_mode()
     def beam_search(
@@ -84,7 +89,9 @@ class Searcher:
     ) -> dict[str, Tensor]:
         """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM): token_bwn and score_bw. Beams are copies of a row."""
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        return search.beam_search(search.Reading(self.model, self.step, asked, copies=asked.strategy.beam_size))
+        return search.beam_search(
+            search.Reading(self.model, self.step, asked, copies=asked.strategy.beam_size)
+        )
 
     def _request(self, strategy: Options, *given: Tensor | None) -> Request:
         """given: source, prefix and the masks of both."""

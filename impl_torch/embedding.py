@@ -12,7 +12,9 @@ from .projection import Projection
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
-Check = Callable[..., None]  # of shape, dtype and, where they are known, the lowest and the highest value
+Check = Callable[
+    ..., None
+]  # of shape, dtype and, where they are known, the lowest and the highest value
 
 
 class Table(nn.Embedding):
@@ -37,7 +39,9 @@ class Embedding(Table):
 
     def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
         super().__init__(vocabulary, width)
-        self.embed_scale = width**0.5 if scale else None  # the name that `transformers` and `peft` know
+        self.embed_scale = (
+            width**0.5 if scale else None
+        )  # the name that `transformers` and `peft` know
 
     def check_ids(self, token: Tensor) -> None:
         """Raises ValueError on tokens that `forward` rejects."""
@@ -47,11 +51,17 @@ class Embedding(Table):
         """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
         if not checked:
             self.check_ids(token)
-        x_btd = token.to(self.weight.dtype) @ self.weight if token.is_floating_point() else self.look_up(token)
+        x_btd = (
+            token.to(self.weight.dtype) @ self.weight
+            if token.is_floating_point()
+            else self.look_up(token)
+        )
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.embed_scale is None else f", embed_scale={self.embed_scale}")
+        return super().extra_repr() + (
+            "" if self.embed_scale is None else f", embed_scale={self.embed_scale}"
+        )
 
 
 class SegmentEmbedding(Table):
@@ -60,7 +70,14 @@ class SegmentEmbedding(Table):
     def check_ids(self, segment_bs: Tensor) -> None:
         """Raises ValueError on segments that `forward` rejects."""
         rows = self.num_embeddings
-        check_values((segment_bs, lambda shape, dtype, *bounds: checks.check_rows("segment", shape, dtype, rows, *bounds)))
+        check_values(
+            (
+                segment_bs,
+                lambda shape, dtype, *bounds: checks.check_rows(
+                    "segment", shape, dtype, rows, *bounds
+                ),
+            )
+        )
 
     def forward(self, segment_bs: Tensor, checked: bool = False) -> Tensor:
         """checked: as of `Embedding`."""
@@ -87,7 +104,9 @@ def check_ids(*tokens: tuple[Tensor, int]) -> None:
 
 def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
     """Tokens and the check that they are of this vocabulary."""
-    return token, lambda shape, dtype, *bounds: checks.check_tokens("token", shape, dtype, vocabulary, *bounds)
+    return token, lambda shape, dtype, *bounds: checks.check_tokens(
+        "token", shape, dtype, vocabulary, *bounds
+    )
 
 
 def check_values(*given: tuple[Tensor, Check]) -> None:
@@ -97,9 +116,15 @@ def check_values(*given: tuple[Tensor, Check]) -> None:
     """
     for x, check in given:
         if x.is_nested:
-            raise ValueError("ids must be a dense tensor, whose shorter rows are padded; got a nested one")
+            raise ValueError(
+                "ids must be a dense tensor, whose shorter rows are padded; got a nested one"
+            )
         check(x.shape, precision.dtype_name(x.dtype))
-    valued = [pair for pair in given if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()]
+    valued = [
+        pair
+        for pair in given
+        if framework.has_values(pair[0]) and not pair[0].is_floating_point() and pair[0].numel()
+    ]
     if not valued:
         return
     bounds = torch.stack([bound for x, _ in valued for bound in x.long().aminmax()]).tolist()

@@ -65,7 +65,9 @@ class EncoderOnly(Sharing):
         self.config.need("classes")
         self.check_ids(source, segment_bs=segment_bs, label_b=label_b)
         logits_bc = self.classify(source, source_mask_bs, keep, segment_bs, checked=True)
-        return loss.cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total, checked=True)
+        return loss.cross_entropy(
+            logits_bc[:, None], label_b[:, None], None, smoothing, total, checked=True
+        )
 
     def masked_language_logits(
         self,
@@ -77,11 +79,17 @@ class EncoderOnly(Sharing):
     ) -> Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row."""
         self.config.need("masked_language_head")
-        return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs, checked))
+        return self.masked_language_head(
+            self.encode(source, source_mask_bs, keep, segment_bs, checked)
+        )
 
     def _headed(self, *given: Any) -> Tensor:
         """What the head of the config gives; what the encoder gives where it has none."""
         self.config.need_one_head()
         if self.config.classes:
             return self.classify(*given)
-        return self.masked_language_logits(*given) if self.config.masked_language_head else self.encode(*given)
+        return (
+            self.masked_language_logits(*given)
+            if self.config.masked_language_head
+            else self.encode(*given)
+        )

@@ -10,14 +10,20 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 __all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size"]
 
-OLDER = (("embedding.table", "embedding.weight"), ("norm.scale", "norm.weight"), ("norm.offset", "norm.bias"))
+OLDER = (
+    ("embedding.table", "embedding.weight"),
+    ("norm.scale", "norm.weight"),
+    ("norm.offset", "norm.bias"),
+)
 
 
 def has_values(token: Tensor) -> bool:
     """Whether the host may look at the values: not in a trace, nor of a fake or meta tensor, nor of one that `torch.func` wraps."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
-    return not (token.is_meta or is_fake(token) or torch._C._functorch.is_functorch_wrapped_tensor(token))
+    return not (
+        token.is_meta or is_fake(token) or torch._C._functorch.is_functorch_wrapped_tensor(token)
+    )
 
 
 def bounds(x: Tensor) -> list[Any]:
@@ -37,7 +43,9 @@ def exporting() -> bool:
 def same_size(one: int, other: int) -> bool:
     """Whether two sizes are equal in every run of the graph; of symbols that may be equal by chance it is not."""
     same = one == other
-    return bool(same) if isinstance(same, Tensor) else statically_known_true(same)  # sizes are tensors in `jit.trace`
+    return (
+        bool(same) if isinstance(same, Tensor) else statically_known_true(same)
+    )  # sizes are tensors in `jit.trace`
 
 
 def is_changed(module: nn.Module) -> bool:
@@ -82,20 +90,35 @@ def _once(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
             state_dict.pop(prefix + name, None)
 
 
-def _everywhere(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *others: Any) -> None:
+def _everywhere(
+    module: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    local_metadata: dict[str, Any],
+    *others: Any,
+) -> None:
     for name in [name for name in state_dict if name.startswith(prefix)]:
         for older, newer in OLDER:
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + newer] = state_dict.pop(name)
     for names in _shared(module):
         held = module.get_parameter(names[0])
-        given = {prefix + name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
+        given = {
+            prefix + name: state_dict[prefix + name]
+            for name in names
+            if prefix + name in state_dict
+        }
         # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's own parameter, which says nothing.
         given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
         for first, tensor in [*given.items()][:1]:
             unequal = [name for name, other in given.items() if not _equal(tensor, other)]
-            others[-1].extend(f"{name} must equal {first}, since both are one parameter of this model" for name in unequal)
-            if local_metadata.get("assign_to_params_buffers") and not isinstance(tensor, nn.Parameter):
+            others[-1].extend(
+                f"{name} must equal {first}, since both are one parameter of this model"
+                for name in unequal
+            )
+            if local_metadata.get("assign_to_params_buffers") and not isinstance(
+                tensor, nn.Parameter
+            ):
                 tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
             state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
 
@@ -106,5 +129,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         return False
     if one is other or one.is_meta:
         return True
-    shards: list[Any] = [x.to_local() if hasattr(x, "to_local") else x for x in (one, other)]  # of a `DTensor`, those of this process
+    shards: list[Any] = [
+        x.to_local() if hasattr(x, "to_local") else x for x in (one, other)
+    ]  # of a `DTensor`, those of this process
     return torch.allclose(shards[0], shards[1].to(shards[0].device), rtol=0, atol=0, equal_nan=True)

@@ -25,8 +25,12 @@ def masked_positions(
     if mask_bt is None and (config.padding_id is None or token.is_floating_point()):
         return None, None
     mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2])
-    return mask_bt, None if config.position_start == "row" else positional_encoding.token_positions(mask_bt)
+    checks.check_token_mask(
+        f"{side} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2]
+    )
+    return mask_bt, None if config.position_start == "row" else positional_encoding.token_positions(
+        mask_bt
+    )
 
 
 def embed(
@@ -45,16 +49,30 @@ def embed(
     config = model.config
     x_btd = rows(table(model, side), token, config.scale_embedding)
     if config.positions == "learned":
-        position_bt = torch.arange(token.shape[1], device=token.device)[None] if position_bt is None else position_bt
-        x_btd = x_btd + rows(getattr(model, f"{side}_position_embedding"), position_bt, config.position_offset > 0)
+        position_bt = (
+            torch.arange(token.shape[1], device=token.device)[None]
+            if position_bt is None
+            else position_bt
+        )
+        x_btd = x_btd + rows(
+            getattr(model, f"{side}_position_embedding"), position_bt, config.position_offset > 0
+        )
     else:
         if encoding_pd is None:
             # Every position is less than the length, so that the rows of one table serve the whole batch.
             place_t = torch.arange(token.shape[1], device=token.device)
-            encoding_pd = positional_encoding.positional_encoding(place_t, x_btd.shape[2], x_btd.dtype)
-        x_btd = x_btd + (encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd))
+            encoding_pd = positional_encoding.positional_encoding(
+                place_t, x_btd.shape[2], x_btd.dtype
+            )
+        x_btd = x_btd + (
+            encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
+        )
     if config.segments and side == "source":
-        segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device) if segment_bt is None else segment_bt
+        segment_bt = (
+            torch.zeros(1, 1, dtype=torch.int64, device=token.device)
+            if segment_bt is None
+            else segment_bt
+        )
         x_btd = x_btd + rows(model.source_segment_embedding, segment_bt)
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
 
@@ -67,7 +85,9 @@ def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
     if isinstance(embedding, Table):
         return embedding(index_bt, checked=True)
     if more and type(embedding) is nn.Embedding:
-        raise ValueError("an embedding of this config scales its rows or skips some: impl_torch's own; got an nn.Embedding")
+        raise ValueError(
+            "an embedding of this config scales its rows or skips some: impl_torch's own; got an nn.Embedding"
+        )
     return embedding(index_bt)
 
 

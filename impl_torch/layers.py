@@ -35,11 +35,19 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = LayerNorm(config.model_width, config.epsilon)
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
-    def forward(self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None, packing: Packing | None = None) -> Tensor:
+    def forward(
+        self,
+        x_btd: Tensor,
+        mask_bhts: Tensor | None = None,
+        keep: Tree | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
         keep_bhts = _inner(keep, "self_attention", "weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
+        y_btd = self.self_attention(
+            y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=packing
+        )
         x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
         y_btd = residual_in(self, "feed_forward", x_btd)
@@ -56,7 +64,11 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.pre_norm, self.crosses, self.width = config.norm_placement == "pre", config.cross_attention, config.model_width
+        self.pre_norm, self.crosses, self.width = (
+            config.norm_placement == "pre",
+            config.cross_attention,
+            config.model_width,
+        )
         self.self_attention = MultiHeadAttention(config)
         self.self_attention_norm = LayerNorm(config.model_width, config.epsilon)
         self.self_attention_dropout = Dropout(config.dropout_rate)
@@ -78,20 +90,38 @@ class DecoderLayer(nn.Module):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
     ) -> Tensor:
-        checks.check_memory(self.crosses, self.width, None if memory_bsd is None else memory_bsd.shape, cross_mask_bhts)
+        checks.check_memory(
+            self.crosses,
+            self.width,
+            None if memory_bsd is None else memory_bsd.shape,
+            cross_mask_bhts,
+        )
         if memory_bsd is not None:
             checks.check_same_batch(x=rows(x_btd, packing), memory=rows(memory_bsd, memory_packing))
         keep = keep or {}
         y_btd = residual_in(self, "self_attention", x_btd)
         keep_bhts = _inner(keep, "self_attention", "weights_dropout")
-        y_btd = self.self_attention(y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, packing=packing, memory_packing=packing)
+        y_btd = self.self_attention(
+            y_btd,
+            y_btd,
+            self_mask_bhts,
+            causal=True,
+            keep_bhts=keep_bhts,
+            packing=packing,
+            memory_packing=packing,
+        )
         x_btd = residual_out(self, "self_attention", x_btd, y_btd, keep)
 
         if memory_bsd is not None:
             y_btd = residual_in(self, "cross_attention", x_btd)
             keep_bhts = _inner(keep, "cross_attention", "weights_dropout")
             y_btd = self.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts, packing=packing, memory_packing=memory_packing
+                y_btd,
+                memory_bsd,
+                cross_mask_bhts,
+                keep_bhts=keep_bhts,
+                packing=packing,
+                memory_packing=memory_packing,
             )
             x_btd = residual_out(self, "cross_attention", x_btd, y_btd, keep)
 

@@ -32,13 +32,24 @@ def cross_entropy(
     """
     bounds = () if checked else framework.bounds(label_bt)
     known_total = None if isinstance(total, Tensor) else total
-    checks.check_labels(logits_btv.shape, label_bt.shape, precision.dtype_name(label_bt.dtype), smoothing, known_total, *bounds)
+    checks.check_labels(
+        logits_btv.shape,
+        label_bt.shape,
+        precision.dtype_name(label_bt.dtype),
+        smoothing,
+        known_total,
+        *bounds,
+    )
     x_btv = precision.upcast_half(logits_btv)
     if mask_bt is not None:
-        checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), label_bt.shape)
+        checks.check_token_mask(
+            "mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), label_bt.shape
+        )
         # Before they are used, so that an infinite logit of a label that does not count is no NaN in the gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
-    loss_bt = x_btv.logsumexp(-1) - (1 - smoothing) * x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
+    loss_bt = (
+        x_btv.logsumexp(-1) - (1 - smoothing) * x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
+    )
     if smoothing:
         loss_bt = loss_bt - smoothing * x_btv.mean(-1)
     if total is None:

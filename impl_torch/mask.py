@@ -23,7 +23,9 @@ def padding_mask(mask_bs: Tensor) -> Tensor:
     return mask_bs[:, None, None, :]
 
 
-def causal_mask(target_length: int, source_length: int, device: torch.device | None = None) -> Tensor:
+def causal_mask(
+    target_length: int, source_length: int, device: torch.device | None = None
+) -> Tensor:
     """`j <= i + (s - t)` for query i and key j (CAUSAL), `1 1 t s`: bottom-right aligned, `is_causal` of torch's own attention top-left."""
     allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
     return allowed.tril(source_length - target_length)

@@ -23,5 +23,7 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.weight.shape[0])
         tensors = (x_btd, self.weight, self.bias)
-        x, scale, offset = map(precision.upcast_half, tensors) if x_btd.device.type == "cpu" else tensors
+        x, scale, offset = (
+            map(precision.upcast_half, tensors) if x_btd.device.type == "cpu" else tensors
+        )
         return F.layer_norm(x, scale.shape, scale, offset, self.eps).to(x_btd.dtype)

@@ -33,7 +33,10 @@ def adam(
     flat, first, second = flatten(parameters), flatten(first_moment), flatten(second_moment)
     decays = flatten(decay_mask(parameters))
     groups = [
-        {"params": [flat[name] for name in flat if decays[name] is decay], "weight_decay": weight_decay if decay else 0.0}
+        {
+            "params": [flat[name] for name in flat if decays[name] is decay],
+            "weight_decay": weight_decay if decay else 0.0,
+        }
         for decay in (True, False)
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(beta_1, beta_2), eps=epsilon, fused=True)
@@ -51,11 +54,15 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     flat = flatten(gradients)
-    norm = torch.nn.utils.get_total_norm([precision.upcast_half(gradient) for gradient in flat.values()])
+    norm = torch.nn.utils.get_total_norm(
+        [precision.upcast_half(gradient) for gradient in flat.values()]
+    )
     factor = (limit / norm).clamp(max=1)
     return nest(dict(zip(flat, scaled(flat.values(), factor), strict=True)))
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
     """True for kernels and tables, by their canonical names: torch's own, such as `weight`, are also those of a norm."""
-    return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})
+    return nest(
+        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
+    )

@@ -40,7 +40,9 @@ Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
 Tree = Mapping[str, Any]
 
 
-def adam(parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any) -> dict[str, Any]:
+def adam(
+    parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
+) -> dict[str, Any]:
     """One step of the optimiser that trains. others: moments and hyperparameters, as of `optimizer.adam`."""
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
     stepping = optimizer.adam(nest(trained), steps=step - 1, **others)
@@ -49,7 +51,9 @@ def adam(parameters: Tree, gradients: Tree, step: int, learning_rate: float, **o
     for group in stepping.param_groups:
         group["lr"] = learning_rate
     stepping.step()
-    return {"parameters": nest(trained)} | {name: others[name] for name in ("first_moment", "second_moment")}
+    return {"parameters": nest(trained)} | {
+        name: others[name] for name in ("first_moment", "second_moment")
+    }
 
 
 def whole(config: TransformerConfig) -> Transformer:
@@ -68,10 +72,14 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
 
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
     """With the weights and the graph that a search has."""
-    return cache.decode_in_steps(fused(model), **inputs, step=compiled_step(forward_step) if compiled else None)
+    return cache.decode_in_steps(
+        fused(model), **inputs, step=compiled_step(forward_step) if compiled else None
+    )
 
 
-def search(model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any) -> dict[str, Tensor]:
+def search(
+    model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any
+) -> dict[str, Tensor]:
     """A search of a fresh snapshot."""
     return method(Searcher(model, compiled=compiled), **inputs)
 
@@ -87,11 +95,19 @@ framework = "torch"
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
-    "embedding": lambda config, dtype: Embedding(config.source_vocabulary, config.model_width, config.scale_embedding),
-    "segment_embedding": lambda config, dtype: SegmentEmbedding(config.segments, config.model_width),
+    "embedding": lambda config, dtype: Embedding(
+        config.source_vocabulary, config.model_width, config.scale_embedding
+    ),
+    "segment_embedding": lambda config, dtype: SegmentEmbedding(
+        config.segments, config.model_width
+    ),
     "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
-    "position_embedding": lambda config, dtype: PositionEmbedding(config.max_positions, config.position_offset, config.model_width),
-    "positional_encoding": lambda config, dtype: partial(positional_encoding, width=config.model_width, dtype=dtype),
+    "position_embedding": lambda config, dtype: PositionEmbedding(
+        config.max_positions, config.position_offset, config.model_width
+    ),
+    "positional_encoding": lambda config, dtype: partial(
+        positional_encoding, width=config.model_width, dtype=dtype
+    ),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
     "causal_mask": lambda config, dtype: causal_mask,
@@ -107,9 +123,13 @@ components: dict[str, Build] = {
     "decoder_layer": lambda config, dtype: DecoderLayer(config),
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
-    "logits": lambda config, dtype: Logits(config.model_width, config.target_vocabulary, config.output_bias),
+    "logits": lambda config, dtype: Logits(
+        config.model_width, config.target_vocabulary, config.output_bias
+    ),
     "pooler": lambda config, dtype: Pooler(config.model_width),
-    "classifier": lambda config, dtype: Classifier(config.model_width, config.classes, config.classifier_dropout_rate),
+    "classifier": lambda config, dtype: Classifier(
+        config.model_width, config.classes, config.classifier_dropout_rate
+    ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
     "transformer": lambda config, dtype: whole(config),
     "pool": lambda config, dtype: whole(config).pool,
@@ -130,5 +150,7 @@ components: dict[str, Build] = {
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(initialise, config, dtype),
-    "random_dropout": lambda config, dtype: partial(random_dropout, Dropout(config.dropout_rate).train()),
+    "random_dropout": lambda config, dtype: partial(
+        random_dropout, Dropout(config.dropout_rate).train()
+    ),
 }

@@ -20,11 +20,15 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
     if start == "row":
         return place_t.expand(mask_bt.shape)
-    leading_b1 = (mask_bt.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True)  # long: ONNX adds up no booleans
+    leading_b1 = (mask_bt.long().cumsum(dim=1) == 0).sum(
+        dim=1, keepdim=True
+    )  # long: ONNX adds up no booleans
     return (place_t - leading_b1).clamp(min=0)
 
 
-def positional_encoding(position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def positional_encoding(
+    position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`: `b t d`.
 
     Computed in float64 on the positions' device, then cast.

@@ -29,10 +29,14 @@ def penalise(
     if mask_bn is None:
         mask_bn = torch.ones_like(token_bn, dtype=torch.bool)
     if repetition_penalty != 1:
-        less_bv = torch.where(scores_bv > 0, scores_bv / repetition_penalty, scores_bv * repetition_penalty)
+        less_bv = torch.where(
+            scores_bv > 0, scores_bv / repetition_penalty, scores_bv * repetition_penalty
+        )
         scores_bv = torch.where(_holds(token_bn, mask_bn, scores_bv.shape[1]), less_bv, scores_bv)
     if 0 < no_repeat_ngram <= token_bn.shape[1]:
-        scores_bv = scores_bv.masked_fill(_endings(token_bn, mask_bn, no_repeat_ngram, scores_bv.shape[1]), -torch.inf)
+        scores_bv = scores_bv.masked_fill(
+            _endings(token_bn, mask_bn, no_repeat_ngram, scores_bv.shape[1]), -torch.inf
+        )
     return scores_bv
 
 
@@ -51,7 +55,13 @@ def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> T
     return _holds(window_bns[:, :, -1], same_bn, vocabulary)
 
 
-def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, checked: bool = False) -> Tensor:
+def truncate(
+    logits_bv: Tensor,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    checked: bool = False,
+) -> Tensor:
     """`x = logits / temperature`, then -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
 
     One stable sort, and none where every token is kept.
@@ -65,7 +75,9 @@ def truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p:
     if top_k:
         ordered_bv[:, top_k:] = -torch.inf
     if top_p < 1:
-        before_bv = softmax(ordered_bv).cumsum(dim=1)[:, :-1]  # the probability of all that are likelier
+        before_bv = softmax(ordered_bv).cumsum(dim=1)[
+            :, :-1
+        ]  # the probability of all that are likelier
         ordered_bv[:, 1:].masked_fill_(before_bv >= top_p, -torch.inf)
     return torch.empty_like(x_bv).scatter_(1, order_bv, ordered_bv)
 
@@ -79,23 +91,33 @@ def draw(logits_bv: Tensor, uniform_b: Tensor, checked: bool = False) -> Tensor:
         _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
     id_v = torch.arange(p_bv.shape[1], device=p_bv.device)
-    last_b = torch.where(p_bv > 0, id_v, 0).amax(dim=1)  # where the sum of all is rounded to less than the number
+    last_b = torch.where(p_bv > 0, id_v, 0).amax(
+        dim=1
+    )  # where the sum of all is rounded to less than the number
     return torch.minimum((p_bv.cumsum(dim=1) <= uniform_b[:, None]).sum(dim=1), last_b)
 
 
 def _check_penalise(
-    scores_bv: Tensor, token_bn: Tensor, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0, mask_bn: Tensor | None = None
+    scores_bv: Tensor,
+    token_bn: Tensor,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    mask_bn: Tensor | None = None,
 ) -> None:
     """Raises ValueError on what `penalise` refuses; while a graph is traced there are no values to check."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
     if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, precision.dtype_name(mask_bn.dtype), token_bn.shape)
+        checks.check_token_mask(
+            "mask", mask_bn.shape, precision.dtype_name(mask_bn.dtype), token_bn.shape
+        )
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
     if bounds := framework.bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)
 
 
-def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+def _check_truncate(
+    logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     if framework.has_values(logits_bv):
@@ -105,7 +127,9 @@ def _check_truncate(logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0,
 def _check_draw(logits_bv: Tensor, uniform_b: Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *framework.bounds(uniform_b), rounded=True)
+    checks.check_uniform(
+        uniform_b.shape, logits_bv.shape[:1], *framework.bounds(uniform_b), rounded=True
+    )
     _check_truncate(logits_bv)
 
 

@@ -27,12 +27,22 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding_dropout = Dropout(config.dropout_rate)
         self.layers: Any = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+        self.final_norm = (
+            LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+        )
 
-    def forward(self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None, packing: Packing | None = None) -> Tensor:
+    def forward(
+        self,
+        x_bsd: Tensor,
+        mask_bhts: Tensor | None = None,
+        keep: Tree | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing))
+            x_bsd = layer(
+                x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing)
+            )
         return self.final_norm(x_bsd)
 
 
@@ -47,7 +57,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding_dropout = Dropout(config.dropout_rate)
         self.layers: Any = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.final_norm = LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+        self.final_norm = (
+            LayerNorm(config.model_width, config.epsilon) if config.final_norm else nn.Identity()
+        )
 
     def forward(
         self,
@@ -61,7 +73,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         layer_keep = (keep or {}).get("layers", {})
         for index, layer in enumerate(self.layers):
-            given = _given(keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing)
+            given = _given(
+                keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing
+            )
             x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
         return self.final_norm(x_btd)
 

@@ -27,7 +27,9 @@ __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
 
-_PROCESS = threading.RLock()  # held by a step: torch's deterministic mode and its generators are the whole process's
+_PROCESS = (
+    threading.RLock()
+)  # held by a step: torch's deterministic mode and its generators are the whole process's
 
 
 class Trainer:
@@ -63,11 +65,23 @@ class Trainer:
             model = Transformer(config).to(self._device, getattr(torch, self._dtype))
         weights.load(model, parameters, config)
         # The moments are models too, so that one pair of functions reads and writes all three.
-        self._models = {"parameters": model, "first_moment": _zeros(model), "second_moment": _zeros(model)}
-        trees = {part: canonical.nest(weights.tensors(module, config)) for part, module in self._models.items()}
+        self._models = {
+            "parameters": model,
+            "first_moment": _zeros(model),
+            "second_moment": _zeros(model),
+        }
+        trees = {
+            part: canonical.nest(weights.tensors(module, config))
+            for part, module in self._models.items()
+        }
         self._model, self._tensors = model, weights.tensors(model, config)
         self._optimizer = optimizer.adam(
-            **trees, steps=0, beta_1=recipe.beta_1, beta_2=recipe.beta_2, epsilon=recipe.epsilon, weight_decay=recipe.weight_decay
+            **trees,
+            steps=0,
+            beta_1=recipe.beta_1,
+            beta_2=recipe.beta_2,
+            epsilon=recipe.epsilon,
+            weight_decay=recipe.weight_decay,
         )
         self._snapshot: Searcher | None = None
         objective: Any = model.classification_loss if config.classes else model.training_loss
@@ -78,7 +92,9 @@ class Trainer:
             options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
             self._loss = torch.compile(objective, fullgraph=True, dynamic=False, options=options)
 
-    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> Tensor:
+    def train_step(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
+    ) -> Tensor:
         """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits.
 
         source: None of a decoder alone. target: where the config has classes, those of the rows, `b`.
@@ -103,7 +119,9 @@ class Trainer:
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
         self._model.eval()
-        summed = self._objective(None if source is None else self._ids(source), self._ids(target), total=1)
+        summed = self._objective(
+            None if source is None else self._ids(source), self._ids(target), total=1
+        )
         return float(summed), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -116,12 +134,18 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
-        return canonical.flatten({part: weights.export(module, self.config) for part, module in self._models.items()})
+        return canonical.flatten(
+            {part: weights.export(module, self.config) for part, module in self._models.items()}
+        )
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
         shapes = canonical.shapes(self.config)
-        canonical.match(state, {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()}, self._dtype)
+        canonical.match(
+            state,
+            {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()},
+            self._dtype,
+        )
         self._snapshot = None
         for part, module in self._models.items():
             weights.load(module, {name: state[f"{part}.{name}"] for name in shapes}, self.config)
@@ -129,63 +153,104 @@ class Trainer:
             tensors["step"].fill_(steps)
         self.steps = steps
 
-    def _found(self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+    def _found(
+        self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
+    ) -> dict[str, np.ndarray]:
         """The search of a snapshot of the parameters as they are now; of the last one, where they have not changed since."""
         self._snapshot = self._snapshot or Searcher(self._model)
-        return {name: weights.to_numpy(tensor) for name, tensor in search(self._snapshot, self._ids(source), strategy).items()}
+        return {
+            name: weights.to_numpy(tensor)
+            for name, tensor in search(self._snapshot, self._ids(source), strategy).items()
+        }
 
-    def _microbatches(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None) -> Iterator[dict[str, Any]]:
+    def _microbatches(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
+    ) -> Iterator[dict[str, Any]]:
         """The arguments of the loss of every part of the rows, on the device."""
         parts = self.recipe.microbatches
         if len(target) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+            raise ValueError(
+                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
+            )
         rows, given = len(target) // parts, canonical.flatten(keep or {})
         for first in range(0, len(target), rows):
             chosen = slice(first, first + rows)
             tokens = None if source is None else source[chosen], target[chosen]
-            arguments: dict[str, Any] = {} if self.config.classes else {"packings": self._packings(*tokens)}
+            arguments: dict[str, Any] = (
+                {} if self.config.classes else {"packings": self._packings(*tokens)}
+            )
             packings = arguments.get("packings", packing.Packings())
             if keep is None:
                 masks: Any = canonical.nest(self._draw(*tokens, packings))
             else:
-                drops = {site: weights.from_numpy(drop[chosen], self._device) for site, drop in given.items()}
+                drops = {
+                    site: weights.from_numpy(drop[chosen], self._device)
+                    for site, drop in given.items()
+                }
                 masks = packing.kept(canonical.nest(drops), packings)
             ids = (None if token is None else self._ids(token) for token in tokens)
-            yield dict(zip(("source", "target"), ids, strict=True)) | {"keep": masks or None} | arguments
+            yield (
+                dict(zip(("source", "target"), ids, strict=True))
+                | {"keep": masks or None}
+                | arguments
+            )
 
     def _packings(self, source: np.ndarray | None, target: np.ndarray) -> packing.Packings:
         """Found on the host, which then does not wait for the device."""
-        tokens: list[Any] = [None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)]
+        tokens: list[Any] = [
+            None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)
+        ]
         found = packing.of_loss(self._model, *tokens)
-        return packing.Packings(*(None if side is None else side.to(self._device) for side in found))
+        return packing.Packings(
+            *(None if side is None else side.to(self._device) for side in found)
+        )
 
-    def _draw(self, source: np.ndarray | None, target: np.ndarray, packings: packing.Packings) -> dict[str, Tensor]:
+    def _draw(
+        self, source: np.ndarray | None, target: np.ndarray, packings: packing.Packings
+    ) -> dict[str, Tensor]:
         """Keep masks of all sites out of one run of random words, 16 bits for an entry: several times faster than a draw at each site.
 
         The attention weights are left to torch's kernel, which never holds them.
         """
-        lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
+        lengths = (
+            0 if source is None else source.shape[1],
+            0 if self.config.classes else target.shape[1] - 1,
+        )
         shapes = sites.shapes(self.config, len(target), *lengths)
-        shapes = {site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")}
+        shapes = {
+            site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")
+        }
         sides = {"encoder": packings.source, "decoder": packings.target}
-        packed = {site: side for site in shapes if (side := sides.get(site.partition(".")[0])) is not None}
+        packed = {
+            site: side for site in shapes if (side := sides.get(site.partition(".")[0])) is not None
+        }
         shapes |= {site: (1, len(side.index_n), *shapes[site][2:]) for site, side in packed.items()}
         sizes = [math.prod(shape) for shape in shapes.values()]
-        words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device).random_(-(2**63), None).view(torch.int16)
+        words = (
+            torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device)
+            .random_(-(2**63), None)
+            .view(torch.int16)
+        )
         masks = {}
-        for (site, shape), word in zip(shapes.items(), words[: sum(sizes)].split(sizes), strict=True):
+        for (site, shape), word in zip(
+            shapes.items(), words[: sum(sizes)].split(sizes), strict=True
+        ):
             mask = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
             masks[site] = packing.of_any_number(mask, 1) if site in packed else mask
         return masks
 
-    def _backward(self, source: Tensor | None, target: Tensor, total: Tensor, **others: Any) -> Tensor:
+    def _backward(
+        self, source: Tensor | None, target: Tensor, total: Tensor, **others: Any
+    ) -> Tensor:
         loss = self._loss(source, target, self.recipe.smoothing, total, **others)
         loss.backward()
         return loss.detach()
 
     def _clip(self, limit: float) -> None:
         gradients = {name: tensor.grad for name, tensor in self._tensors.items()}
-        for name, gradient in canonical.flatten(optimizer.clip_global_norm(canonical.nest(gradients), limit)).items():
+        for name, gradient in canonical.flatten(
+            optimizer.clip_global_norm(canonical.nest(gradients), limit)
+        ).items():
             self._tensors[name].grad = gradient
 
     def _ids(self, token: np.ndarray) -> Tensor:
@@ -198,14 +263,18 @@ class Trainer:
         checks.check_source_given(config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
-            checks.check_tokens("token", source.shape, str(source.dtype), config.source_vocabulary, *_bounds(source))
+            checks.check_tokens(
+                "token", source.shape, str(source.dtype), config.source_vocabulary, *_bounds(source)
+            )
             checks.check_length(source.shape[1], config.max_positions)
         if config.classes:
             checks.check_classes(target.shape, str(target.dtype))
             checks.check_held(config.classes, *(_bounds(target) or (None, None)), name="label")
         else:
             checks.check_target(target.shape, str(target.dtype))
-            checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target))
+            checks.check_tokens(
+                "token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target)
+            )
             checks.check_length(target.shape[1] - 1, config.max_positions)
 
     def _count(self, target: np.ndarray) -> int:
@@ -213,7 +282,11 @@ class Trainer:
         if self.config.classes:
             return len(target)
         label_bt = target[:, 1:]
-        return label_bt.size if self.config.padding_id is None else int((label_bt != self.config.padding_id).sum())
+        return (
+            label_bt.size
+            if self.config.padding_id is None
+            else int((label_bt != self.config.padding_id).sum())
+        )
 
 
 def _bounds(token: np.ndarray) -> tuple[int, ...]:
@@ -233,8 +306,12 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
     """The device's generator at a place that seed and steps alone decide; afterwards where it was."""
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        generator = torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
-        generator.manual_seed(int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0]))
+        generator = (
+            torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
+        )
+        generator.manual_seed(
+            int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0])
+        )
         yield
 
 
@@ -243,8 +320,14 @@ def _deterministic() -> Iterator[None]:
     """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step at a time."""
     settings: Any = torch.utils.deterministic
     with _PROCESS:
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False  # nothing here reads such memory
+        before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        fill, settings.fill_uninitialized_memory = (
+            settings.fill_uninitialized_memory,
+            False,
+        )  # nothing here reads such memory
         torch.use_deterministic_algorithms(True)
         try:
             yield

@@ -50,10 +50,16 @@ class Transformer(EncoderOnly):
         super().__init__()
         self.config, self.pack_from = ModelConfig(**config.to_dict()), packing.PACK_FROM
         if config.encoder_layers:
-            self._add_inputs("source", Embedding(config.source_vocabulary, config.model_width, config.scale_embedding))
+            self._add_inputs(
+                "source",
+                Embedding(config.source_vocabulary, config.model_width, config.scale_embedding),
+            )
             self.encoder = Encoder(config)
         if config.decoder_layers:
-            self._add_inputs("target", Embedding(config.target_vocabulary, config.model_width, config.scale_embedding))
+            self._add_inputs(
+                "target",
+                Embedding(config.target_vocabulary, config.model_width, config.scale_embedding),
+            )
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
             self.decoder = Decoder(config)
@@ -63,9 +69,13 @@ class Transformer(EncoderOnly):
         if config.pooler:
             self.pooler = Pooler(config.model_width)
         if config.classes:
-            self.classifier = Classifier(config.model_width, config.classes, config.classifier_dropout_rate)
+            self.classifier = Classifier(
+                config.model_width, config.classes, config.classifier_dropout_rate
+            )
         if config.masked_language_head:
-            self.masked_language_head = MaskedLanguageHead(config, self.source_embedding if config.tie_logits else None)
+            self.masked_language_head = MaskedLanguageHead(
+                config, self.source_embedding if config.tie_logits else None
+            )
 
     def encode(
         self,
@@ -87,7 +97,9 @@ class Transformer(EncoderOnly):
     def memory(self, source: Tensor, source_mask_bs: Tensor | None = None) -> Tensor:
         """`encode` of ids that are checked, for what attends by the mask: nothing is computed for padding, whose rows hold anything."""
         source_packing = packing.of_forward(self, source, None, source_mask_bs).source
-        return packing.unpack(self._encode(source, source_mask_bs, None, None, source_packing)[0], source_packing)
+        return packing.unpack(
+            self._encode(source, source_mask_bs, None, None, source_packing)[0], source_packing
+        )
 
     def decode(
         self,
@@ -103,12 +115,17 @@ class Transformer(EncoderOnly):
         """
         self.config.need_decoder()
         checks.check_memory(
-            self.config.cross_attention, self.config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs
+            self.config.cross_attention,
+            self.config.model_width,
+            None if memory_bsd is None else memory_bsd.shape,
+            source_mask_bs,
         )
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
         self.check_ids(target=target)
-        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, packing.Packings())[0]
+        return self._decode(
+            target, memory_bsd, source_mask_bs, target_mask_bt, keep, packing.Packings()
+        )[0]
 
     def check_ids(
         self,
@@ -150,19 +167,31 @@ class Transformer(EncoderOnly):
         packings: made outside a compiled program; keep is then packed, too, and without skip_padding the logits are, `1 n v`.
         """
         checks.check_target_given(self.config.decoder_layers, target, target_mask_bt=target_mask_bt)
-        checks.check_source_given(self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+        checks.check_source_given(
+            self.config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
+        )
         if target is None:
             return self._headed(source, source_mask_bs, keep, segment_bs, checked)
         if not checked:
             self.check_ids(source, target, segment_bs)
         if packings is None:
-            packings = packing.of_forward(self, source, target, source_mask_bs, target_mask_bt, skip_padding)
+            packings = packing.of_forward(
+                self, source, target, source_mask_bs, target_mask_bt, skip_padding
+            )
             keep = packing.kept(keep, packings)
         memory_bsd = None
         if source is not None:
-            memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs, packings.source)
-        logits_btv, mask_bt = self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep, packings)
-        return packing.zero_padding(logits_btv, mask_bt, packings.target) if skip_padding else logits_btv
+            memory_bsd, source_mask_bs = self._encode(
+                source, source_mask_bs, keep, segment_bs, packings.source
+            )
+        logits_btv, mask_bt = self._decode(
+            target, memory_bsd, source_mask_bs, target_mask_bt, keep, packings
+        )
+        return (
+            packing.zero_padding(logits_btv, mask_bt, packings.target)
+            if skip_padding
+            else logits_btv
+        )
 
     def training_loss(
         self,
@@ -192,7 +221,11 @@ class Transformer(EncoderOnly):
             keep = packing.kept(keep, packings)
         logits_btv = self(source, input_bt, keep=keep, checked=True, packings=packings)
         label_bt = packing.pack(label_bt, packings.target)
-        mask_bt = None if self.config.padding_id is None else mask.token_mask(label_bt, self.config.padding_id)
+        mask_bt = (
+            None
+            if self.config.padding_id is None
+            else mask.token_mask(label_bt, self.config.padding_id)
+        )
         return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total, checked=True)
 
     def states(
@@ -215,7 +248,9 @@ class Transformer(EncoderOnly):
         config = self.config
         setattr(self, f"{side}_embedding", embedding)
         if config.positions == "learned":
-            position_embedding = PositionEmbedding(config.max_positions, config.position_offset, config.model_width)
+            position_embedding = PositionEmbedding(
+                config.max_positions, config.position_offset, config.model_width
+            )
             setattr(self, f"{side}_position_embedding", position_embedding)
         if config.segments and side == "source":
             self.source_segment_embedding = SegmentEmbedding(config.segments, config.model_width)
@@ -235,7 +270,9 @@ class Transformer(EncoderOnly):
         mask_bs, position_bs = masked_positions(self.config, "source", source, mask_bs)
         x_bsd = packing.pack(embed(self, "source", source, position_bs, segment_bs), source_packing)
         x_bsd = self.encoder.embedding_dropout(x_bsd, sites.get("embedding_dropout"))
-        return self.encoder(x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites, source_packing), mask_bs
+        return self.encoder(
+            x_bsd, None if mask_bs is None else mask.padding_mask(mask_bs), sites, source_packing
+        ), mask_bs
 
     def _decode(
         self,
@@ -253,17 +290,36 @@ class Transformer(EncoderOnly):
         x_btd = self.decoder.embedding_dropout(x_btd, sites.get("embedding_dropout"))
         if source_mask_bs is not None and memory_bsd is not None:
             shape = packing.rows(memory_bsd, packings.source)
-            checks.check_token_mask("source mask", source_mask_bs.shape, precision.dtype_name(source_mask_bs.dtype), shape[:2])
-        self_mask_bhts, cross_mask_bhts = (None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs))
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, sites, packings.target, packings.source)
+            checks.check_token_mask(
+                "source mask",
+                source_mask_bs.shape,
+                precision.dtype_name(source_mask_bs.dtype),
+                shape[:2],
+            )
+        self_mask_bhts, cross_mask_bhts = (
+            None if m is None else mask.padding_mask(m) for m in (mask_bt, source_mask_bs)
+        )
+        x_btd = self.decoder(
+            x_btd,
+            memory_bsd,
+            self_mask_bhts,
+            cross_mask_bhts,
+            sites,
+            packings.target,
+            packings.source,
+        )
         return self.logits(x_btd), mask_bt
 
 
-def _check_segments(segments: int, source: torch.Size, shape: torch.Size, dtype: str, *bounds: int) -> None:
+def _check_segments(
+    segments: int, source: torch.Size, shape: torch.Size, dtype: str, *bounds: int
+) -> None:
     checks.check_segments(segments, shape, dtype, source, *bounds)
 
 
-def _check_labels(logits: tuple[int, int, int], shape: torch.Size, dtype: str, *bounds: int) -> None:
+def _check_labels(
+    logits: tuple[int, int, int], shape: torch.Size, dtype: str, *bounds: int
+) -> None:
     """One label for each row."""
     checks.check_classes(shape, dtype)
     checks.check_labels(logits, (*shape[:1], 1, *shape[1:]), dtype, 0.0, None, *bounds)

@@ -68,48 +68,94 @@ def load(
         raise ValueError("\n  ".join([str(error), *problems])) from None
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
-    canonical.match(arrays, {native_name: tuple(tensor.shape) for native_name, tensor in found.values()})
+    canonical.match(
+        arrays, {native_name: tuple(tensor.shape) for native_name, tensor in found.values()}
+    )
     with torch.no_grad():
         for native_name, tensor in found.values():
             tensor.copy_(_like(tensor, from_numpy(arrays[native_name], tensor.device)))
 
 
 def export(
-    module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE
+    module: nn.Module,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
 ) -> dict[str, np.ndarray]:
     """The module's parameters by canonical name, as arrays of their own.
 
     A sharded parameter is gathered, which every process must ask for. Raises ValueError where one is missing, misshapen or without values
     (meta), where the module has a parameter that would be left out, and where two that the config says are tied differ.
     """
-    found = {name: tensor for name, tensor in _found(module, config, component, table).values() if tensor is not None}
-    problems = [f"the module's {name} has no values: it is on the meta device" for name, tensor in found.items() if tensor.is_meta]
-    others = {name: tensor for name, tensor in found.items() if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__}
-    problems += [f"the module's {name} is a {type(x).__name__}" for name, x in others.items() if not hasattr(x, "full_tensor")]
+    found = {
+        name: tensor
+        for name, tensor in _found(module, config, component, table).values()
+        if tensor is not None
+    }
+    problems = [
+        f"the module's {name} has no values: it is on the meta device"
+        for name, tensor in found.items()
+        if tensor.is_meta
+    ]
+    others = {
+        name: tensor
+        for name, tensor in found.items()
+        if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    }
+    problems += [
+        f"the module's {name} is a {type(x).__name__}"
+        for name, x in others.items()
+        if not hasattr(x, "full_tensor")
+    ]
     # A parametrised tensor is computed from parameters of its own.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
-    problems += [f"no array would hold the module's {name}" for name in _others(module, found.values()) if not name.startswith(computed)]
+    problems += [
+        f"no array would hold the module's {name}"
+        for name in _others(module, found.values())
+        if not name.startswith(computed)
+    ]
     problems += [] if problems else _untied(module, config, component, table)
     if problems:
-        raise ValueError("the module cannot be exported by this config and table:\n  " + "\n  ".join(problems))
-    return layout.from_native({name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component)
+        raise ValueError(
+            "the module cannot be exported by this config and table:\n  " + "\n  ".join(problems)
+        )
+    return layout.from_native(
+        {name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component
+    )
 
 
-def tensors(module: nn.Module, config: TransformerConfig, component: str = "transformer", table: layout.Table = TABLE) -> dict[str, Tensor]:
+def tensors(
+    module: nn.Module,
+    config: TransformerConfig,
+    component: str = "transformer",
+    table: layout.Table = TABLE,
+) -> dict[str, Tensor]:
     """The module's own tensors by canonical name, in its own layout."""
-    return {name: tensor for name, (_, tensor) in _found(module, config, component, table).items() if tensor is not None}
+    return {
+        name: tensor
+        for name, (_, tensor) in _found(module, config, component, table).items()
+        if tensor is not None
+    }
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """A copy of the tensor as an array, of a sharded one the whole; bfloat16 as `ml_dtypes.bfloat16`."""
     copy = _whole(tensor.detach()).to("cpu", copy=True)
-    return copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if copy.dtype == torch.bfloat16 else copy.numpy()
+    return (
+        copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        if copy.dtype == torch.bfloat16
+        else copy.numpy()
+    )
 
 
 def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     """A copy of the array as a tensor on the device."""
     copy = np.array(array, order="C")
-    tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16) if copy.dtype == ml_dtypes.bfloat16 else torch.from_numpy(copy)
+    tensor = (
+        torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
+        if copy.dtype == ml_dtypes.bfloat16
+        else torch.from_numpy(copy)
+    )
     return tensor.to(device)
 
 
@@ -129,7 +175,9 @@ def _like(tensor: Tensor, values: Tensor) -> Tensor:
     return distribute_tensor(values, sharded.device_mesh, sharded.placements)
 
 
-def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], found: Mapping[str, tuple[str, Any]]) -> Iterator[str]:
+def _problems(
+    module: nn.Module, parameters: Mapping[str, np.ndarray], found: Mapping[str, tuple[str, Any]]
+) -> Iterator[str]:
     for name, (native_name, tensor) in found.items():
         if tensor is None:
             yield f"the module has no {native_name} for {name}"
@@ -138,7 +186,9 @@ def _problems(module: nn.Module, parameters: Mapping[str, np.ndarray], found: Ma
             yield f"the module's {native_name} can hold no values: it is on the meta device"
         if name in parameters and str(parameters[name].dtype) != precision.dtype_name(tensor.dtype):
             yield f"{name} must be {precision.dtype_name(tensor.dtype)}; got {parameters[name].dtype}"
-    for native_name in _others(module, (tensor for _, tensor in found.values() if tensor is not None)):
+    for native_name in _others(
+        module, (tensor for _, tensor in found.values() if tensor is not None)
+    ):
         yield f"nothing fills the module's {native_name}"
 
 
@@ -150,23 +200,35 @@ def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
             yield name
 
 
-def _untied(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> Iterator[str]:
+def _untied(
+    module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
+) -> Iterator[str]:
     """The ties of the config that the module does not keep, such as one of whose sides is parametrised."""
     letters = canonical.axes(config.replace(share_embeddings=False, tie_logits=False))
     for names in canonical.ties(config).items() if component == "transformer" else ():
         rows = [layout.fitting(name, letters[name], table) for name in names]
-        natives = [name.removesuffix(row[0]) + row[1] for name, row in zip(names, rows, strict=True) if row is not None]
+        natives = [
+            name.removesuffix(row[0]) + row[1]
+            for name, row in zip(names, rows, strict=True)
+            if row is not None
+        ]
         tensors = [tensor for name in natives if (tensor := _tensor(module, name)) is not None]
         if len(tensors) == 2 and tensors[0] is not tensors[1]:
             alias, stored = map(_whole, tensors)
-            if not torch.equal(alias, stored if rows[0][2].split() == rows[1][2].split() else stored.T):  # type: ignore[index]
+            if not torch.equal(
+                alias, stored if rows[0][2].split() == rows[1][2].split() else stored.T
+            ):  # type: ignore[index]
                 yield f"the module's {natives[0]} must be its {natives[1]}, since the config ties them"
 
 
-def _found(module: nn.Module, config: TransformerConfig, component: str, table: layout.Table) -> dict[str, tuple[str, Any]]:
+def _found(
+    module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
+) -> dict[str, tuple[str, Any]]:
     """Canonical name -> native name, and the tensor that bears it; None where there is none."""
     for part in module.modules():
-        if callable(reshard := getattr(part, "reshard", None)):  # of FSDP2, which leaves whole copies in place of its parameters
+        if callable(
+            reshard := getattr(part, "reshard", None)
+        ):  # of FSDP2, which leaves whole copies in place of its parameters
             reshard()
     found: dict[str, tuple[str, Any]] = {}
     for name, letters in canonical.axes(config, component).items():

@@ -55,11 +55,15 @@ def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray])
     return y
 
 
-def einsum_vjp(subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def einsum_vjp(
+    subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The gradients of `einsum(subscripts, x, kernel)` with respect to x and kernel: each is the contraction of the two others."""
     inputs, output = subscripts.split("->")
     first, second = inputs.split(",")
-    return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(f"{first},{output}->{second}", x, cotangent)
+    return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(
+        f"{first},{output}->{second}", x, cotangent
+    )
 
 
 def affine_vjp(
@@ -67,7 +71,9 @@ def affine_vjp(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The gradients of `affine` with respect to x and to each of the parameters."""
     gradient, kernel = einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
-    bias = {"bias": unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
+    bias = (
+        {"bias": unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
+    )
     return gradient, {"kernel": kernel} | bias
 
 

@@ -7,7 +7,12 @@ import numpy as np
 
 from . import arithmetic, checks, dropout, mask, softmax
 
-__all__ = ["multi_head_attention", "multi_head_attention_vjp", "scaled_dot_product_attention", "scaled_dot_product_attention_vjp"]
+__all__ = [
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+]
 
 Tree = Mapping[str, Mapping[str, np.ndarray]]
 Output = Any  # the output, or with return_weights (output, weights)
@@ -72,14 +77,23 @@ def scaled_dot_product_attention_vjp(
     g_bhts = dropout.dropout_vjp(weights_bhts, keep_bhts, dropout_rate, cotangent=g_bhts)["x"]
     g_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
     gradients = {
-        "query_bthk": (arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.upcast_half(key_bshk)) * scale).astype(dtype, copy=False),
+        "query_bthk": (
+            arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.upcast_half(key_bshk)) * scale
+        ).astype(dtype, copy=False),
         "key_bsgk": sum_over_groups(
-            arithmetic.einsum("bhts,bthk->bshk", g_bhts, arithmetic.upcast_half(query_bthk) * scale).astype(dtype), key_bsgk
+            arithmetic.einsum(
+                "bhts,bthk->bshk", g_bhts, arithmetic.upcast_half(query_bthk) * scale
+            ).astype(dtype),
+            key_bsgk,
         ),
-        "value_bsge": sum_over_groups(arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge),
+        "value_bsge": sum_over_groups(
+            arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge
+        ),
     }
     if bias_bhts is not None:
-        gradients["bias_bhts"] = arithmetic.unbroadcast(g_bhts, bias_bhts.shape).astype(bias_bhts.dtype, copy=False)
+        gradients["bias_bhts"] = arithmetic.unbroadcast(g_bhts, bias_bhts.shape).astype(
+            bias_bhts.dtype, copy=False
+        )
     return gradients
 
 
@@ -90,14 +104,20 @@ def repeat_kv(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
 
 
 def _logits(
-    query_bthk: np.ndarray, key_bshk: np.ndarray, mask_bhts: np.ndarray | None, bias_bhts: np.ndarray | None, causal: bool
+    query_bthk: np.ndarray,
+    key_bshk: np.ndarray,
+    mask_bhts: np.ndarray | None,
+    bias_bhts: np.ndarray | None,
+    causal: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
     scores = (batch, heads, target, key_bshk.shape[1])
     wide_query_bthk = arithmetic.upcast_half(query_bthk)
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
-    logits_bhts = arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk))
+    logits_bhts = arithmetic.einsum(
+        "bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk)
+    )
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
         logits_bhts = logits_bhts + arithmetic.upcast_half(bias_bhts)
@@ -138,7 +158,18 @@ def multi_head_attention(
     checks.check_features("memory", memory_bsd.shape, width)
     query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
-    return attend(parameters, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, dropout_rate)
+    return attend(
+        parameters,
+        query_bthk,
+        key_bsgk,
+        value_bsge,
+        mask_bhts,
+        bias_bhts,
+        causal,
+        return_weights,
+        keep_bhts,
+        dropout_rate,
+    )
 
 
 def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
@@ -171,7 +202,15 @@ def attend(
 ) -> Output:
     """`sum_i head_i W_i^O + b^O`: the rest of `multi_head_attention`, given its queries, keys and values."""
     output_bthe, weights_bhts = scaled_dot_product_attention(
-        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, True, keep_bhts, dropout_rate
+        query_bthk,
+        key_bsgk,
+        value_bsge,
+        mask_bhts,
+        bias_bhts,
+        causal,
+        True,
+        keep_bhts,
+        dropout_rate,
     )
     output_btd = _projection("bthe,hed->btd", parameters["output"], output_bthe)
     return (output_btd, weights_bhts) if return_weights else output_btd
@@ -195,13 +234,29 @@ def multi_head_attention_vjp(
     """
     query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
-    settings: dict[str, Any] = {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": dropout_rate}
-    output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings)
-    g_bthe, output = arithmetic.affine_vjp("bthe,hed->btd", output_bthe, parameters["output"], cotangent)
-    inner = scaled_dot_product_attention_vjp(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings, cotangent=g_bthe)
-    gradient_btd, query = arithmetic.affine_vjp("btd,dhk->bthk", query_btd, parameters["query"], inner["query_bthk"])
-    from_key_bsd, key = arithmetic.affine_vjp("bsd,dgk->bsgk", memory_bsd, parameters["key"], inner["key_bsgk"])
-    from_value_bsd, value = arithmetic.affine_vjp("bsd,dge->bsge", memory_bsd, parameters["value"], inner["value_bsge"])
+    settings: dict[str, Any] = {
+        "causal": causal,
+        "keep_bhts": keep_bhts,
+        "dropout_rate": dropout_rate,
+    }
+    output_bthe = scaled_dot_product_attention(
+        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings
+    )
+    g_bthe, output = arithmetic.affine_vjp(
+        "bthe,hed->btd", output_bthe, parameters["output"], cotangent
+    )
+    inner = scaled_dot_product_attention_vjp(
+        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **settings, cotangent=g_bthe
+    )
+    gradient_btd, query = arithmetic.affine_vjp(
+        "btd,dhk->bthk", query_btd, parameters["query"], inner["query_bthk"]
+    )
+    from_key_bsd, key = arithmetic.affine_vjp(
+        "bsd,dgk->bsgk", memory_bsd, parameters["key"], inner["key_bsgk"]
+    )
+    from_value_bsd, value = arithmetic.affine_vjp(
+        "bsd,dge->bsge", memory_bsd, parameters["value"], inner["value_bsge"]
+    )
     gradients = {
         "parameters": {"query": query, "key": key, "value": value, "output": output},
         "query_btd": gradient_btd,

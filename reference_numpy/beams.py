@@ -29,26 +29,43 @@ class Row:
         if self.done:
             return
         strategy, length = self.strategy, len(self.live[0].tokens) + 1
-        total_wv = scores_wv[: len(self.live)] + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
+        total_wv = (
+            scores_wv[: len(self.live)]
+            + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
+        )
         penalty = total_wv.dtype.type(length_penalty(length, strategy.alpha))
         ended_w = total_wv[:, strategy.end_id] / penalty
         total_wv[:, strategy.end_id] = -np.inf
         self.kept = keep(self.kept, self.live, ended_w, strategy)
         self.live = best(self.live, total_wv, strategy.beam_size)
-        self.done = length == strategy.max_new_tokens or not self.live or stops(self.live, self.kept, strategy)
+        self.done = (
+            length == strategy.max_new_tokens
+            or not self.live
+            or stops(self.live, self.kept, strategy)
+        )
 
 
 def keep(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
     """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
-    ended = [Beam(score, (*beam.tokens, strategy.end_id)) for beam, score in zip(live, ended_w, strict=True) if np.isfinite(score)]
+    ended = [
+        Beam(score, (*beam.tokens, strategy.end_id))
+        for beam, score in zip(live, ended_w, strict=True)
+        if np.isfinite(score)
+    ]
     return sorted(kept + ended, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
 
 
 def best(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
     """The continuations of the largest log p, largest first; of equals the lower token, then the better beam."""
     flat = total_wv.T.ravel()  # by token, then by beam
-    order = [divmod(int(index), len(live)) for index in np.argsort(-flat, kind="stable")[:count] if np.isfinite(flat[index])]
-    return [Beam(total_wv[parent, id_], (*live[parent].tokens, id_), parent) for id_, parent in order]
+    order = [
+        divmod(int(index), len(live))
+        for index in np.argsort(-flat, kind="stable")[:count]
+        if np.isfinite(flat[index])
+    ]
+    return [
+        Beam(total_wv[parent, id_], (*live[parent].tokens, id_), parent) for id_, parent in order
+    ]
 
 
 def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:

@@ -5,13 +5,26 @@ from typing import Any
 
 import numpy as np
 
-from . import attention, checks, embedding, feed_forward, inputs, layers, mask, positional_encoding, stacks, transformer
+from . import (
+    attention,
+    checks,
+    embedding,
+    feed_forward,
+    inputs,
+    layers,
+    mask,
+    positional_encoding,
+    stacks,
+    transformer,
+)
 from .config import TransformerConfig
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 Tree = Mapping[str, Any]
-Cache = Mapping[str, Any]  # source_mask_bs; target_mask_bt of the tokens read; layers: the keys and values of each, of both attentions
+Cache = Mapping[
+    str, Any
+]  # source_mask_bs; target_mask_bt of the tokens read; layers: the keys and values of each, of both attentions
 
 
 def start_cache(
@@ -27,26 +40,45 @@ def start_cache(
     Raises ValueError on shapes that do not fit, and where there is no decoder.
     """
     config.need_decoder()
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
+    checks.check_memory(
+        config.cross_attention,
+        config.model_width,
+        None if memory_bsd is None else memory_bsd.shape,
+        source_mask_bs,
+    )
     checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
     if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
+        checks.check_token_mask(
+            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2]
+        )
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
     kind = parameters[inputs.table(config, "target")]["table"].dtype
     nothing = (
         np.zeros((rows, 0, config.key_value_heads, config.key_size), kind),
         np.zeros((rows, 0, config.key_value_heads, config.value_size), kind),
     )
-    layer_caches: list[dict[str, Any]] = [{"self_attention": nothing} for _ in range(config.decoder_layers)]
+    layer_caches: list[dict[str, Any]] = [
+        {"self_attention": nothing} for _ in range(config.decoder_layers)
+    ]
     if memory_bsd is not None:
         for index, layer_cache in enumerate(layer_caches):
             layer = parameters["decoder"]["layers"][str(index)]
-            layer_cache["cross_attention"] = attention.keys_and_values(layer["cross_attention"], memory_bsd)
-    return {"source_mask_bs": source_mask_bs, "target_mask_bt": np.zeros((rows, 0), bool), "layers": layer_caches}
+            layer_cache["cross_attention"] = attention.keys_and_values(
+                layer["cross_attention"], memory_bsd
+            )
+    return {
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bt": np.zeros((rows, 0), bool),
+        "layers": layer_caches,
+    }
 
 
 def decode_step(
-    parameters: Tree, config: TransformerConfig, target: np.ndarray, cache: Cache, target_mask_bt: np.ndarray | None = None
+    parameters: Tree,
+    config: TransformerConfig,
+    target: np.ndarray,
+    cache: Cache,
+    target_mask_bt: np.ndarray | None = None,
 ) -> tuple[np.ndarray, Cache]:
     """Logits `b t v` of the next t tokens of the target, and the cache after them.
 
@@ -58,17 +90,30 @@ def decode_step(
     checks.check_length(cache["target_mask_bt"].shape[1] + target.shape[1], config.max_positions)
     if target_mask_bt is None:
         target_mask_bt = mask.token_mask(target, config.padding_id)
-    checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
+    checks.check_token_mask(
+        "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
+    )
     read_bt = np.concatenate([cache["target_mask_bt"], target_mask_bt], axis=1)
-    x_btd = inputs.embed(parameters, config, "target", target, _positions(config, read_bt, target.shape[1]))
+    x_btd = inputs.embed(
+        parameters, config, "target", target, _positions(config, read_bt, target.shape[1])
+    )
     source_mask_bs, layer_caches = cache["source_mask_bs"], []
-    masks = mask.padding_mask(read_bt), None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    masks = (
+        mask.padding_mask(read_bt),
+        None if source_mask_bs is None else mask.padding_mask(source_mask_bs),
+    )
     for index, layer_cache in enumerate(cache["layers"]):
-        x_btd, layer_cache = decoder_layer_step(parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks)
+        x_btd, layer_cache = decoder_layer_step(
+            parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks
+        )
         layer_caches.append(layer_cache)
     x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
     logits_btv = embedding.logits(transformer.head(parameters, config), x_btd)
-    return logits_btv, {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": layer_caches}
+    return logits_btv, {
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bt": read_bt,
+        "layers": layer_caches,
+    }
 
 
 def decoder_layer_step(
@@ -86,15 +131,25 @@ def decoder_layer_step(
     """
     y_btd = layers.residual_in(parameters, config, "self_attention", x_btd)
     query_bthk, *new = attention.project(parameters["self_attention"], y_btd)
-    key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True))
-    y_btd = attention.attend(parameters["self_attention"], query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True)
+    key_bsgk, value_bsge = (
+        np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True)
+    )
+    y_btd = attention.attend(
+        parameters["self_attention"], query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True
+    )
     x_btd = layers.residual_out(parameters, config, "self_attention", x_btd, y_btd, {})
 
     if "cross_attention" in cache:
         y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
         query_bthk = attention.queries(parameters["cross_attention"], y_btd)
         memory_key_bsgk, memory_value_bsge = cache["cross_attention"]
-        y_btd = attention.attend(parameters["cross_attention"], query_bthk, memory_key_bsgk, memory_value_bsge, cross_mask_bhts)
+        y_btd = attention.attend(
+            parameters["cross_attention"],
+            query_bthk,
+            memory_key_bsgk,
+            memory_value_bsge,
+            cross_mask_bhts,
+        )
         x_btd = layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
 
     y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
@@ -119,8 +174,19 @@ def decode_in_steps(
     checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary)
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
-        checks.check_token_mask("target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2])
-    cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs, len(target) if memory_bsd is None else None), []
+        checks.check_token_mask(
+            "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
+        )
+    cache, logits = (
+        start_cache(
+            parameters,
+            config,
+            memory_bsd,
+            source_mask_bs,
+            len(target) if memory_bsd is None else None,
+        ),
+        [],
+    )
     for end, length in zip(np.cumsum(splits), splits, strict=True):
         part = slice(end - length, end)
         part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
@@ -135,7 +201,10 @@ def reorder(cache: Cache, row_b: np.ndarray) -> Cache:
     return {
         "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
         "target_mask_bt": cache["target_mask_bt"][row_b],
-        "layers": [{name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()} for layer in cache["layers"]],
+        "layers": [
+            {name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()}
+            for layer in cache["layers"]
+        ],
     }
 
 

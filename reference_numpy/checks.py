@@ -44,24 +44,45 @@ __all__ = [
 Shape = Sequence[int | None]
 
 
-def check_tokens(name: str, shape: Shape, dtype: str, vocabulary: int, lowest: int | None = None, highest: int | None = None) -> None:
+def check_tokens(
+    name: str,
+    shape: Shape,
+    dtype: str,
+    vocabulary: int,
+    lowest: int | None = None,
+    highest: int | None = None,
+) -> None:
     """Token ids are integers `b t` in 0 .. v-1; soft one-hot rows are floats `b t v`. A length of 0 is refused, a batch of 0 is not."""
     integers = dtype.startswith(("int", "uint"))
-    if not ((integers and len(shape) == 2) or (dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3)):
+    if not (
+        (integers and len(shape) == 2)
+        or (dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3)
+    ):
         raise ValueError(
             f"{name} must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got {dtype} of shape {_show(shape)}"
         )
     if shape[1] == 0:
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
     if len(shape) == 3 and shape[2] not in (vocabulary, None):
-        raise ValueError(f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}")
+        raise ValueError(
+            f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}"
+        )
     check_held(vocabulary, lowest, highest, name=name)
 
 
-def check_rows(name: str, shape: Shape, dtype: str, rows: int, lowest: int | None = None, highest: int | None = None) -> None:
+def check_rows(
+    name: str,
+    shape: Shape,
+    dtype: str,
+    rows: int,
+    lowest: int | None = None,
+    highest: int | None = None,
+) -> None:
     """Indices `b t` of rows of a table: integers from 0 to rows - 1."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(f"{name} must be integers of axes b t; got {dtype} of shape {_show(shape)}")
+        raise ValueError(
+            f"{name} must be integers of axes b t; got {dtype} of shape {_show(shape)}"
+        )
     if lowest is not None and highest is not None and (lowest < 0 or highest >= rows):
         raise ValueError(f"{name} must lie in 0 .. {rows - 1}; got {lowest} .. {highest}")
 
@@ -98,26 +119,43 @@ def check_batch(batch: int | None, rows: int | None) -> None:
         raise ValueError(f"the memory and the batch must have as many rows; got {rows} and {batch}")
 
 
-def check_memory(cross_attention: bool, width: int, memory: Shape | None, mask: object = None) -> None:
+def check_memory(
+    cross_attention: bool, width: int, memory: Shape | None, mask: object = None
+) -> None:
     """A memory is `b s d` where the decoder attends to an encoder; a decoder alone has none, and no mask of one."""
     if memory is None:
         if cross_attention:
-            raise ValueError("a decoder that attends to an encoder needs its memory, b s d; got None")
+            raise ValueError(
+                "a decoder that attends to an encoder needs its memory, b s d; got None"
+            )
     elif not cross_attention:
-        raise ValueError(f"a decoder alone (encoder_layers=0) takes no memory; got shape {_show(memory)}")
+        raise ValueError(
+            f"a decoder alone (encoder_layers=0) takes no memory; got shape {_show(memory)}"
+        )
     else:
         check_features("memory", memory, width)
     if mask is not None and not cross_attention:
         raise ValueError("a decoder alone (encoder_layers=0) takes no mask of a source; got one")
 
 
-def check_segments(segments: int, shape: Shape, dtype: str, source: Shape, lowest: int | None = None, highest: int | None = None) -> None:
+def check_segments(
+    segments: int,
+    shape: Shape,
+    dtype: str,
+    source: Shape,
+    lowest: int | None = None,
+    highest: int | None = None,
+) -> None:
     """The segment of every token of a source is a row of the table of segments."""
     if not segments:
-        raise ValueError(f"the model has no segments (segments=0); got segments of shape {_show(shape)}")
+        raise ValueError(
+            f"the model has no segments (segments=0); got segments of shape {_show(shape)}"
+        )
     check_rows("segment", shape, dtype, segments, lowest, highest)
     if tuple(shape) != tuple(source[:2]):
-        raise ValueError(f"segment must have axes b s = {_show(source[:2])}; got shape {_show(shape)}")
+        raise ValueError(
+            f"segment must have axes b s = {_show(source[:2])}; got shape {_show(shape)}"
+        )
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
@@ -147,23 +185,31 @@ def check_same_batch(**shapes: Shape) -> None:
             raise ValueError(f"{name} must have a batch axis; got shape ()")
     sizes = [(name, shape[0]) for name, shape in shapes.items() if shape[0] is not None]
     if any(size != sizes[0][1] for _, size in sizes[1:]):
-        raise ValueError("batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes))
+        raise ValueError(
+            "batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes)
+        )
 
 
 def check_attention(query: Shape, key: Shape, value: Shape) -> None:
     """query `b t h k`, key `b s g k`, value `b s g e`, where g divides h."""
     for name, shape in (("query", query), ("key", key), ("value", value)):
         if len(shape) != 4:
-            raise ValueError(f"{name} must have four axes (batch, position, heads, head size); got shape {_show(shape)}")
+            raise ValueError(
+                f"{name} must have four axes (batch, position, heads, head size); got shape {_show(shape)}"
+            )
         if shape[1] == 0:
             raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
         if 0 in shape[2:]:
-            raise ValueError(f"{name} must have at least one head, of size at least 1; got shape {_show(shape)}")
+            raise ValueError(
+                f"{name} must have at least one head, of size at least 1; got shape {_show(shape)}"
+            )
     check_same_batch(query=query, key=key, value=value)
     if query[3] != key[3]:
         raise ValueError(f"query and key head sizes must be equal; got {query[3]} and {key[3]}")
     if key[1:3] != value[1:3] and None not in (*key[1:3], *value[1:3]):
-        raise ValueError(f"key and value must have the same positions and heads; got shapes {_show(key)} and {_show(value)}")
+        raise ValueError(
+            f"key and value must have the same positions and heads; got shapes {_show(key)} and {_show(value)}"
+        )
     if query[2] % key[2]:  # type: ignore[operator]
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
 
@@ -180,7 +226,9 @@ def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None =
     if dtype != "bool":
         raise ValueError(f"{name} must be boolean, True = real token; got {dtype}")
     wanted = tokens or (None, None)
-    fits = len(shape) == 2 and all(want in (size, None) or size is None for size, want in zip(shape, wanted, strict=True))
+    fits = len(shape) == 2 and all(
+        want in (size, None) or size is None for size, want in zip(shape, wanted, strict=True)
+    )
     if not fits:
         raise ValueError(f"{name} must have axes b t = {_show(wanted)}; got shape {_show(shape)}")
 
@@ -204,15 +252,21 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
 def check_splits(splits: Sequence[int], target: Shape) -> None:
     """The lengths of the steps that a target `b t` is read in: each at least 1, together t."""
     if not splits or min(splits) < 1 or sum(splits) != target[1]:
-        raise ValueError(f"splits must be lengths of at least 1 that add up to {target[1]}; got {tuple(splits)}")
+        raise ValueError(
+            f"splits must be lengths of at least 1 that add up to {target[1]}; got {tuple(splits)}"
+        )
 
 
 def check_target(shape: Shape, dtype: str) -> None:
     """A target to be learnt is integer ids `b t`: at least a first token, and one that follows it."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}")
+        raise ValueError(
+            f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}"
+        )
     if shape[1] in (0, 1):
-        raise ValueError(f"target must have length at least 2, an input and its label; got shape {_show(shape)}")
+        raise ValueError(
+            f"target must have length at least 2, an input and its label; got shape {_show(shape)}"
+        )
 
 
 def check_classes(shape: Shape, dtype: str) -> None:
@@ -222,7 +276,13 @@ def check_classes(shape: Shape, dtype: str) -> None:
 
 
 def check_labels(
-    logits: Shape, labels: Shape, dtype: str, smoothing: float, total: int | None, lowest: int | None = None, highest: int | None = None
+    logits: Shape,
+    labels: Shape,
+    dtype: str,
+    smoothing: float,
+    total: int | None,
+    lowest: int | None = None,
+    highest: int | None = None,
 ) -> None:
     """Logits are `b t v`, labels their integer ids `b t`; smoothing lies in [0, 1); a total is at least 1.
 
@@ -230,9 +290,13 @@ def check_labels(
     """
     if len(logits) != 3 or logits[2] == 0:
         raise ValueError(f"logits must have axes b t v; got shape {_show(logits)}")
-    fits = len(labels) == 2 and all(None in (have, want) or have == want for have, want in zip(labels, logits[:2], strict=True))
+    fits = len(labels) == 2 and all(
+        None in (have, want) or have == want for have, want in zip(labels, logits[:2], strict=True)
+    )
     if not dtype.startswith(("int", "uint")) or not fits:
-        raise ValueError(f"labels must be integer ids of axes b t = {_show(logits[:2])}; got {dtype} of shape {_show(labels)}")
+        raise ValueError(
+            f"labels must be integer ids of axes b t = {_show(logits[:2])}; got {dtype} of shape {_show(labels)}"
+        )
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
     if total is not None and total < 1:
@@ -244,7 +308,9 @@ def check_labels(
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
     """Scores of the next token are `b v`, the ids of the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
-        raise ValueError(f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}")
+        raise ValueError(
+            f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}"
+        )
     if not dtype.startswith(("int", "uint")):
         raise ValueError(f"tokens must be integer ids; got {dtype}")
     check_same_batch(scores=scores, tokens=tokens)
@@ -257,14 +323,18 @@ def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
     _check_count("no_repeat_ngram", no_repeat_ngram)
 
 
-def check_held(vocabulary: int, lowest: int | None, highest: int | None, *, name: str = "token") -> None:
+def check_held(
+    vocabulary: int, lowest: int | None, highest: int | None, *, name: str = "token"
+) -> None:
     """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too. None: there are no values to look at."""
     for id_ in (lowest, highest):
         if id_ is not None and not 0 <= id_ < vocabulary:
             raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
 
 
-def check_sampling(logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+def check_sampling(
+    logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> None:
     """Logits are `b v`; the temperature is greater than 0, top_k an integer of at least 0, and top_p in (0, 1]."""
     if len(logits) != 2 or logits[1] == 0:
         raise ValueError(f"logits must have axes b v; got shape {_show(logits)}")
@@ -275,10 +345,21 @@ def check_sampling(logits: Shape, temperature: float = 1.0, top_k: int = 0, top_
         raise ValueError(f"top_p must be greater than 0 and at most 1; got {top_p}")
 
 
-def check_uniform(shape: Shape, wanted: Shape, lowest: float | None = None, highest: float | None = None, *, rounded: bool = False) -> None:
+def check_uniform(
+    shape: Shape,
+    wanted: Shape,
+    lowest: float | None = None,
+    highest: float | None = None,
+    *,
+    rounded: bool = False,
+) -> None:
     """A uniform number in [0, 1) for every token that is drawn: `b`, or `b n` for n tokens. rounded: it may have become 1."""
-    if len(shape) != len(wanted) or any(None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)):
-        raise ValueError(f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}")
+    if len(shape) != len(wanted) or any(
+        None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)
+    ):
+        raise ValueError(
+            f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}"
+        )
     for number in (lowest, highest):
         if number is not None and not (0 <= number < 1 or (rounded and number == 1)):
             raise ValueError(f"uniform numbers must be at least 0 and less than 1; got {number}")
@@ -287,17 +368,31 @@ def check_uniform(shape: Shape, wanted: Shape, lowest: float | None = None, high
 def check_source(shape: Shape, dtype: str) -> None:
     """A source that is answered is integer ids `b s`."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}")
+        raise ValueError(
+            f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}"
+        )
 
 
-def check_prefix(shape: Shape, dtype: str, padding_id: int | None, last: Sequence[Sequence[int]], real: Sequence[bool] = ()) -> None:
+def check_prefix(
+    shape: Shape,
+    dtype: str,
+    padding_id: int | None,
+    last: Sequence[Sequence[int]],
+    real: Sequence[bool] = (),
+) -> None:
     """A prefix is integer ids `b p`, padded on the left alone. last: the ids of its last column; real: where it is masked, that column."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2 or shape[1] == 0:
-        raise ValueError(f"prefix must be integer token ids of axes b p, p at least 1; got {dtype} of shape {_show(shape)}")
+        raise ValueError(
+            f"prefix must be integer token ids of axes b p, p at least 1; got {dtype} of shape {_show(shape)}"
+        )
     if padding_id is not None and any(padding_id in row for row in last):
-        raise ValueError(f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}")
+        raise ValueError(
+            f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}"
+        )
     if not all(real):
-        raise ValueError("prefix must be padded on the left, and end in a token; the last column of its mask is not all True")
+        raise ValueError(
+            "prefix must be padded on the left, and end in a token; the last column of its mask is not all True"
+        )
 
 
 def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
@@ -328,11 +423,19 @@ def _check_count(name: str, value: int) -> None:
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
     fits = len(shape) == len(wanted) and all(
-        size in (1, None) or want is None or size == want for size, want in zip(shape, wanted, strict=True)
+        size in (1, None) or want is None or size == want
+        for size, want in zip(shape, wanted, strict=True)
     )
     if not fits:
-        raise ValueError(f"{name} must broadcast to {axes} = {_show(wanted)}; got shape {_show(shape)}")
+        raise ValueError(
+            f"{name} must broadcast to {axes} = {_show(wanted)}; got shape {_show(shape)}"
+        )
 
 
 def _show(shape: Shape) -> str:
-    return "(" + ", ".join("?" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
+    return (
+        "("
+        + ", ".join("?" if size is None else str(size) for size in shape)
+        + ("," if len(shape) == 1 else "")
+        + ")"
+    )

@@ -4,10 +4,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from .fields import BOOLEAN, INTEGER, NAME, NUMBER, POSITIVE, SHARE, Fields, Rule, at_least, is_integer, one_of
+from .fields import (
+    BOOLEAN,
+    INTEGER,
+    NAME,
+    NUMBER,
+    POSITIVE,
+    SHARE,
+    Fields,
+    Rule,
+    at_least,
+    is_integer,
+    one_of,
+)
 from .suggestions import known
 
-__all__ = ["ACTIVATIONS", "NORM_PLACEMENTS", "POSITIONS", "POSITION_STARTS", "PRESETS", "TransformerConfig", "preset"]
+__all__ = [
+    "ACTIVATIONS",
+    "NORM_PLACEMENTS",
+    "POSITIONS",
+    "POSITION_STARTS",
+    "PRESETS",
+    "TransformerConfig",
+    "preset",
+]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid")
 NORM_PLACEMENTS = ("post", "pre")
@@ -18,7 +38,9 @@ _Size = Annotated[int, INTEGER, at_least(1)]
 _Count = Annotated[int, INTEGER, at_least(0)]
 _Flag = Annotated[bool, BOOLEAN]
 _Rate = Annotated[float, NUMBER, SHARE]
-_Id = Annotated[int | None, Rule(lambda value: value is None or is_integer(value), "an integer or None")]
+_Id = Annotated[
+    int | None, Rule(lambda value: value is None or is_integer(value), "an integer or None")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +56,42 @@ class TransformerConfig(Fields):
 
     KIND: ClassVar[str] = "config"
 
-    source_vocabulary: _Size  # v of the encoder's embedding, and of the logits of a masked-language head
+    source_vocabulary: (
+        _Size  # v of the encoder's embedding, and of the logits of a masked-language head
+    )
     target_vocabulary: _Size  # v of the decoder's embedding and of its logits
     model_width: _Size  # d, the length of a token's vector
     heads: _Size  # h, the heads of the queries
-    key_value_heads: _Size  # g, the heads of keys and values; each serves heads / key_value_heads query heads
+    key_value_heads: (
+        _Size  # g, the heads of keys and values; each serves heads / key_value_heads query heads
+    )
     key_size: _Size  # k, of each head's queries and keys
     value_size: _Size  # e, of each head's values
     feed_forward_width: _Size  # f, of the hidden layer
-    encoder_layers: _Count  # how many; 0: the decoder alone, without source embedding and cross-attention
-    decoder_layers: _Count  # how many; 0: the encoder alone, without target embedding and its logits
-    positions: Annotated[str, NAME, one_of(POSITIONS)]  # added to the embedding; learned: rows of a table
+    encoder_layers: (
+        _Count  # how many; 0: the decoder alone, without source embedding and cross-attention
+    )
+    decoder_layers: (
+        _Count  # how many; 0: the encoder alone, without target embedding and its logits
+    )
+    positions: Annotated[
+        str, NAME, one_of(POSITIONS)
+    ]  # added to the embedding; learned: rows of a table
     max_positions: _Count  # the length that a learned table serves; 0 where positions are sinusoidal, which have no limit
-    position_offset: _Count  # the row of a learned table that position 0 has; the rows before it are not used
-    position_start: Annotated[str, NAME, one_of(POSITION_STARTS)]  # what has position 0: the first real token, or the first of the row
+    position_offset: (
+        _Count  # the row of a learned table that position 0 has; the rows before it are not used
+    )
+    position_start: Annotated[
+        str, NAME, one_of(POSITION_STARTS)
+    ]  # what has position 0: the first real token, or the first of the row
     segments: _Count  # rows of the table of segments, one of which is added to every token of the source; 0: no table
     embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
-    activation: Annotated[str, NAME, one_of(ACTIVATIONS)]  # of the feed-forward and the masked-language head
-    norm_placement: Annotated[str, NAME, one_of(NORM_PLACEMENTS)]  # post: norm(x + f(x)); pre: x + f(norm(x))
+    activation: Annotated[
+        str, NAME, one_of(ACTIVATIONS)
+    ]  # of the feed-forward and the masked-language head
+    norm_placement: Annotated[
+        str, NAME, one_of(NORM_PLACEMENTS)
+    ]  # post: norm(x + f(x)); pre: x + f(norm(x))
     final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
     epsilon: Annotated[float, NUMBER, POSITIVE]  # added to the variance inside the root
     scale_embedding: _Flag  # multiply embeddings by sqrt(d)
@@ -76,7 +116,9 @@ class TransformerConfig(Fields):
                 "shared embeddings need equal vocabularies; "
                 f"got source_vocabulary={self.source_vocabulary}, target_vocabulary={self.target_vocabulary}"
             )
-        if self.padding_id is not None and not 0 <= self.padding_id < min(self.source_vocabulary, self.target_vocabulary):
+        if self.padding_id is not None and not 0 <= self.padding_id < min(
+            self.source_vocabulary, self.target_vocabulary
+        ):
             yield f"padding_id must be a token of both vocabularies; got {self.padding_id}"
         if not self.encoder_layers and not self.decoder_layers:
             yield "a model needs a layer; got encoder_layers=0, decoder_layers=0"
@@ -128,7 +170,9 @@ class TransformerConfig(Fields):
     def need_one_head(self) -> None:
         """Raises ValueError where an encoder alone has two heads, so that a call does not say which is meant."""
         if self.classes and self.masked_language_head:
-            raise ValueError("an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole")
+            raise ValueError(
+                "an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole"
+            )
 
     def need_objective(self) -> None:
         """Raises ValueError where no loss reaches every parameter: an encoder alone learns classes, without a masked-language head."""
@@ -192,7 +236,9 @@ _PAPER_BASE = TransformerConfig(
 PRESETS: dict[str, TransformerConfig] = {
     # Vaswani et al. 2017, Table 3, rows "base" and "big". The paper does not print an epsilon; 1e-6 is tensor2tensor's.
     "paper_base": _PAPER_BASE,
-    "paper_big": _PAPER_BASE.replace(model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3),
+    "paper_big": _PAPER_BASE.replace(
+        model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3
+    ),
     # Small enough to read, to train on a laptop and to compile in seconds.
     "tiny": _PAPER_BASE.replace(
         source_vocabulary=101,
@@ -208,13 +254,25 @@ PRESETS: dict[str, TransformerConfig] = {
     ),
     # The choices of five tutorials, at the paper's sizes.
     "semillero": _PAPER_BASE.replace(
-        share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True, epsilon=1e-5
+        share_embeddings=False,
+        tie_logits=False,
+        attention_bias=True,
+        output_bias=True,
+        final_norm=True,
+        epsilon=1e-5,
     ),
-    "guide": _PAPER_BASE.replace(share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True),
+    "guide": _PAPER_BASE.replace(
+        share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True
+    ),
     "keras_lab": _PAPER_BASE.replace(scale_embedding=False),
     "sapiens": _PAPER_BASE.replace(attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1),
     "ict1022": _PAPER_BASE.replace(
-        encoder_layers=1, decoder_layers=0, attention_bias=True, epsilon=1e-5, padding_id=None, dropout_rate=0.0
+        encoder_layers=1,
+        decoder_layers=0,
+        attention_bias=True,
+        epsilon=1e-5,
+        padding_id=None,
+        dropout_rate=0.0,
     ),
     # Devlin et al. 2019, BERT base uncased, with the heads of its pre-training but next-sentence prediction.
     "bert_base": _PAPER_BASE.replace(

@@ -33,7 +33,15 @@ def greedy_search(
     the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
     Half-precision dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
     """
-    model = _Model(parameters, config, Strategy.of(strategy, config), source, prefix, source_mask_bs, prefix_mask_bp)
+    model = _Model(
+        parameters,
+        config,
+        Strategy.of(strategy, config),
+        source,
+        prefix,
+        source_mask_bs,
+        prefix_mask_bp,
+    )
     return _one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
 
 
@@ -55,7 +63,9 @@ def sample(
     strategy = Strategy.of(strategy, config)
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
     shape = len(model.target_bt), strategy.max_new_tokens
-    checks.check_uniform(uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0))
+    checks.check_uniform(
+        uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+    )
 
     def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
         if not strategy.temperature:
@@ -85,7 +95,16 @@ def beam_search(
     Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
-    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp, strategy.beam_size)
+    model = _Model(
+        parameters,
+        config,
+        strategy,
+        source,
+        prefix,
+        source_mask_bs,
+        prefix_mask_bp,
+        strategy.beam_size,
+    )
     rows = [beams.Row(strategy) for _ in range(len(model.target_bt) // strategy.beam_size)]
     for _ in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.log_p_bv)
@@ -115,7 +134,11 @@ class _Model:
         memory_bsd = None
         if source is not None:
             checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-            source_mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+            source_mask_bs = (
+                mask.token_mask(source, config.padding_id)
+                if source_mask_bs is None
+                else source_mask_bs
+            )
             memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)[row_b]
             source_mask_bs = source_mask_bs[row_b]
         self._cache = cache.start_cache(parameters, config, memory_bsd, source_mask_bs, len(row_b))
@@ -123,13 +146,20 @@ class _Model:
         self.target_bt, self.target_mask_bt = prefix[row_b][:, :0], mask_bp[row_b][:, :0]
         self.read(prefix[row_b], mask_bt=mask_bp[row_b])
 
-    def read(self, token_bt: np.ndarray, row_b: np.ndarray | None = None, mask_bt: np.ndarray | None = None) -> None:
+    def read(
+        self,
+        token_bt: np.ndarray,
+        row_b: np.ndarray | None = None,
+        mask_bt: np.ndarray | None = None,
+    ) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
         if row_b is not None:
             self._cache = cache.reorder(self._cache, row_b)
             self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
         mask_bt = mask.token_mask(token_bt, self.config.padding_id) if mask_bt is None else mask_bt
-        logits_btv, self._cache = cache.decode_step(self.parameters, self.config, token_bt, self._cache, mask_bt)
+        logits_btv, self._cache = cache.decode_step(
+            self.parameters, self.config, token_bt, self._cache, mask_bt
+        )
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
         self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
         self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
@@ -143,7 +173,10 @@ class _Model:
 
     def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
         """The scores by which the next token is chosen."""
-        strategy, held = self.strategy, (self.target_bt, self.strategy.repetition_penalty, self.strategy.no_repeat_ngram)
+        strategy, held = (
+            self.strategy,
+            (self.target_bt, self.strategy.repetition_penalty, self.strategy.no_repeat_ngram),
+        )
         scores_bv = sampling.penalise(scores_bv, *held, self.target_mask_bt)
         if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
             scores_bv[:, strategy.end_id] = -np.inf
@@ -151,7 +184,11 @@ class _Model:
 
 
 def _prefix(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, mask_bp: np.ndarray | None
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Any,
+    prefix: Any,
+    mask_bp: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """What every answer follows, by default the start token, and which of its tokens are real."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
@@ -160,12 +197,18 @@ def _prefix(
     if mask_bp is not None:
         checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
     last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
-    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)  # the last token of an answer is not read
+    checks.check_prefix(
+        prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last
+    )
+    checks.check_length(
+        prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions
+    )  # the last token of an answer is not read
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
 
 
-def _one_by_one(model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]) -> dict[str, np.ndarray]:
+def _one_by_one(
+    model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]
+) -> dict[str, np.ndarray]:
     """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
     shape = len(model.logits_bv), strategy.max_new_tokens
@@ -173,7 +216,9 @@ def _one_by_one(model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]) 
     token_bn, log_p_bn = np.full(shape, pad_id), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
-        scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = 0  # where nothing may follow the answer ends
+        scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = (
+            0  # where nothing may follow the answer ends
+        )
         token_bn[:, step] = token_b = np.where(done_b, pad_id, choose(scores_bv, step))
         log_p_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
         log_p_bn[:, step] = np.where(done_b, log_p_b.dtype.type(0), log_p_b)
@@ -194,7 +239,9 @@ def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray
     return token.reshape(-1, 1), row_b.reshape(-1)
 
 
-def _n_best(rows: list[beams.Row], strategy: Strategy, pad_id: int, dtype: np.dtype) -> dict[str, np.ndarray]:
+def _n_best(
+    rows: list[beams.Row], strategy: Strategy, pad_id: int, dtype: np.dtype
+) -> dict[str, np.ndarray]:
     token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), pad_id)
     score_bw = np.full(token_bwn.shape[:2], -np.inf, dtype)
     for index, row in enumerate(rows):

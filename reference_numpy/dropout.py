@@ -18,9 +18,13 @@ def dropout(x: np.ndarray, keep: np.ndarray | None, rate: float) -> np.ndarray:
         return x
     checks.check_keep(keep.shape, str(keep.dtype), x.shape, rate)
     wide = arithmetic.upcast_half(x)
-    return np.where(keep, wide / wide.dtype.type(1 - rate), wide.dtype.type(0)).astype(x.dtype, copy=False)
+    return np.where(keep, wide / wide.dtype.type(1 - rate), wide.dtype.type(0)).astype(
+        x.dtype, copy=False
+    )
 
 
-def dropout_vjp(x: np.ndarray, keep: np.ndarray | None, rate: float, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+def dropout_vjp(
+    x: np.ndarray, keep: np.ndarray | None, rate: float, *, cotangent: np.ndarray
+) -> dict[str, np.ndarray]:
     """`dx = g / (1 - rate)` where kept, otherwise 0: dropout is linear, so its gradient is dropout itself, with the same mask."""
     return {"x": dropout(cotangent, keep, rate)}

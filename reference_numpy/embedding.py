@@ -7,7 +7,14 @@ import numpy as np
 
 from . import arithmetic, checks
 
-__all__ = ["embedding", "embedding_vjp", "logits", "logits_vjp", "segment_embedding", "segment_embedding_vjp"]
+__all__ = [
+    "embedding",
+    "embedding_vjp",
+    "logits",
+    "logits_vjp",
+    "segment_embedding",
+    "segment_embedding_vjp",
+]
 
 
 def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool) -> np.ndarray:
@@ -21,11 +28,17 @@ def embedding(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bo
     """
     table_vd = parameters["table"]
     ids = _are_ids(token, table_vd.shape[0])
-    x_btd = table_vd[token] if ids else arithmetic.einsum("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd)
+    x_btd = (
+        table_vd[token]
+        if ids
+        else arithmetic.einsum("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd)
+    )
     return _scaled(x_btd) if scale else x_btd
 
 
-def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool, *, cotangent: np.ndarray) -> dict[str, Any]:
+def embedding_vjp(
+    parameters: Mapping[str, np.ndarray], token: np.ndarray, scale: bool, *, cotangent: np.ndarray
+) -> dict[str, Any]:
     """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the places where v stands; a row that stands nowhere gets zero.
 
     Soft rows: `dtable = token^T g`, and the token has a gradient too, `g table^T`.
@@ -34,8 +47,13 @@ def embedding_vjp(parameters: Mapping[str, np.ndarray], token: np.ndarray, scale
     g_btd = _scaled(cotangent) if scale else cotangent
     if _are_ids(token, table_vd.shape[0]):
         return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
-    token_btv, gradient_vd = arithmetic.einsum_vjp("btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd)
-    return {"parameters": {"table": gradient_vd}, "token": token_btv.astype(token.dtype, copy=False)}
+    token_btv, gradient_vd = arithmetic.einsum_vjp(
+        "btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd
+    )
+    return {
+        "parameters": {"table": gradient_vd},
+        "token": token_btv.astype(token.dtype, copy=False),
+    }
 
 
 def _are_ids(token: np.ndarray, vocabulary: int) -> bool:
@@ -58,13 +76,21 @@ def segment_embedding(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarr
     Source: Devlin et al. 2019, section 3.
     """
     bounds = (int(segment_bs.min()), int(segment_bs.max())) if segment_bs.size else ()
-    checks.check_rows("segment", segment_bs.shape, str(segment_bs.dtype), len(parameters["table"]), *bounds)
+    checks.check_rows(
+        "segment", segment_bs.shape, str(segment_bs.dtype), len(parameters["table"]), *bounds
+    )
     return parameters["table"][segment_bs]
 
 
-def segment_embedding_vjp(parameters: Mapping[str, np.ndarray], segment_bs: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+def segment_embedding_vjp(
+    parameters: Mapping[str, np.ndarray], segment_bs: np.ndarray, *, cotangent: np.ndarray
+) -> dict[str, Any]:
     """`dtable[a] = sum_(segment = a) g`: the sum over the tokens of segment a."""
-    return {"parameters": {"table": arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))}}
+    return {
+        "parameters": {
+            "table": arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))
+        }
+    }
 
 
 def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarray:
@@ -77,7 +103,9 @@ def logits(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray) -> np.ndarra
     return arithmetic.affine("btd,dv->btv", x_btd, parameters)
 
 
-def logits_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+def logits_vjp(
+    parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, *, cotangent: np.ndarray
+) -> dict[str, Any]:
     """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`."""
     gradient_btd, gradients = arithmetic.affine_vjp("btd,dv->btv", x_btd, parameters, cotangent)
     return {"parameters": gradients, "x_btd": gradient_btd}

@@ -35,7 +35,10 @@ def pool(
     Arguments and errors as `encode`; ValueError where the config has no pooler. Source: Devlin et al. 2019, section 3.1.
     """
     config.need("pooler")
-    return heads.pooler(parameters["pooler"], transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs))
+    return heads.pooler(
+        parameters["pooler"],
+        transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs),
+    )
 
 
 def pool_vjp(
@@ -51,7 +54,9 @@ def pool_vjp(
     """Backwards through the pooler and the encoder; parameters, and source where it is soft."""
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
     inner = heads.pooler_vjp(parameters["pooler"], x_bsd, cotangent=cotangent)
-    first = transformer.encode_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=inner["x_bsd"])
+    first = transformer.encode_vjp(
+        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=inner["x_bsd"]
+    )
     return first | {"parameters": first["parameters"] | {"pooler": inner["parameters"]}}
 
 
@@ -70,7 +75,12 @@ def classify(
     """
     config.need("classes")
     pooled_br = pool(parameters, config, source, source_mask_bs, keep, segment_bs)
-    return heads.classifier(parameters["classifier"], pooled_br, (keep or {}).get("classifier_dropout"), config.classifier_dropout_rate)
+    return heads.classifier(
+        parameters["classifier"],
+        pooled_br,
+        (keep or {}).get("classifier_dropout"),
+        config.classifier_dropout_rate,
+    )
 
 
 def classify_vjp(
@@ -87,7 +97,9 @@ def classify_vjp(
     pooled_br = pool(parameters, config, source, source_mask_bs, keep, segment_bs)
     settings = (keep or {}).get("classifier_dropout"), config.classifier_dropout_rate
     last = heads.classifier_vjp(parameters["classifier"], pooled_br, *settings, cotangent=cotangent)
-    first = pool_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["pooled_br"])
+    first = pool_vjp(
+        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["pooled_br"]
+    )
     return first | {"parameters": first["parameters"] | {"classifier": last["parameters"]}}
 
 
@@ -126,8 +138,18 @@ def classification_loss_vjp(
 ) -> dict[str, Any]:
     """Backwards through the loss and the whole model; parameters, and source where it is soft."""
     logits_bc = classify(parameters, config, source, source_mask_bs, keep, segment_bs)
-    inner = loss.cross_entropy_vjp(logits_bc[:, None], label_b[:, None], None, smoothing, total, cotangent=cotangent)
-    return classify_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=inner["logits_btv"][:, 0])
+    inner = loss.cross_entropy_vjp(
+        logits_bc[:, None], label_b[:, None], None, smoothing, total, cotangent=cotangent
+    )
+    return classify_vjp(
+        parameters,
+        config,
+        source,
+        source_mask_bs,
+        keep,
+        segment_bs,
+        cotangent=inner["logits_btv"][:, 0],
+    )
 
 
 def masked_language_logits(
@@ -144,7 +166,9 @@ def masked_language_logits(
     """
     config.need("masked_language_head")
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    return heads.masked_language_head(_head(parameters, config), x_bsd, config.activation, config.epsilon)
+    return heads.masked_language_head(
+        _head(parameters, config), x_bsd, config.activation, config.epsilon
+    )
 
 
 def masked_language_logits_vjp(
@@ -160,12 +184,23 @@ def masked_language_logits_vjp(
     """Backwards through the head and the encoder; the gradient of a table that is also the head's kernel is the sum of both uses."""
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
     settings = config.activation, config.epsilon
-    last = heads.masked_language_head_vjp(_head(parameters, config), x_bsd, *settings, cotangent=cotangent)
-    first = transformer.encode_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["x_bsd"])
+    last = heads.masked_language_head_vjp(
+        _head(parameters, config), x_bsd, *settings, cotangent=cotangent
+    )
+    first = transformer.encode_vjp(
+        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["x_bsd"]
+    )
     gradients, head = first["parameters"], last["parameters"]
     if config.tie_logits:
-        gradients = transformer.add(gradients, {"source_embedding": {"table": head["logits"].pop("kernel").T}})
-    return first | {"parameters": {**gradients, "masked_language_head": {name: part for name, part in head.items() if part}}}
+        gradients = transformer.add(
+            gradients, {"source_embedding": {"table": head["logits"].pop("kernel").T}}
+        )
+    return first | {
+        "parameters": {
+            **gradients,
+            "masked_language_head": {name: part for name, part in head.items() if part},
+        }
+    }
 
 
 def _head(parameters: Tree, config: TransformerConfig) -> Tree:
@@ -173,4 +208,7 @@ def _head(parameters: Tree, config: TransformerConfig) -> Tree:
     head = parameters["masked_language_head"]
     if not config.tie_logits:
         return head
-    return {**head, "logits": {**head.get("logits", {}), "kernel": parameters["source_embedding"]["table"].T}}
+    return {
+        **head,
+        "logits": {**head.get("logits", {}), "kernel": parameters["source_embedding"]["table"].T},
+    }

@@ -100,4 +100,7 @@ def feed_forward_vjp(
     g_btf = dropout.dropout_vjp(active_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
     g_btf = activation_vjp(hidden_btf, activation_name, cotangent=g_btf)["x"]
     gradient_btd, hidden_gradients = arithmetic.affine_vjp("btd,df->btf", x_btd, hidden, g_btf)
-    return {"parameters": {"hidden": hidden_gradients, "output": output_gradients}, "x_btd": gradient_btd}
+    return {
+        "parameters": {"hidden": hidden_gradients, "output": output_gradients},
+        "x_btd": gradient_btd,
+    }

@@ -28,7 +28,11 @@ def is_integer(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 INTEGER = Rule(is_integer, "an integer")
@@ -40,7 +44,9 @@ SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and 
 
 
 def integer(least: int) -> Rule:
-    return Rule(lambda value: is_integer(value) and value >= least, f"an integer of at least {least}")
+    return Rule(
+        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
+    )
 
 
 def at_least(least: int) -> Rule:
@@ -67,12 +73,18 @@ class Fields:
     LARGEST: ClassVar[int] = 2**53  # of an integer in size; float64 holds all up to it
 
     def __post_init__(self) -> None:
-        size = Rule(lambda value: not is_integer(value) or abs(value) <= self.LARGEST, f"at most {self.LARGEST} in size")
+        size = Rule(
+            lambda value: not is_integer(value) or abs(value) <= self.LARGEST,
+            f"at most {self.LARGEST} in size",
+        )
         problems, sound = list[str](), True
         for field in dataclasses.fields(self):
             value, (type_, *others) = getattr(self, field.name), get_args(field.type)[1:]
             broken = [rule for rule in (type_, size, *others) if not rule.good(value)]
-            problems += [f"{field.name} must be {rule.wanted}; got {value!r:.{LONGEST_NAME}}" for rule in broken[:1]]
+            problems += [
+                f"{field.name} must be {rule.wanted}; got {value!r:.{LONGEST_NAME}}"
+                for rule in broken[:1]
+            ]
             sound = sound and type_ not in broken and size not in broken
         if sound:
             problems += self._conflicts()
@@ -85,7 +97,9 @@ class Fields:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
-        if problems := unknown(f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]):
+        if problems := unknown(
+            f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]
+        ):
             raise ValueError("; ".join(problems))
         return dataclasses.replace(self, **changes)
 
@@ -98,7 +112,10 @@ class Fields:
         """The inverse of `to_dict`; raises ValueError naming every missing and unknown field."""
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         needed = [name for name, default in defaults.items() if default is dataclasses.MISSING]
-        problems, missing = unknown(f"{cls.KIND} field", fields, defaults), [name for name in needed if name not in fields]
+        problems, missing = (
+            unknown(f"{cls.KIND} field", fields, defaults),
+            [name for name in needed if name not in fields],
+        )
         if missing and len(needed) == len(defaults):
             problems.append(f"a {cls.KIND} needs every field; missing {', '.join(missing)}")
         else:

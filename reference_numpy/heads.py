@@ -7,7 +7,14 @@ import numpy as np
 
 from . import arithmetic, checks, dropout, embedding, feed_forward, normalization
 
-__all__ = ["classifier", "classifier_vjp", "masked_language_head", "masked_language_head_vjp", "pooler", "pooler_vjp"]
+__all__ = [
+    "classifier",
+    "classifier_vjp",
+    "masked_language_head",
+    "masked_language_head_vjp",
+    "pooler",
+    "pooler_vjp",
+]
 
 Tree = Mapping[str, Any]
 
@@ -21,10 +28,14 @@ def pooler(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray) -> np.ndarra
     return _tanh(_first(parameters, x_bsd))
 
 
-def pooler_vjp(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
+def pooler_vjp(
+    parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray, *, cotangent: np.ndarray
+) -> dict[str, Any]:
     """`du = g (1 - tanh^2 u)` with `u = x_0 W + b`, then backwards through the dense layer; parameters, x_bsd."""
     wide_br = _tanh(arithmetic.upcast_half(_first(parameters, x_bsd)))
-    g_br = (arithmetic.upcast_half(cotangent) * (wide_br.dtype.type(1) - wide_br * wide_br)).astype(x_bsd.dtype, copy=False)
+    g_br = (arithmetic.upcast_half(cotangent) * (wide_br.dtype.type(1) - wide_br * wide_br)).astype(
+        x_bsd.dtype, copy=False
+    )
     first_bd, gradients = arithmetic.affine_vjp("bd,dr->br", x_bsd[:, 0], parameters, g_br)
     gradient_bsd = np.zeros_like(x_bsd)
     gradient_bsd[:, 0] = first_bd
@@ -32,7 +43,10 @@ def pooler_vjp(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray, *, cotan
 
 
 def classifier(
-    parameters: Mapping[str, np.ndarray], pooled_br: np.ndarray, keep_br: np.ndarray | None = None, dropout_rate: float = 0.0
+    parameters: Mapping[str, np.ndarray],
+    pooled_br: np.ndarray,
+    keep_br: np.ndarray | None = None,
+    dropout_rate: float = 0.0,
 ) -> np.ndarray:
     """`logits = dropout(x) W + b` of every class, x the pooled token.
 
@@ -40,7 +54,9 @@ def classifier(
     Source: Devlin et al. 2019, section 4.1.
     """
     checks.check_pooled(pooled_br.shape, parameters["kernel"].shape[0])
-    return arithmetic.affine("br,rc->bc", dropout.dropout(pooled_br, keep_br, dropout_rate), parameters)
+    return arithmetic.affine(
+        "br,rc->bc", dropout.dropout(pooled_br, keep_br, dropout_rate), parameters
+    )
 
 
 def classifier_vjp(
@@ -54,10 +70,15 @@ def classifier_vjp(
     """Backwards through the dense layer and dropout; parameters and pooled_br."""
     dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
     g_br, gradients = arithmetic.affine_vjp("br,rc->bc", dropped_br, parameters, cotangent)
-    return {"parameters": gradients, "pooled_br": dropout.dropout_vjp(pooled_br, keep_br, dropout_rate, cotangent=g_br)["x"]}
+    return {
+        "parameters": gradients,
+        "pooled_br": dropout.dropout_vjp(pooled_br, keep_br, dropout_rate, cotangent=g_br)["x"],
+    }
 
 
-def masked_language_head(parameters: Tree, x_bsd: np.ndarray, activation_name: str, epsilon: float) -> np.ndarray:
+def masked_language_head(
+    parameters: Tree, x_bsd: np.ndarray, activation_name: str, epsilon: float
+) -> np.ndarray:
     """`logits = norm(activation(x W + b)) W_v + b_v`: scores of what stands at every position.
 
     parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the transposed table of the source),
@@ -67,21 +88,37 @@ def masked_language_head(parameters: Tree, x_bsd: np.ndarray, activation_name: s
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, activation_name)
-    return embedding.logits(parameters["logits"], normalization.layer_norm(parameters["norm"], active_bsr, epsilon))
+    return embedding.logits(
+        parameters["logits"], normalization.layer_norm(parameters["norm"], active_bsr, epsilon)
+    )
 
 
 def masked_language_head_vjp(
-    parameters: Tree, x_bsd: np.ndarray, activation_name: str, epsilon: float, *, cotangent: np.ndarray
+    parameters: Tree,
+    x_bsd: np.ndarray,
+    activation_name: str,
+    epsilon: float,
+    *,
+    cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """Backwards through the logits, the norm, the activation and the dense layer; parameters and x_bsd."""
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, activation_name)
     normed_bsr = normalization.layer_norm(parameters["norm"], active_bsr, epsilon)
     last = embedding.logits_vjp(parameters["logits"], normed_bsr, cotangent=cotangent)
-    normed = normalization.layer_norm_vjp(parameters["norm"], active_bsr, epsilon, cotangent=last["x_btd"])
+    normed = normalization.layer_norm_vjp(
+        parameters["norm"], active_bsr, epsilon, cotangent=last["x_btd"]
+    )
     g_bsr = feed_forward.activation_vjp(hidden_bsr, activation_name, cotangent=normed["x_btd"])["x"]
     gradient_bsd, hidden = arithmetic.affine_vjp("bsd,dr->bsr", x_bsd, parameters["hidden"], g_bsr)
-    return {"parameters": {"hidden": hidden, "norm": normed["parameters"], "logits": last["parameters"]}, "x_bsd": gradient_bsd}
+    return {
+        "parameters": {
+            "hidden": hidden,
+            "norm": normed["parameters"],
+            "logits": last["parameters"],
+        },
+        "x_bsd": gradient_bsd,
+    }
 
 
 def _first(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray) -> np.ndarray:

@@ -30,13 +30,22 @@ def masked_positions(
 
 
 def embed(
-    parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, position_bt: np.ndarray, segment_bt: np.ndarray | None = None
+    parameters: Tree,
+    config: TransformerConfig,
+    side: str,
+    token: np.ndarray,
+    position_bt: np.ndarray,
+    segment_bt: np.ndarray | None = None,
 ) -> np.ndarray:
     """What the first layer of the encoder (side: "source") or the decoder ("target") is given, before dropout:
     `norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config. segment_bt: without it, 0.
     """
     x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
-    return normalization.layer_norm(parameters[f"{side}_embedding_norm"], x_btd, config.epsilon) if config.embedding_norm else x_btd
+    return (
+        normalization.layer_norm(parameters[f"{side}_embedding_norm"], x_btd, config.epsilon)
+        if config.embedding_norm
+        else x_btd
+    )
 
 
 def embed_vjp(
@@ -53,23 +62,36 @@ def embed_vjp(
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
         x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
-        normed = normalization.layer_norm_vjp(parameters[f"{side}_embedding_norm"], x_btd, config.epsilon, cotangent=g_btd)
+        normed = normalization.layer_norm_vjp(
+            parameters[f"{side}_embedding_norm"], x_btd, config.epsilon, cotangent=g_btd
+        )
         gradients[f"{side}_embedding_norm"], g_btd = normed["parameters"], normed["x_btd"]
     name = table(config, side)
-    embedded = embedding.embedding_vjp(parameters[name], token, config.scale_embedding, cotangent=g_btd)
+    embedded = embedding.embedding_vjp(
+        parameters[name], token, config.scale_embedding, cotangent=g_btd
+    )
     gradients[name] = embedded["parameters"]
     if config.positions == "learned":
         name = f"{side}_position_embedding"
-        inner = positional_encoding.position_embedding_vjp(parameters[name], position_bt, config.position_offset, cotangent=g_btd)
+        inner = positional_encoding.position_embedding_vjp(
+            parameters[name], position_bt, config.position_offset, cotangent=g_btd
+        )
         gradients[name] = inner["parameters"]
     if config.segments and side == "source":
         name, segment_bt = "source_segment_embedding", _segments(config, token, segment_bt)
-        gradients[name] = embedding.segment_embedding_vjp(parameters[name], segment_bt, cotangent=g_btd)["parameters"]
+        gradients[name] = embedding.segment_embedding_vjp(
+            parameters[name], segment_bt, cotangent=g_btd
+        )["parameters"]
     return {"parameters": gradients} | ({side: embedded["token"]} if "token" in embedded else {})
 
 
 def _summed(
-    parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, position_bt: np.ndarray, segment_bt: np.ndarray | None
+    parameters: Tree,
+    config: TransformerConfig,
+    side: str,
+    token: np.ndarray,
+    position_bt: np.ndarray,
+    segment_bt: np.ndarray | None,
 ) -> np.ndarray:
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not config.segments:
@@ -77,23 +99,37 @@ def _summed(
     x_btd = embedding.embedding(parameters[table(config, side)], token, config.scale_embedding)
     if config.positions == "learned":
         table_pd = parameters[f"{side}_position_embedding"]
-        x_btd = x_btd + positional_encoding.position_embedding(table_pd, position_bt, config.position_offset)
+        x_btd = x_btd + positional_encoding.position_embedding(
+            table_pd, position_bt, config.position_offset
+        )
     else:
-        x_btd = x_btd + positional_encoding.positional_encoding(position_bt, config.model_width, x_btd.dtype)
+        x_btd = x_btd + positional_encoding.positional_encoding(
+            position_bt, config.model_width, x_btd.dtype
+        )
     if config.segments and side == "source":
-        x_btd = x_btd + embedding.segment_embedding(parameters["source_segment_embedding"], _segments(config, token, segment_bt))
+        x_btd = x_btd + embedding.segment_embedding(
+            parameters["source_segment_embedding"], _segments(config, token, segment_bt)
+        )
     return x_btd
 
 
-def _segments(config: TransformerConfig, token: np.ndarray, segment_bt: np.ndarray | None) -> np.ndarray:
+def _segments(
+    config: TransformerConfig, token: np.ndarray, segment_bt: np.ndarray | None
+) -> np.ndarray:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)
     bounds = (int(segment_bt.min()), int(segment_bt.max())) if segment_bt.size else ()
-    checks.check_segments(config.segments, segment_bt.shape, str(segment_bt.dtype), token.shape, *bounds)
+    checks.check_segments(
+        config.segments, segment_bt.shape, str(segment_bt.dtype), token.shape, *bounds
+    )
     return segment_bt
 
 
 def table(config: TransformerConfig, side: str) -> str:
     """The name of the token embedding of source or target, which may be one."""
-    return "source_embedding" if side == "source" or (config.share_embeddings and config.encoder_layers) else "target_embedding"
+    return (
+        "source_embedding"
+        if side == "source" or (config.share_embeddings and config.encoder_layers)
+        else "target_embedding"
+    )

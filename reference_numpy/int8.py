@@ -13,7 +13,9 @@ LARGEST, TINY = 127, 1e-30
 
 def quantised(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """`x8 = round(x / s)` and the scale `s = max |x| / 127` over these axes, which stay with the size 1; of zeros the scale is above 0."""
-    scale = np.maximum(np.abs(x).max(axis=axes, keepdims=True), x.dtype.type(TINY)) / x.dtype.type(LARGEST)
+    scale = np.maximum(np.abs(x).max(axis=axes, keepdims=True), x.dtype.type(TINY)) / x.dtype.type(
+        LARGEST
+    )
     return np.rint(arithmetic.divide(x, scale)).astype(np.int32), scale
 
 
@@ -25,6 +27,10 @@ def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray])
     kernel, (inputs, result) = parameters["kernel"], subscripts.split("->")
     of_x, of_kernel = inputs.split(",")
     x8, r = quantised(x, tuple(axis for axis, letter in enumerate(of_x) if letter not in result))
-    kernel8, s = quantised(kernel, tuple(axis for axis, letter in enumerate(of_kernel) if letter not in result))
-    y = arithmetic.einsum(subscripts, x8, kernel8).astype(x.dtype) * arithmetic.einsum(subscripts, r, s)
+    kernel8, s = quantised(
+        kernel, tuple(axis for axis, letter in enumerate(of_kernel) if letter not in result)
+    )
+    y = arithmetic.einsum(subscripts, x8, kernel8).astype(x.dtype) * arithmetic.einsum(
+        subscripts, r, s
+    )
     return y + parameters["bias"] if "bias" in parameters else y

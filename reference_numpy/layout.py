@@ -16,7 +16,19 @@ import numpy as np
 from . import parameters
 from .config import TransformerConfig, preset
 
-__all__ = ["CANONICAL", "Row", "Table", "fitting", "from_native", "native", "rearranged", "relayout", "renamed", "shape", "to_native"]
+__all__ = [
+    "CANONICAL",
+    "Row",
+    "Table",
+    "fitting",
+    "from_native",
+    "native",
+    "rearranged",
+    "relayout",
+    "renamed",
+    "shape",
+    "to_native",
+]
 
 Row = tuple[str, str, str]
 Table = tuple[Row, ...]
@@ -36,11 +48,15 @@ CANONICAL: Table = tuple(
         "classifier",
         "masked_language_head",
     )
-    for name, letters in parameters.axes(preset("tiny", attention_bias=True, output_bias=True), component).items()
+    for name, letters in parameters.axes(
+        preset("tiny", attention_bias=True, output_bias=True), component
+    ).items()
 )
 
 
-def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
+def relayout(
+    array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]
+) -> np.ndarray:
     """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that size;
     a 1 may stand on one side alone.
 
@@ -50,7 +66,9 @@ def relayout(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str
     return np.ascontiguousarray(rearranged(array, from_axes, to_axes, sizes))
 
 
-def rearranged(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
+def rearranged(
+    array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]
+) -> np.ndarray:
     """`relayout` as a view of the array, where NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
     letters = [letter for group in source for letter in group if letter != "1"]
@@ -66,7 +84,10 @@ def rearranged(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[s
 
 def renamed(**names: str) -> Table:
     """The canonical table with other names for these parts of the native ones: `renamed(output="out")`."""
-    return tuple((end, ".".join(names.get(part, part) for part in end.split(".")), axes) for end, _, axes in CANONICAL)
+    return tuple(
+        (end, ".".join(names.get(part, part) for part in end.split(".")), axes)
+        for end, _, axes in CANONICAL
+    )
 
 
 def native(name: str, axes: str, table: Table) -> tuple[str, str]:
@@ -87,13 +108,17 @@ def fitting(name: str, axes: str, table: Table) -> Row | None:
     rows = [
         row
         for row in table
-        if f".{name}".endswith(f".{row[0]}") and _letters(_PART.sub("", row[2]).replace("i", slice_of)) == _letters(axes)
+        if f".{name}".endswith(f".{row[0]}")
+        and _letters(_PART.sub("", row[2]).replace("i", slice_of)) == _letters(axes)
     ]
     return max(rows, key=lambda row: len(row[0]), default=None)
 
 
 def to_native(
-    tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
+    tensors: Mapping[str, np.ndarray],
+    table: Table,
+    config: TransformerConfig,
+    component: str = "transformer",
 ) -> dict[str, np.ndarray]:
     """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`, and where the table
     has not every part of a native tensor, or these differ in their shapes, and where heads that share a kernel have one each.
@@ -105,13 +130,17 @@ def to_native(
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
         if not part:
             kernel = _one_block(name, array, sizes["i"]) if "i" in native_axes else array
-            whole[native_name] = relayout(kernel, _of_block(letters, native_axes), native_axes, sizes)
+            whole[native_name] = relayout(
+                kernel, _of_block(letters, native_axes), native_axes, sizes
+            )
             continue
         own = parts.setdefault(native_name, {})
         own[part[0]] = array
         if len(own) == int(part[2]) and len({array.shape for array in own.values()}) == 1:
             together = np.stack([own[which] for which in sorted(own)])
-            whole[native_name] = relayout(together, f"{part[2]} {letters}", _PART.sub(part[2], native_axes), sizes)
+            whole[native_name] = relayout(
+                together, f"{part[2]} {letters}", _PART.sub(part[2], native_axes), sizes
+            )
     for native_name, own in parts.items():
         if native_name not in whole:
             got = ", ".join(f"{which} of shape {array.shape}" for which, array in own.items())
@@ -120,24 +149,41 @@ def to_native(
 
 
 def from_native(
-    tensors: Mapping[str, np.ndarray], table: Table, config: TransformerConfig, component: str = "transformer"
+    tensors: Mapping[str, np.ndarray],
+    table: Table,
+    config: TransformerConfig,
+    component: str = "transformer",
 ) -> dict[str, np.ndarray]:
     """Canonical parameters from native ones, the inverse of `to_native`; of a kernel that all heads share the block of one, `i k`.
 
     Raises ValueError as `parameters.match`.
     """
     rows = list(_rows(table, config, component))
-    parameters.match(tensors, {native_name: shape(_PART.sub(r"\2", native_axes), sizes) for _, _, native_name, native_axes, sizes in rows})
+    parameters.match(
+        tensors,
+        {
+            native_name: shape(_PART.sub(r"\2", native_axes), sizes)
+            for _, _, native_name, native_axes, sizes in rows
+        },
+    )
     result = {}
     for name, letters, native_name, native_axes, sizes in rows:
         array, part = np.asarray(tensors[native_name]), _PART.search(native_axes)
         if part:
-            together = relayout(array, _PART.sub(part[2], native_axes), f"{part[2]} {letters}", sizes)
-        result[name] = together[int(part[1])].copy() if part else relayout(array, native_axes, _of_block(letters, native_axes), sizes)
+            together = relayout(
+                array, _PART.sub(part[2], native_axes), f"{part[2]} {letters}", sizes
+            )
+        result[name] = (
+            together[int(part[1])].copy()
+            if part
+            else relayout(array, native_axes, _of_block(letters, native_axes), sizes)
+        )
     return result
 
 
-def _rows(table: Table, config: TransformerConfig, component: str) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
+def _rows(
+    table: Table, config: TransformerConfig, component: str
+) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
     shapes = parameters.shapes(config, component)
     for name, letters in parameters.axes(config, component).items():
         sizes = dict(zip(letters.split(), shapes[name], strict=True))
@@ -149,8 +195,12 @@ def _one_block(name: str, kernel_dhk: np.ndarray, size: int) -> np.ndarray:
     """The block `i k` of every head, for its own slice of the width. Raises ValueError where heads differ, or read more of it."""
     block, heads = kernel_dhk[:size, 0], kernel_dhk.shape[1]
     slices = [kernel_dhk[head * size : (head + 1) * size, head] for head in range(heads)]
-    if not all(np.array_equal(block, own) for own in slices) or np.count_nonzero(kernel_dhk) != heads * np.count_nonzero(block):
-        raise ValueError(f"{name} must be one block for every head, which reads its slice of the width alone; got a kernel of each")
+    if not all(np.array_equal(block, own) for own in slices) or np.count_nonzero(
+        kernel_dhk
+    ) != heads * np.count_nonzero(block):
+        raise ValueError(
+            f"{name} must be one block for every head, which reads its slice of the width alone; got a kernel of each"
+        )
     return block
 
 

@@ -19,7 +19,11 @@ def teacher_forcing(target_bt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cross_entropy(
-    logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | None = None, smoothing: float = 0.0, total: int | None = None
+    logits_btv: np.ndarray,
+    label_bt: np.ndarray,
+    mask_bt: np.ndarray | None = None,
+    smoothing: float = 0.0,
+    total: int | None = None,
 ) -> np.ndarray:
     """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
@@ -32,7 +36,9 @@ def cross_entropy(
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))
     number = log_p_btv.dtype.type
-    loss_bt = -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
+    loss_bt = (
+        -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
+    )
     if smoothing:
         loss_bt = loss_bt - number(smoothing) * arithmetic.mean(log_p_btv, axis=-1)[..., 0]
     # A label that does not count adds nothing, whatever its logits are.
@@ -51,15 +57,29 @@ def cross_entropy_vjp(
     gradient_btv = p_btv - number(smoothing / logits_btv.shape[-1])
     true_bt1 = np.take_along_axis(gradient_btv, label_bt[..., None], axis=-1)
     np.put_along_axis(gradient_btv, label_bt[..., None], true_bt1 - number(1 - smoothing), axis=-1)
-    factor_bt1 = (weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number))[..., None]
+    factor_bt1 = (weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number))[
+        ..., None
+    ]
     gradient_btv = np.where(weight_bt[..., None] > 0, gradient_btv, number(0)) * factor_bt1
     return {"logits_btv": gradient_btv.astype(logits_btv.dtype)}
 
 
-def _weight(logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | None, smoothing: float, total: int | None) -> np.ndarray:
+def _weight(
+    logits_btv: np.ndarray,
+    label_bt: np.ndarray,
+    mask_bt: np.ndarray | None,
+    smoothing: float,
+    total: int | None,
+) -> np.ndarray:
     """What each label's loss is multiplied by: 1 / total where it counts, otherwise 0."""
-    bounds = (int(label_bt.min()), int(label_bt.max())) if label_bt.size and label_bt.dtype.kind in "iu" else ()
-    checks.check_labels(logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, total, *bounds)
+    bounds = (
+        (int(label_bt.min()), int(label_bt.max()))
+        if label_bt.size and label_bt.dtype.kind in "iu"
+        else ()
+    )
+    checks.check_labels(
+        logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, total, *bounds
+    )
     if mask_bt is None:
         mask_bt = np.ones(label_bt.shape, dtype=bool)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)

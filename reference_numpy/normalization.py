@@ -10,7 +10,9 @@ from . import arithmetic, checks
 __all__ = ["layer_norm", "layer_norm_vjp"]
 
 
-def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float) -> np.ndarray:
+def layer_norm(
+    parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float
+) -> np.ndarray:
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
     The variance is biased (divided by d) and taken in a second pass over the centred values, so that a large mean costs no accuracy.
@@ -24,7 +26,13 @@ def layer_norm(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon:
     return y_btd.astype(x_btd.dtype, copy=False)
 
 
-def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float, *, cotangent: np.ndarray) -> dict[str, Any]:
+def layer_norm_vjp(
+    parameters: Mapping[str, np.ndarray],
+    x_btd: np.ndarray,
+    epsilon: float,
+    *,
+    cotangent: np.ndarray,
+) -> dict[str, Any]:
     """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) / sqrt(variance + epsilon)`, `h = scale g`.
 
     `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a finite gradient.
@@ -33,11 +41,16 @@ def layer_norm_vjp(parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsi
     g_btd = arithmetic.upcast_half(cotangent)
     h_btd = g_btd * arithmetic.upcast_half(parameters["scale"])
     slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
-    gradient_btd = arithmetic.divide(h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1)
+    gradient_btd = arithmetic.divide(
+        h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1
+    )
     shape, dtype = parameters["scale"].shape, parameters["scale"].dtype
     scale_d = arithmetic.unbroadcast(g_btd * normalised_btd, shape).astype(dtype, copy=False)
     offset_d = arithmetic.unbroadcast(g_btd, shape).astype(dtype, copy=False)
-    return {"parameters": {"scale": scale_d, "offset": offset_d}, "x_btd": gradient_btd.astype(x_btd.dtype, copy=False)}
+    return {
+        "parameters": {"scale": scale_d, "offset": offset_d},
+        "x_btd": gradient_btd.astype(x_btd.dtype, copy=False),
+    }
 
 
 def _normalise(x_btd: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:

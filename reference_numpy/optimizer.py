@@ -35,7 +35,10 @@ def adam(
         number = p.dtype.type
         m = number(beta_1) * m + number(1 - beta_1) * g
         v = number(beta_2) * v + number(1 - beta_2) * (g * g)
-        m_hat, v_hat = arithmetic.divide(m, number(1 - beta_1**step)), arithmetic.divide(v, number(1 - beta_2**step))
+        m_hat, v_hat = (
+            arithmetic.divide(m, number(1 - beta_1**step)),
+            arithmetic.divide(v, number(1 - beta_2**step)),
+        )
         update = arithmetic.divide(m_hat, np.sqrt(v_hat) + number(epsilon))
         if weight_decay and decays[name]:
             update = update + number(weight_decay) * p
@@ -59,4 +62,6 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
     """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
-    return nest({name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)})
+    return nest(
+        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
+    )

@@ -13,7 +13,18 @@ import numpy as np
 from .config import TransformerConfig
 from .suggestions import Nearest, known
 
-__all__ = ["axes", "count", "flatten", "initialise", "match", "mismatches", "nest", "shapes", "ties", "training_dtype"]
+__all__ = [
+    "axes",
+    "count",
+    "flatten",
+    "initialise",
+    "match",
+    "mismatches",
+    "nest",
+    "shapes",
+    "ties",
+    "training_dtype",
+]
 
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
@@ -57,7 +68,9 @@ def ties(config: TransformerConfig) -> dict[str, str]:
     return result
 
 
-def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) -> dict[str, np.ndarray]:
+def initialise(
+    config: TransformerConfig, seed: int, dtype: Any = np.float64
+) -> dict[str, np.ndarray]:
     """Fresh parameters by canonical name (INIT).
 
     Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16), the fans being those of
@@ -65,12 +78,16 @@ def initialise(config: TransformerConfig, seed: int, dtype: Any = np.float64) ->
     """
     rng, letters = np.random.default_rng(seed), axes(config)
     return {
-        name: _initial_value(rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width).astype(dtype)
+        name: _initial_value(
+            rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width
+        ).astype(dtype)
         for name, shape in shapes(config).items()
     }
 
 
-def _initial_value(rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
+def _initial_value(
+    rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int
+) -> np.ndarray:
     if kind == "kernel":
         # The input axes: `h e` of the attention output `h e d`, otherwise the first.
         fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
@@ -97,11 +114,17 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The mapping by dotted names of a nested mapping; the inverse of `nest`."""
     flat: dict[str, Any] = {}
     for name, value in nested.items():
-        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+        flat.update(
+            flatten(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {prefix + name: value}
+        )
     return flat
 
 
-def match(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> None:
+def match(
+    arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
+) -> None:
     """Raises one ValueError that lists all `mismatches`."""
     if problems := [*mismatches(arrays, expected, dtype)]:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
@@ -111,11 +134,15 @@ def training_dtype(values: Mapping[str, np.ndarray]) -> str:
     """The one dtype of the parameters of a training run. Raises ValueError unless it is float32 or float64."""
     dtypes = sorted({str(value.dtype) for value in values.values()})
     if dtypes not in (["float32"], ["float64"]):
-        raise ValueError(f"parameters to be trained must all be float32 or all float64; got {', '.join(dtypes) or 'none'}")
+        raise ValueError(
+            f"parameters to be trained must all be float32 or all float64; got {', '.join(dtypes) or 'none'}"
+        )
     return dtypes[0]
 
 
-def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> Iterator[str]:
+def mismatches(
+    arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
+) -> Iterator[str]:
     """Every missing, unexpected, transposed and misshapen tensor, and with `dtype` every other dtype."""
     missing = [name for name in expected if name not in arrays]
     unexpected = [name for name in arrays if name not in expected]
@@ -128,8 +155,14 @@ def mismatches(arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]
         if name not in expected:
             yield f"unexpected {name}{like_missing.to(name)}"
         elif shape != wanted:
-            transposed = f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
-            yield transposed if shape == wanted[::-1] else f"{name} must have shape {wanted}; got {shape}"
+            transposed = (
+                f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
+            )
+            yield (
+                transposed
+                if shape == wanted[::-1]
+                else f"{name} must have shape {wanted}; got {shape}"
+            )
         elif dtype is not None and str(array.dtype) != dtype:
             yield f"{name} must be {dtype}; got {array.dtype}"
 
@@ -147,7 +180,9 @@ def _sublayers(config: TransformerConfig, *parts: str) -> Names:
     names: Names = {}
     for part in parts:
         component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
-        names |= _within(part, axes(config, component)) | _within(f"{part}_norm", axes(config, "layer_norm"))
+        names |= _within(part, axes(config, component)) | _within(
+            f"{part}_norm", axes(config, "layer_norm")
+        )
     return names
 
 
@@ -165,12 +200,24 @@ def _embedded(config: TransformerConfig, side: str) -> Names:
         names |= _within(f"{side}_position_embedding", axes(config, "position_embedding"))
     if config.segments and side == "source":
         names |= _within("source_segment_embedding", axes(config, "segment_embedding"))
-    return names | (_within(f"{side}_embedding_norm", axes(config, "layer_norm")) if config.embedding_norm else {})
+    return names | (
+        _within(f"{side}_embedding_norm", axes(config, "layer_norm"))
+        if config.embedding_norm
+        else {}
+    )
 
 
 def _token_decoder(config: TransformerConfig) -> Names:
-    names = _embedded(config, "target") | _within("decoder", axes(config, "decoder")) | _within("logits", axes(config, "logits"))
-    return {name: letters for name, letters in names.items() if name != "logits.kernel" or not config.tie_logits}
+    names = (
+        _embedded(config, "target")
+        | _within("decoder", axes(config, "decoder"))
+        | _within("logits", axes(config, "logits"))
+    )
+    return {
+        name: letters
+        for name, letters in names.items()
+        if name != "logits.kernel" or not config.tie_logits
+    }
 
 
 def _transformer(config: TransformerConfig) -> Names:
@@ -179,7 +226,11 @@ def _transformer(config: TransformerConfig) -> Names:
         names |= axes(config, "token_encoder")
     if config.decoder_layers:
         names |= axes(config, "token_decoder")
-    heads = {"pooler": config.pooler, "classifier": config.classes, "masked_language_head": config.masked_language_head}
+    heads = {
+        "pooler": config.pooler,
+        "classifier": config.classes,
+        "masked_language_head": config.masked_language_head,
+    }
     for head in (name for name, present in heads.items() if present):
         names |= _within(head, axes(config, head))
     return {name: letters for name, letters in names.items() if name not in ties(config)}
@@ -187,7 +238,11 @@ def _transformer(config: TransformerConfig) -> Names:
 
 def _masked_language_head(config: TransformerConfig) -> Names:
     hidden = {"hidden.kernel": "d r", "hidden.bias": "r"}
-    return hidden | _within("norm", axes(config, "layer_norm")) | _within("logits", axes(config, "logits"))
+    return (
+        hidden
+        | _within("norm", axes(config, "layer_norm"))
+        | _within("logits", axes(config, "logits"))
+    )
 
 
 # the names at which v is the source's
@@ -208,16 +263,25 @@ _COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
     "segment_embedding": lambda config: {"table": "a d"},
     "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
     "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
-    "feed_forward": lambda config: {"hidden.kernel": "d f", "hidden.bias": "f", "output.kernel": "f d", "output.bias": "d"},
+    "feed_forward": lambda config: {
+        "hidden.kernel": "d f",
+        "hidden.bias": "f",
+        "output.kernel": "f d",
+        "output.bias": "d",
+    },
     "layer_norm": lambda config: {"scale": "d", "offset": "d"},
     "self_attention_sublayer": lambda config: _sublayers(config, "self_attention"),
     "cross_attention_sublayer": lambda config: _sublayers(config, "cross_attention"),
     "feed_forward_sublayer": lambda config: _sublayers(config, "feed_forward"),
     "encoder_layer": lambda config: _sublayers(config, "self_attention", "feed_forward"),
-    "decoder_layer": lambda config: _sublayers(config, "self_attention", *["cross_attention"] * config.cross_attention, "feed_forward"),
+    "decoder_layer": lambda config: _sublayers(
+        config, "self_attention", *["cross_attention"] * config.cross_attention, "feed_forward"
+    ),
     "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
     "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
-    "token_encoder": lambda config: _embedded(config, "source") | _within("encoder", axes(config, "encoder")),
+    "token_encoder": lambda config: (
+        _embedded(config, "source") | _within("encoder", axes(config, "encoder"))
+    ),
     "token_decoder": _token_decoder,
     "pooler": lambda config: {"kernel": "d r", "bias": "r"},
     "classifier": lambda config: {"kernel": "r c", "bias": "c"},

@@ -38,11 +38,16 @@ def positional_encoding(position_bt: np.ndarray, width: int, dtype: Any = np.flo
     frequency_d = arithmetic.power(10000.0, -2.0 * (np.arange(width) // 2) / width)
     angle_btd = position_bt[..., None] * frequency_d
     encoding_btd = np.empty(angle_btd.shape, dtype)
-    encoding_btd[..., 0::2], encoding_btd[..., 1::2] = np.sin(angle_btd[..., 0::2]), np.cos(angle_btd[..., 1::2])
+    encoding_btd[..., 0::2], encoding_btd[..., 1::2] = (
+        np.sin(angle_btd[..., 0::2]),
+        np.cos(angle_btd[..., 1::2]),
+    )
     return encoding_btd
 
 
-def position_embedding(parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int) -> np.ndarray:
+def position_embedding(
+    parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int
+) -> np.ndarray:
     """Rows of a learned table: `x = table[position + offset]`, `b t d`.
 
     parameters: table `p d`. position_bt: integers from 0 to p - offset - 1. Raises ValueError on other positions and axes.
@@ -55,7 +60,17 @@ def position_embedding(parameters: Mapping[str, np.ndarray], position_bt: np.nda
 
 
 def position_embedding_vjp(
-    parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int, *, cotangent: np.ndarray
+    parameters: Mapping[str, np.ndarray],
+    position_bt: np.ndarray,
+    offset: int,
+    *,
+    cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """`dtable[p] = sum_(position + offset = p) g`: the sum over the places whose vector is row p."""
-    return {"parameters": {"table": arithmetic.scatter_add(cotangent, position_bt + offset, len(parameters["table"]))}}
+    return {
+        "parameters": {
+            "table": arithmetic.scatter_add(
+                cotangent, position_bt + offset, len(parameters["table"])
+            )
+        }
+    }

@@ -9,7 +9,10 @@ __all__ = ["PAPER", "Recipe"]
 
 _Share = Annotated[float, SHARE]
 _Count = Annotated[int, integer(1)]
-_Limit = Annotated[float | None, Rule(lambda value: value is None or POSITIVE.good(value), "greater than 0, or None")]
+_Limit = Annotated[
+    float | None,
+    Rule(lambda value: value is None or POSITIVE.good(value), "greater than 0, or None"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +35,13 @@ class Recipe(Fields):
 
 
 # Vaswani et al. 2017, sections 5.3 and 5.4.
-PAPER = Recipe(smoothing=0.1, warmup=4000, beta_1=0.9, beta_2=0.98, epsilon=1e-9, weight_decay=0.0, clip_norm=None, microbatches=1)
+PAPER = Recipe(
+    smoothing=0.1,
+    warmup=4000,
+    beta_1=0.9,
+    beta_2=0.98,
+    epsilon=1e-9,
+    weight_decay=0.0,
+    clip_norm=None,
+    microbatches=1,
+)

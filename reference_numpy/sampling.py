@@ -50,7 +50,9 @@ def _endings(tokens: np.ndarray, real: np.ndarray, size: int) -> list[int]:
     return windows[same, -1].tolist()
 
 
-def truncate(logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+def truncate(
+    logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> np.ndarray:
     """The logits that are sampled from: divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest
     ones, by the softmax of what is left, that together have a probability of at least top_p. The one that crosses top_p stays.
 
@@ -66,7 +68,9 @@ def truncate(logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, to
     if top_k:
         ordered_bv[:, top_k:] = -np.inf
     if top_p < 1:
-        before_bv = np.cumsum(softmax.softmax(ordered_bv), axis=1)[:, :-1]  # the probability of all that are likelier
+        before_bv = np.cumsum(softmax.softmax(ordered_bv), axis=1)[
+            :, :-1
+        ]  # the probability of all that are likelier
         ordered_bv[:, 1:] = np.where(before_bv < top_p, ordered_bv[:, 1:], -np.inf)
     result_bv = np.empty_like(x_bv)
     np.put_along_axis(result_bv, order_bv, ordered_bv, axis=1)
@@ -80,9 +84,17 @@ def draw(logits_bv: np.ndarray, uniform_b: np.ndarray) -> np.ndarray:
     Raises ValueError on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a row of -inf.
     """
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], uniform_b.min(initial=0), uniform_b.max(initial=0), rounded=True)
+    checks.check_uniform(
+        uniform_b.shape,
+        logits_bv.shape[:1],
+        uniform_b.min(initial=0),
+        uniform_b.max(initial=0),
+        rounded=True,
+    )
     checks.check_choice(logits_bv.max(axis=1).tolist())
     p_bv = softmax.softmax(logits_bv)
     cumulative_bv = np.cumsum(p_bv, axis=1)
-    last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)  # where the sum of all is rounded to less than the number
+    last_b = (
+        logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
+    )  # where the sum of all is rounded to less than the number
     return np.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)

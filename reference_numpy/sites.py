@@ -9,7 +9,9 @@ from .parameters import nest
 
 __all__ = ["draw", "rate", "shapes"]
 
-Shapes = dict[str, tuple[int, ...]]  # site -> shape of its keep mask, in the order of the forward pass
+Shapes = dict[
+    str, tuple[int, ...]
+]  # site -> shape of its keep mask, in the order of the forward pass
 
 
 def shapes(config: TransformerConfig, batch: int, source_length: int, target_length: int) -> Shapes:
@@ -18,27 +20,47 @@ def shapes(config: TransformerConfig, batch: int, source_length: int, target_len
     A site is named after its module: `encoder.layers.0.self_attention.weights_dropout` drops from the attention weights `b h t s`.
     """
     result: Shapes = {}
-    for stack, layers, length in (("encoder", config.encoder_layers, source_length), ("decoder", config.decoder_layers, target_length)):
+    for stack, layers, length in (
+        ("encoder", config.encoder_layers, source_length),
+        ("decoder", config.decoder_layers, target_length),
+    ):
         x = (batch, length, config.model_width)
         crossed = stack == "decoder" and config.cross_attention
-        attended = {"self_attention": length} | ({"cross_attention": source_length} if crossed else {})
+        attended = {"self_attention": length} | (
+            {"cross_attention": source_length} if crossed else {}
+        )
         if layers:
             result[f"{stack}.embedding_dropout"] = x
         for layer in (f"{stack}.layers.{index}" for index in range(layers)):
             for attention, keys in attended.items():
                 result[f"{layer}.{attention}.weights_dropout"] = (batch, config.heads, length, keys)
                 result[f"{layer}.{attention}_dropout"] = x
-            result[f"{layer}.feed_forward.hidden_dropout"] = (batch, length, config.feed_forward_width)
+            result[f"{layer}.feed_forward.hidden_dropout"] = (
+                batch,
+                length,
+                config.feed_forward_width,
+            )
             result[f"{layer}.feed_forward_dropout"] = x
     if config.classes:
         result["classifier_dropout"] = (batch, config.model_width)
     return {site: shape for site, shape in result.items() if rate(config, site)}
 
 
-def draw(config: TransformerConfig, batch: int, source_length: int, target_length: int, rng: np.random.Generator) -> dict[str, Any]:
+def draw(
+    config: TransformerConfig,
+    batch: int,
+    source_length: int,
+    target_length: int,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
     """Random keep masks of all sites, nested by the names' parts: each entry is True with probability 1 - rate (DROPOUT)."""
     sites = shapes(config, batch, source_length, target_length)
-    return nest({site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site)) for site, shape in sites.items()})
+    return nest(
+        {
+            site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
+            for site, shape in sites.items()
+        }
+    )
 
 
 def rate(config: TransformerConfig, site: str) -> float:

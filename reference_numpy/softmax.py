@@ -26,7 +26,9 @@ def softmax(logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     return arithmetic.divide(exponential, denominator).astype(logits.dtype, copy=False)
 
 
-def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+def softmax_vjp(
+    logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray
+) -> dict[str, np.ndarray]:
     """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and for rows with no entry present (EMPTY)."""
     p, g = softmax(arithmetic.upcast_half(logits), mask), arithmetic.upcast_half(cotangent)
     return {"logits": (p * (g - arithmetic.sum(p * g, axis=-1))).astype(logits.dtype, copy=False)}

@@ -16,11 +16,29 @@ _OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
 _Natural = Annotated[int, integer(0)]
 _Count = Annotated[int, integer(1)]
 _Flag = Annotated[bool, BOOLEAN]
-_Id = Annotated[int | None, Rule(lambda value: value is None or (is_integer(value) and value >= 0), "an integer of at least 0, or None")]
-_Penalty = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
-_Temperature = Annotated[float, Rule(lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9")]
-_Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
-_Exponent = Annotated[float, Rule(lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less")]
+_Id = Annotated[
+    int | None,
+    Rule(
+        lambda value: value is None or (is_integer(value) and value >= 0),
+        "an integer of at least 0, or None",
+    ),
+]
+_Penalty = Annotated[
+    float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")
+]
+_Temperature = Annotated[
+    float,
+    Rule(lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9"),
+]
+_Probability = Annotated[
+    float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
+]
+_Exponent = Annotated[
+    float,
+    Rule(
+        lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less"
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +55,25 @@ class Strategy(Fields):
     end_id: _Natural  # ends an answer
     max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # the end token counts
     min_new_tokens: _Natural = 0  # so many tokens come before the end token at least
-    repetition_penalty: _Penalty = 1.0  # makes a token that the target holds less likely; 1: no less (SAMPLE)
-    no_repeat_ngram: _Natural = 0  # no run of so many tokens appears twice in the target; 0: any may
-    temperature: _Temperature = 1.0  # divides the logits that are sampled from; 0: always the likeliest token
+    repetition_penalty: _Penalty = (
+        1.0  # makes a token that the target holds less likely; 1: no less (SAMPLE)
+    )
+    no_repeat_ngram: _Natural = (
+        0  # no run of so many tokens appears twice in the target; 0: any may
+    )
+    temperature: _Temperature = (
+        1.0  # divides the logits that are sampled from; 0: always the likeliest token
+    )
     top_k: _Natural = 0  # samples from the k likeliest tokens; 0: from all
-    top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
+    top_p: _Probability = (
+        1.0  # samples from the likeliest tokens that together have at least this probability
+    )
     beam_size: _Count = 1  # live beams of a row
     n_best: _Count = 1  # hypotheses of a row that are returned
     alpha: _Exponent = 0.6  # of the length penalty (BEAM)
-    early_stop: _Flag = False  # a row stops when beam_size hypotheses are finished, whatever could still beat them
+    early_stop: _Flag = (
+        False  # a row stops when beam_size hypotheses are finished, whatever could still beat them
+    )
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_new_tokens >= self.max_new_tokens:
@@ -71,11 +99,15 @@ class Strategy(Fields):
             if id_ is not None and not 0 <= id_ < config.target_vocabulary
         ]
         if result.start_id is not None and result.start_id == config.padding_id:
-            problems.append(f"start_id must not be the padding id, which no query sees; got {result.start_id}")
+            problems.append(
+                f"start_id must not be the padding id, which no query sees; got {result.start_id}"
+            )
         if result.end_id == config.padding_id:
             problems.append(f"end_id must not be the padding id; got {result.end_id}")
         if result.beam_size > config.target_vocabulary:
-            problems.append(f"beam_size must be at most the vocabulary, {config.target_vocabulary}; got {result.beam_size}")
+            problems.append(
+                f"beam_size must be at most the vocabulary, {config.target_vocabulary}; got {result.beam_size}"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return result

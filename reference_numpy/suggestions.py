@@ -14,7 +14,9 @@ SHOWN = 20  # so many unknown names are listed
 SHORTEST = 3  # a name of so many characters is looked for within candidates
 
 
-def known(what: str, names: Iterable[str], words: Iterable[str], others: str = "") -> tuple[str, ...]:
+def known(
+    what: str, names: Iterable[str], words: Iterable[str], others: str = ""
+) -> tuple[str, ...]:
     """The names, each of which must be one of the words.
 
     what: what a name is, such as "dtype". others: what else would do, in words. Raises ValueError that lists the words, every name that
@@ -23,7 +25,9 @@ def known(what: str, names: Iterable[str], words: Iterable[str], others: str = "
     words, names = list(words), tuple(names)
     if wrong := [name for name in names if name not in words]:
         came = ", ".join(f"{name!r}{nearest(str(name), words)}" for name in wrong)
-        raise ValueError(f"{what} must be one of {', '.join(words)}{others and f', {others}'}; got {came}")
+        raise ValueError(
+            f"{what} must be one of {', '.join(words)}{others and f', {others}'}; got {came}"
+        )
     return names
 
 
@@ -31,7 +35,9 @@ def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str
     """One problem for each of the first names that are none of the words, and how many more there are."""
     wrong = [name for name in names if name not in words]
     like = Nearest(words)
-    problems = [f"unknown {what} {name!r:.{LONGEST_NAME}}{like.to(str(name))}" for name in wrong[:SHOWN]]
+    problems = [
+        f"unknown {what} {name!r:.{LONGEST_NAME}}{like.to(str(name))}" for name in wrong[:SHOWN]
+    ]
     return problems + [f"and {len(wrong) - SHOWN} more"] * (len(wrong) > SHOWN)
 
 
@@ -55,11 +61,17 @@ class Nearest:
 
     def to(self, name: str) -> str:
         """The one nearest to the name, as an addition to a message."""
-        found = [self._by_end[name]] if name in self._by_end else [end for end in _ends(name) if end in self._names][:1]
+        found = (
+            [self._by_end[name]]
+            if name in self._by_end
+            else [end for end in _ends(name) if end in self._names][:1]
+        )
         if not found and len(name) <= LONGEST:
             letters = name.lower()
             alike = difflib.get_close_matches(letters, self._letters, n=1)
-            within = (other for other in self._letters if len(name) >= SHORTEST and letters in other)
+            within = (
+                other for other in self._letters if len(name) >= SHORTEST and letters in other
+            )
             found = [self._letters[match] for match in (*alike, *within)][:1]
         return f" (nearest: {found[0]})" if found else ""
 
@@ -67,4 +79,6 @@ class Nearest:
 def _ends(name: str) -> Iterator[str]:
     """`a.b.c`, `b.c` and `c` of `a.b.c`; of a name with more than `DEEPEST` parts only itself."""
     parts = name.split(".", DEEPEST)
-    yield from (".".join(parts[start:]) for start in range(len(parts) if len(parts) <= DEEPEST else 1))
+    yield from (
+        ".".join(parts[start:]) for start in range(len(parts) if len(parts) <= DEEPEST else 1)
+    )

@@ -35,10 +35,17 @@ class Trainer:
         config.need_objective()
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
-        values, zeros = ({name: make(value) for name, value in parameters.items()} for make in (np.array, np.zeros_like))
-        self._state = canonical.flatten({"parameters": values, "first_moment": zeros, "second_moment": zeros})
+        values, zeros = (
+            {name: make(value) for name, value in parameters.items()}
+            for make in (np.array, np.zeros_like)
+        )
+        self._state = canonical.flatten(
+            {"parameters": values, "first_moment": zeros, "second_moment": zeros}
+        )
 
-    def train_step(self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None) -> float:
+    def train_step(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
+    ) -> float:
         """One update from a batch of ids `b s` and `b t`; the loss of the batch before it.
 
         source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. The batch is split by rows into
@@ -48,22 +55,37 @@ class Trainer:
         self._check(source, target)
         if keep is None:
             rng = np.random.default_rng([self.seed, self.steps])
-            lengths = 0 if source is None else source.shape[1], 0 if self.config.classes else target.shape[1] - 1
+            lengths = (
+                0 if source is None else source.shape[1],
+                0 if self.config.classes else target.shape[1] - 1,
+            )
             keep = sites.draw(self.config, len(target), *lengths, rng)
         value, gradients = self._gradients(source, target, keep)
         if self.recipe.clip_norm is not None:
             gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
         rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
-        hyper = (self.recipe.beta_1, self.recipe.beta_2, self.recipe.epsilon, self.recipe.weight_decay)
-        values, first, second = (canonical.nest(self._state)[part] for part in ("parameters", "first_moment", "second_moment"))
+        hyper = (
+            self.recipe.beta_1,
+            self.recipe.beta_2,
+            self.recipe.epsilon,
+            self.recipe.weight_decay,
+        )
+        values, first, second = (
+            canonical.nest(self._state)[part]
+            for part in ("parameters", "first_moment", "second_moment")
+        )
         updated = optimizer.adam(values, gradients, first, second, self.steps + 1, rate, *hyper)
         self._state, self.steps = canonical.flatten(updated), self.steps + 1
         return value
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
-        objective: Any = encoder_only.classification_loss if self.config.classes else transformer.training_loss
-        return float(objective(self._parameters, self.config, source, target, total=1)), _count(self.config, target)
+        objective: Any = (
+            encoder_only.classification_loss if self.config.classes else transformer.training_loss
+        )
+        return float(objective(self._parameters, self.config, source, target, total=1)), _count(
+            self.config, target
+        )
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`decoding.greedy_search` of the model as it is now."""
@@ -94,25 +116,39 @@ class Trainer:
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
-            checks.check_tokens("token", source.shape, str(source.dtype), self.config.source_vocabulary)
-        (checks.check_classes if self.config.classes else checks.check_target)(target.shape, str(target.dtype))
+            checks.check_tokens(
+                "token", source.shape, str(source.dtype), self.config.source_vocabulary
+            )
+        (checks.check_classes if self.config.classes else checks.check_target)(
+            target.shape, str(target.dtype)
+        )
 
-    def _gradients(self, source: np.ndarray | None, target: np.ndarray, keep: Tree) -> tuple[float, Tree]:
+    def _gradients(
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree
+    ) -> tuple[float, Tree]:
         """The loss of the whole batch and its gradients, added up over the microbatches."""
         parts, total = self.recipe.microbatches, _count(self.config, target)
         if len(target) % parts:
-            raise ValueError(f"the batch must divide into {parts} microbatches; got {len(target)} rows")
+            raise ValueError(
+                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
+            )
         value, rows = 0.0, len(target) // parts
         summed: dict[str, np.ndarray] = {}
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
-            masks = canonical.nest({site: drop[chosen] for site, drop in canonical.flatten(keep).items()})
-            step = self._backward(None if source is None else source[chosen], target[chosen], max(total, 1), masks)
+            masks = canonical.nest(
+                {site: drop[chosen] for site, drop in canonical.flatten(keep).items()}
+            )
+            step = self._backward(
+                None if source is None else source[chosen], target[chosen], max(total, 1), masks
+            )
             value += step[0]
             summed = {name: summed[name] + g if summed else g for name, g in step[1].items()}
         return value, canonical.nest(summed)
 
-    def _backward(self, source: np.ndarray | None, target: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
+    def _backward(
+        self, source: np.ndarray | None, target: np.ndarray, total: int, keep: Tree
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """The loss of some rows and its gradients by canonical name, both divided by the total of the batch."""
         if self.config.classes:
             return self._backward_of_classes(source, target, total, keep)
@@ -123,10 +159,14 @@ class Trainer:
         value = float(loss.cross_entropy(logits_btv, *settings))
         one = np.ones((), logits_btv.dtype)
         g_btv = loss.cross_entropy_vjp(logits_btv, *settings, cotangent=one)["logits_btv"]
-        gradients = transformer.transformer_vjp(tree, self.config, source, input_bt, keep=keep, cotangent=g_btv)
+        gradients = transformer.transformer_vjp(
+            tree, self.config, source, input_bt, keep=keep, cotangent=g_btv
+        )
         return value, canonical.flatten(gradients["parameters"])
 
-    def _backward_of_classes(self, source: Any, label_b: np.ndarray, total: int, keep: Tree) -> tuple[float, dict[str, np.ndarray]]:
+    def _backward_of_classes(
+        self, source: Any, label_b: np.ndarray, total: int, keep: Tree
+    ) -> tuple[float, dict[str, np.ndarray]]:
         batch = (self._parameters, self.config, source, label_b, self.recipe.smoothing, total, keep)
         value = encoder_only.classification_loss(*batch)
         gradients = encoder_only.classification_loss_vjp(*batch, cotangent=np.ones((), value.dtype))

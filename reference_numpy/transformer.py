@@ -55,8 +55,12 @@ def encode_vjp(
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     keep = (keep or {}).get("encoder", {})
     x_bsd, mask_bs = _encoder_inputs(parameters, config, source, source_mask_bs, keep, segment_bs)
-    inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent)
-    embedded = _embed_vjp(parameters, config, "source", source, mask_bs, keep, segment_bs, cotangent=inner["x_bsd"])
+    inner = stacks.encoder_vjp(
+        parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent
+    )
+    embedded = _embed_vjp(
+        parameters, config, "source", source, mask_bs, keep, segment_bs, cotangent=inner["x_bsd"]
+    )
     return embedded | {"parameters": {**embedded["parameters"], "encoder": inner["parameters"]}}
 
 
@@ -76,7 +80,9 @@ def decode(
     keep: dropout masks by site (decoder.embedding_dropout and those of the layers); None evaluates.
     Raises ValueError on ids, masks and shapes that do not fit, and where the config has no decoder.
     """
-    x_btd, _, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    x_btd, _, masks, keep = _decoder_inputs(
+        parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep
+    )
     x_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     return embedding.logits(head(parameters, config), x_btd)
 
@@ -96,14 +102,23 @@ def decode_vjp(
 
     The gradient of a table that is also the logits' kernel is the sum of both uses.
     """
-    x_btd, mask_bt, masks, keep = _decoder_inputs(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    x_btd, mask_bt, masks, keep = _decoder_inputs(
+        parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep
+    )
     y_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
     last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
-    inner = stacks.decoder_vjp(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"])
-    embedded = _embed_vjp(parameters, config, "target", target, mask_bt, keep, cotangent=inner.pop("x_btd"))
+    inner = stacks.decoder_vjp(
+        parameters["decoder"], config, x_btd, memory_bsd, *masks, keep, cotangent=last["x_btd"]
+    )
+    embedded = _embed_vjp(
+        parameters, config, "target", target, mask_bt, keep, cotangent=inner.pop("x_btd")
+    )
     gradients = {**embedded.pop("parameters"), "decoder": inner.pop("parameters")}
     if config.tie_logits:
-        gradients = add(gradients, {inputs.table(config, "target"): {"table": last["parameters"].pop("kernel").T}})
+        gradients = add(
+            gradients,
+            {inputs.table(config, "target"): {"table": last["parameters"].pop("kernel").T}},
+        )
     if last["parameters"]:
         gradients["logits"] = last["parameters"]
     return {"parameters": gradients, **inner, **embedded}
@@ -128,7 +143,9 @@ def transformer(
     Arguments and errors as `encode` and `decode`; ValueError where an encoder alone has both heads. Source: Vaswani et al. 2017, figure 1.
     """
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
+    checks.check_source_given(
+        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
+    )
     if target is None:
         return _headed(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
     memory_bsd = None
@@ -137,7 +154,9 @@ def transformer(
         memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
         if source_mask_bs is None:
             source_mask_bs = mask.token_mask(source, config.padding_id)
-    logits_btv = decode(parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep)
+    logits_btv = decode(
+        parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep
+    )
     return real_rows(logits_btv, config, target, target_mask_bt) if skip_padding else logits_btv
 
 
@@ -160,15 +179,36 @@ def transformer_vjp(
     target is padding.
     """
     if target is None:
-        return _headed_vjp(config)(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=cotangent)
+        return _headed_vjp(config)(
+            parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=cotangent
+        )
     if skip_padding:
         cotangent = real_rows(cotangent, config, target, target_mask_bt)
     if source is None:
-        return decode_vjp(parameters, config, target, target_mask_bt=target_mask_bt, keep=keep, cotangent=cotangent)
+        return decode_vjp(
+            parameters,
+            config,
+            target,
+            target_mask_bt=target_mask_bt,
+            keep=keep,
+            cotangent=cotangent,
+        )
     memory_bsd = encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
-    second = decode_vjp(parameters, config, target, memory_bsd, mask_bs, target_mask_bt, keep, cotangent=cotangent)
-    first = encode_vjp(parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=second.pop("memory_bsd"))
+    mask_bs = (
+        mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    )
+    second = decode_vjp(
+        parameters, config, target, memory_bsd, mask_bs, target_mask_bt, keep, cotangent=cotangent
+    )
+    first = encode_vjp(
+        parameters,
+        config,
+        source,
+        source_mask_bs,
+        keep,
+        segment_bs,
+        cotangent=second.pop("memory_bsd"),
+    )
     return first | second | {"parameters": add(first["parameters"], second["parameters"])}
 
 
@@ -189,7 +229,9 @@ def training_loss(
     """
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
-    return loss.cross_entropy(logits_btv, label_bt, mask.token_mask(label_bt, config.padding_id), smoothing, total)
+    return loss.cross_entropy(
+        logits_btv, label_bt, mask.token_mask(label_bt, config.padding_id), smoothing, total
+    )
 
 
 def training_loss_vjp(
@@ -207,8 +249,12 @@ def training_loss_vjp(
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
     mask_bt = mask.token_mask(label_bt, config.padding_id)
-    inner = loss.cross_entropy_vjp(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
-    return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=inner["logits_btv"])
+    inner = loss.cross_entropy_vjp(
+        logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent
+    )
+    return transformer_vjp(
+        parameters, config, source, input_bt, keep=keep, cotangent=inner["logits_btv"]
+    )
 
 
 def _headed(config: TransformerConfig) -> Callable[..., Any]:
@@ -245,9 +291,13 @@ def _embed_vjp(
     parameters: Tree, config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray, keep: Tree,
     segment_bt: np.ndarray | None = None, *, cotangent: np.ndarray,
 ) -> dict[str, Any]:  # fmt: skip
-    g_btd = dropout.dropout_vjp(cotangent, keep.get("embedding_dropout"), config.dropout_rate, cotangent=cotangent)["x"]
+    g_btd = dropout.dropout_vjp(
+        cotangent, keep.get("embedding_dropout"), config.dropout_rate, cotangent=cotangent
+    )["x"]
     _, position_bt = inputs.masked_positions(config, side, token, mask_bt)
-    return inputs.embed_vjp(parameters, config, side, token, position_bt, segment_bt, cotangent=g_btd)
+    return inputs.embed_vjp(
+        parameters, config, side, token, position_bt, segment_bt, cotangent=g_btd
+    )
 
 
 def _encoder_inputs(
@@ -265,30 +315,51 @@ def _decoder_inputs(
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray | None, np.ndarray | None], Tree]:  # fmt: skip
     """The embedded target and the mask of its tokens, the masks of self- and cross-attention, and the keep masks of the decoder's sites."""
     config.need_decoder()
-    checks.check_memory(config.cross_attention, config.model_width, None if memory_bsd is None else memory_bsd.shape, source_mask_bs)
+    checks.check_memory(
+        config.cross_attention,
+        config.model_width,
+        None if memory_bsd is None else memory_bsd.shape,
+        source_mask_bs,
+    )
     if memory_bsd is not None:
         checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
     keep = (keep or {}).get("decoder", {})
     x_btd, mask_bt = _embed(parameters, config, "target", target, target_mask_bt, keep)
     if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2])
+        checks.check_token_mask(
+            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2]
+        )
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     return x_btd, mask_bt, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
 
 
-def real_rows(x_btv: np.ndarray, config: TransformerConfig, target: np.ndarray, target_mask_bt: np.ndarray | None = None) -> np.ndarray:
+def real_rows(
+    x_btv: np.ndarray,
+    config: TransformerConfig,
+    target: np.ndarray,
+    target_mask_bt: np.ndarray | None = None,
+) -> np.ndarray:
     """The rows where the target is a real token; zeros where it is padding (PADDING)."""
-    mask_bt = mask.token_mask(target, config.padding_id) if target_mask_bt is None else target_mask_bt
+    mask_bt = (
+        mask.token_mask(target, config.padding_id) if target_mask_bt is None else target_mask_bt
+    )
     return np.where(mask_bt[..., None], x_btv, x_btv.dtype.type(0))
 
 
 def head(parameters: Tree, config: TransformerConfig) -> dict[str, np.ndarray]:
     """The parameters of the decoder's logits; tied, their kernel is the transposed table."""
     head = dict(parameters.get("logits", {}))
-    return head | {"kernel": parameters[inputs.table(config, "target")]["table"].T} if config.tie_logits else head
+    return (
+        head | {"kernel": parameters[inputs.table(config, "target")]["table"].T}
+        if config.tie_logits
+        else head
+    )
 
 
 def add(first: Tree, second: Tree) -> dict[str, Any]:
     """Both gradients, added where both have one."""
     flat, other = flatten(first), flatten(second)
-    return nest(flat | {name: flat[name] + value if name in flat else value for name, value in other.items()})
+    return nest(
+        flat
+        | {name: flat[name] + value if name in flat else value for name, value in other.items()}
+    )

@@ -13,14 +13,19 @@ from ..softmax import softmax
 
 __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
-MOST = {"cpu": 1 << 22, "default": 1 << 28}  # weights that are computed together: about what the cache of a CPU holds; elsewhere, memory
+MOST = {
+    "cpu": 1 << 22,
+    "default": 1 << 28,
+}  # weights that are computed together: about what the cache of a CPU holds; elsewhere, memory
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
     """The number of queries whose weights are computed together on each platform; () where all are, or a size is symbolic."""
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
-    lengths = tuple(min(target, max(1, most // max(1, batch * heads * source))) for most in MOST.values())
+    lengths = tuple(
+        min(target, max(1, most // max(1, batch * heads * source))) for most in MOST.values()
+    )
     return lengths if min(lengths) < target else ()
 
 
@@ -39,8 +44,13 @@ def in_chunks(
 
     The platform is that of the arrays, or the one that the program is lowered for.
     """
-    branches = {name: functools.partial(_in_chunks, attention, causal, length) for name, length in zip(MOST, lengths, strict=True)}
-    return jax.lax.platform_dependent(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **branches)
+    branches = {
+        name: functools.partial(_in_chunks, attention, causal, length)
+        for name, length in zip(MOST, lengths, strict=True)
+    }
+    return jax.lax.platform_dependent(
+        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, **branches
+    )
 
 
 def _in_chunks(
@@ -59,24 +69,39 @@ def _in_chunks(
         return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)
 
     def rows(x_bhts: jax.Array | None, start: Any, count: int) -> jax.Array | None:
-        return x_bhts if x_bhts is None or x_bhts.shape[2] == 1 else jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)
+        return (
+            x_bhts
+            if x_bhts is None or x_bhts.shape[2] == 1
+            else jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)
+        )
 
     @functools.partial(jax.checkpoint, static_argnums=1)
     def attend(start: Any, count: int) -> Any:
         mask_bhcs = rows(mask_bhts, start, count)
         if causal:
             last_c = start + jnp.arange(count) + source - target
-            mask_bhcs = combine_masks(mask_bhcs, (jnp.arange(source) <= last_c[:, None])[None, None])
+            mask_bhcs = combine_masks(
+                mask_bhcs, (jnp.arange(source) <= last_c[:, None])[None, None]
+            )
         query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
         return attention(query_bchk, key_bsgk, value_bsge, mask_bhcs, rows(bias_bhts, start, count))
 
     whole = target - target % length
     output_nbche = jax.lax.map(lambda start: attend(start, length), jnp.arange(0, whole, length))
     output_bthe = jax.lax.collapse(jnp.moveaxis(output_nbche, 0, 1), 1, 3)
-    return output_bthe if whole == target else jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+    return (
+        output_bthe
+        if whole == target
+        else jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+    )
 
 
-def attend_by_head(query_bthk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.Array, mask_bhts: jax.Array | None = None) -> jax.Array:
+def attend_by_head(
+    query_bthk: jax.Array,
+    key_bgsk: jax.Array,
+    value_bgse: jax.Array,
+    mask_bhts: jax.Array | None = None,
+) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries: the heads that share a key head are rows of one product.
 
     Keys and values have the heads before the positions, so that each head reads its own without a jump.
@@ -84,7 +109,12 @@ def attend_by_head(query_bthk: jax.Array, key_bgsk: jax.Array, value_bgse: jax.A
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype) * size**-0.5
-    weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(query_bthk.dtype)
+    logits_bgrs = (
+        jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype)
+        * size**-0.5
+    )
+    weights_bhts = softmax(logits_bgrs.reshape(batch, heads, target, source), mask_bhts).astype(
+        query_bthk.dtype
+    )
     output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
     return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

@@ -51,7 +51,9 @@ def advance(beams: Beams, scores_bwv: jax.Array, request: Request) -> Beams:
     ended_bw = total_bwv[..., end_id] / penalty_n[beams.length + 1]
     kept_bwn, kept_bw = _keep(beams, ended_bw, end_id)
     live_bw, token_bw, parent_bw = _best(total_bwv.at[..., end_id].set(-jnp.inf))
-    live_bwn = jax.lax.dynamic_update_index_in_dim(_rows(beams.live_bwn, parent_bw), token_bw, beams.length, axis=2)
+    live_bwn = jax.lax.dynamic_update_index_in_dim(
+        _rows(beams.live_bwn, parent_bw), token_bw, beams.length, axis=2
+    )
     read_n = jnp.arange(live_bwn.shape[2]) <= beams.length
     place_bwn = jnp.where(read_n, _rows(beams.place_bwn, parent_bw), beams.place_bwn)
     highest_b = live_bw[:, 0] / penalty_n[request.max_new_tokens]
@@ -59,7 +61,13 @@ def advance(beams: Beams, scores_bwv: jax.Array, request: Request) -> Beams:
     stops_b = full_b & (request.early_stop | (highest_b <= kept_bw[:, -1]))
     done_b = stops_b | (live_bw[:, 0] == -jnp.inf) | (beams.length + 1 == request.max_new_tokens)
     new = Beams(beams.length + 1, token_bw, live_bwn, live_bw, place_bwn, kept_bwn, kept_bw, done_b)
-    return Beams(new.length, *(jnp.where(_broadcast(beams.done_b, then), now, then) for now, then in zip(beams[1:], new[1:], strict=True)))
+    return Beams(
+        new.length,
+        *(
+            jnp.where(_broadcast(beams.done_b, then), now, then)
+            for now, then in zip(beams[1:], new[1:], strict=True)
+        ),
+    )
 
 
 def _keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -96,7 +104,10 @@ def _best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     parent_bww = jnp.broadcast_to(jnp.arange(size)[:, None], token_bww.shape)
     candidates = (-score_bww, token_bww.astype(int), parent_bww)
     negative_bw, token_bw, parent_bw = (
-        x[:, :size] for x in jax.lax.sort([x.reshape(batch, size * size) for x in candidates], dimension=1, num_keys=3)
+        x[:, :size]
+        for x in jax.lax.sort(
+            [x.reshape(batch, size * size) for x in candidates], dimension=1, num_keys=3
+        )
     )
     return -negative_bw, token_bw, parent_bw
 

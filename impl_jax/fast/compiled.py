@@ -28,12 +28,21 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature = inspect.signature(function)
     check_ids = getattr(owner, "check_ids", None)
-    prepare = _PREPARE.get(name) if hasattr(owner, "pack_from") and "packings" in signature.parameters else None
+    prepare = (
+        _PREPARE.get(name)
+        if hasattr(owner, "pack_from") and "packings" in signature.parameters
+        else None
+    )
     structures: list[Any] = []
     split = _split(module, structures)
 
     @functools.partial(jax.jit, static_argnums=(0, 3))
-    def program(structure: int, before: list[Any], arrays: dict[str, Any], plain: tuple[tuple[str, Any], ...]) -> tuple[Any, list[Any]]:
+    def program(
+        structure: int,
+        before: list[Any],
+        arrays: dict[str, Any],
+        plain: tuple[tuple[str, Any], ...],
+    ) -> tuple[Any, list[Any]]:
         graph, tree = structures[structure]
         merged = nnx.merge(graph, jax.tree.unflatten(tree, before))
         output = (function if module is None else getattr(merged, name))(**arrays, **dict(plain))
@@ -48,13 +57,20 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         if not split.is_current():
             split = _split(module, structures)
         now = split
-        if prepare is not None and now.packs and "packings" not in arguments and packing.is_known(now.variables[0].get_raw_value()):
+        if (
+            prepare is not None
+            and now.packs
+            and "packings" not in arguments
+            and packing.is_known(now.variables[0].get_raw_value())
+        ):
             packings = prepare(owner, **arguments)
             arguments |= {"packings": packings} if any(packings) else {}
         arrays = {name: value for name, value in arguments.items() if _holds_arrays(value)}
         plain = tuple((name, value) for name, value in arguments.items() if name not in arrays)
         # A list of arrays: jit would walk the modules' state in Python at every call.
-        output, changes = program(now.structure, [variable.get_raw_value() for variable in now.variables], arrays, plain)
+        output, changes = program(
+            now.structure, [variable.get_raw_value() for variable in now.variables], arrays, plain
+        )
         for variable, value in zip(now.variables, changes, strict=True):
             if value is not None:
                 variable.set_raw_value(value)
@@ -90,13 +106,29 @@ def _split(module: nnx.Module | None, structures: list[Any]) -> _Split:
     structure = graph, jax.tree.structure(state)
     if structure not in structures:
         structures.append(structure)
-    nodes = [] if module is None else [vars(node) for _, node in nnx.iter_graph(module) if isinstance(node, nnx.Pytree)]
-    parts = [(node, name, value) for node in nodes for name, value in node.items() if not name.startswith("_pytree")]
-    return _Split(structures.index(structure), nnx.to_flat_state(state).leaves, parts, module is not None and packing.packs(module))
+    nodes = (
+        []
+        if module is None
+        else [vars(node) for _, node in nnx.iter_graph(module) if isinstance(node, nnx.Pytree)]
+    )
+    parts = [
+        (node, name, value)
+        for node in nodes
+        for name, value in node.items()
+        if not name.startswith("_pytree")
+    ]
+    return _Split(
+        structures.index(structure),
+        nnx.to_flat_state(state).leaves,
+        parts,
+        module is not None and packing.packs(module),
+    )
 
 
 _PREPARE = {"__call__": packing.of_forward, "training_loss": packing.of_loss}
 
 
 def _holds_arrays(value: Any) -> bool:
-    return isinstance(value, Mapping) or any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))
+    return isinstance(value, Mapping) or any(
+        isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value)
+    )

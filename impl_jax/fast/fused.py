@@ -38,12 +38,18 @@ class FusedAttention(MultiHeadAttention):
     query: Any
     output: Any
 
-    def __init__(self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
+    ) -> None:
         if of_itself:
             self.query_key_value = kind(attention.query, attention.key, attention.value)
         else:
             self.query, self.key_value = kind(attention.query), kind(attention.key, attention.value)
-        self.output, self.weights_dropout, self.width = kind(attention.output, inputs=2), attention.weights_dropout, attention.width
+        self.output, self.weights_dropout, self.width = (
+            kind(attention.output, inputs=2),
+            attention.weights_dropout,
+            attention.width,
+        )
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
         return self.query.separate(query_btd)[0]
@@ -79,13 +85,17 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
     check_steps(model)
     if has_explicit_axes(model.table[...]):
-        raise ValueError("decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones")
+        raise ValueError(
+            "decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); got a mesh of explicit ones"
+        )
     copy: Any = nnx.clone(model)
     copy.eval()
     if dtype is not None:
         nnx.update(copy, jax.tree.map(lambda x: x.astype(dtype), nnx.state(copy, nnx.Param)))
         copy.set_attributes(dtype=dtype)
-    for layer in copy.encoder.layers if kind is Int8Projection and model.config.encoder_layers else ():
+    for layer in (
+        copy.encoder.layers if kind is Int8Projection and model.config.encoder_layers else ()
+    ):
         _fuse_layer(layer, kind, of_itself=False)
     for layer in copy.decoder.layers:
         _fuse_layer(layer, kind, of_itself=True)
@@ -97,24 +107,38 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
 def check_steps(model: Transformer) -> None:
     """Raises ValueError where a step would leave out what a module does in a call: it calls what these modules consist of."""
-    parts: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
+    parts: list[tuple[str, Any, Any]] = [
+        ("model", model, Transformer),
+        ("decoder", model.decoder, Decoder),
+    ]
     for index, layer in enumerate(model.decoder.layers):
         parts.append((f"decoder.layers.{index}", layer, DecoderLayer))
         attentions = ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]
-        parts += [(f"decoder.layers.{index}.{name}", getattr(layer, name, None), MultiHeadAttention) for name in attentions]
+        parts += [
+            (f"decoder.layers.{index}.{name}", getattr(layer, name, None), MultiHeadAttention)
+            for name in attentions
+        ]
     for name, module, kind in parts:
         methods = LEFT_OUT[kind]
-        if not isinstance(module, kind) or any(getattr(type(module), method) is not getattr(kind, method) for method in methods):
+        if not isinstance(module, kind) or any(
+            getattr(type(module), method) is not getattr(kind, method) for method in methods
+        ):
             needed = f"a {kind.__name__} with its own {', '.join(methods)}"
-            raise ValueError(f"decoding in steps needs {name} to be {needed}; got {type(module).__name__}")
+            raise ValueError(
+                f"decoding in steps needs {name} to be {needed}; got {type(module).__name__}"
+            )
 
 
 def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
     """of_itself: whether queries, keys and values of the self-attention are one product."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
-        if type(attention) is MultiHeadAttention and _are_affine(attention.query, attention.key, attention.value, attention.output):
-            setattr(layer, name, FusedAttention(attention, of_itself and name == "self_attention", kind))
+        if type(attention) is MultiHeadAttention and _are_affine(
+            attention.query, attention.key, attention.value, attention.output
+        ):
+            setattr(
+                layer, name, FusedAttention(attention, of_itself and name == "self_attention", kind)
+            )
     feed_forward = getattr(layer, "feed_forward", None)
     for name in ("hidden", "output") if type(feed_forward) is FeedForward else ():
         if _are_affine(part := getattr(feed_forward, name)):
@@ -132,4 +156,7 @@ def _fuse_logits(model: Any, kind: Kind) -> None:
 
 def _are_affine(*projections: Any) -> bool:
     """Whether each computes `x W + b`, or each `x W`, and nothing else."""
-    return all(type(part) is Projection for part in projections) and len({part.bias is None for part in projections}) == 1
+    return (
+        all(type(part) is Projection for part in projections)
+        and len({part.bias is None for part in projections}) == 1
+    )

@@ -26,11 +26,17 @@ class Int8Projection(FusedProjection):
         super().__init__(*projections, inputs=inputs)
         kernel = self.kernel[...].astype(jnp.float32)
         kernel8_nd, scale_n1 = quantised(kernel if self.transposed else kernel.T)
-        self.transposed, self.kernel, self.scale = True, nnx.Param(kernel8_nd), nnx.Param(scale_n1[:, 0])
+        self.transposed, self.kernel, self.scale = (
+            True,
+            nnx.Param(kernel8_nd),
+            nnx.Param(scale_n1[:, 0]),
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x8_btd, scale_bt1 = quantised(jax.lax.collapse(x, x.ndim - self.inputs))
-        sum_btn = jnp.einsum("btd,nd->btn", x8_btd, self.kernel[...], preferred_element_type=jnp.int32)
+        sum_btn = jnp.einsum(
+            "btd,nd->btn", x8_btd, self.kernel[...], preferred_element_type=jnp.int32
+        )
         y_btn = sum_btn.astype(jnp.float32) * (scale_bt1 * self.scale[...])
         return y_btn if self.bias is None else y_btn + self.bias[...]
 

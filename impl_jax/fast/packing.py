@@ -12,10 +12,26 @@ from reference_numpy import checks
 
 from ..framework import is_traced
 
-__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "packs", "rows", "unpack"]
+__all__ = [
+    "PACK_FROM",
+    "Packing",
+    "Packings",
+    "counted",
+    "kept",
+    "of_forward",
+    "of_loss",
+    "pack",
+    "packs",
+    "rows",
+    "unpack",
+]
 
-PACK_FROM = 16384  # saved positions times the model's width: with less, packing takes as long as it saves
-STEPS = 16  # of the number of positions: so many lengths of a packed row, and so many programs at most
+PACK_FROM = (
+    16384  # saved positions times the model's width: with less, packing takes as long as it saves
+)
+STEPS = (
+    16  # of the number of positions: so many lengths of a packed row, and so many programs at most
+)
 LEAST = 16  # packing saves at least one in so many positions
 
 
@@ -53,11 +69,16 @@ def of_forward(
     """
     if target is None:
         return Packings()
-    masks = _real(model, source, source_mask_bs), _real(model, target, target_mask_bt) if skip_padding else None
+    masks = (
+        _real(model, source, source_mask_bs),
+        _real(model, target, target_mask_bt) if skip_padding else None,
+    )
     return Packings(*(_of_mask(mask_bt, _steps(model, mask_bt)) for mask_bt in masks))
 
 
-def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 1, **others: Any) -> Packings:
+def of_loss(
+    model: Any, source: Any = None, target: Any = None, *, parts: int = 1, **others: Any
+) -> Packings:
     """Of `training_loss`: of the target what a label that counts depends on, that is the places of these labels and the real tokens before
     the last of them in the row. More than one part: packings of so many parts of the rows, which have an axis for them and one length.
     Both sides leave out the same share of their positions, so that a shape of rows has few programs, which take long to compile.
@@ -69,13 +90,22 @@ def of_loss(model: Any, source: Any = None, target: Any = None, *, parts: int = 
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
     masks = _real(model, source), mask_bt
     steps = [_steps(model, mask_bt, parts) for mask_bt in masks]
-    return Packings(*(_of_mask(mask_bt, own and max(steps), parts) for mask_bt, own in zip(masks, steps, strict=True)))
+    return Packings(
+        *(
+            _of_mask(mask_bt, own and max(steps), parts)
+            for mask_bt, own in zip(masks, steps, strict=True)
+        )
+    )
 
 
 def packs(model: nnx.Module) -> bool:
     """Whether every module that is called is one of this package: another may look at the neighbours of a token, which packing changes."""
     package = __name__.partition(".")[0]
-    called = (type(part) for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module) and callable(part))
+    called = (
+        type(part)
+        for _, part in nnx.iter_graph(model)
+        if isinstance(part, nnx.Module) and callable(part)
+    )
     return all(kind.__module__.partition(".")[0] == package for kind in called)
 
 
@@ -104,7 +134,11 @@ def kept(keep: Mapping[str, Any], packing: Packing | None) -> Mapping[str, Any]:
     if packing is None:
         return keep
     return {
-        name: kept(part, packing) if isinstance(part, Mapping) else part if name == "weights_dropout" else _kept(part, packing)
+        name: kept(part, packing)
+        if isinstance(part, Mapping)
+        else part
+        if name == "weights_dropout"
+        else _kept(part, packing)
         for name, part in keep.items()
     }
 
@@ -142,14 +176,25 @@ def _is_token(packing: Packing) -> jax.Array:
     return mask_1n & (place_1n == jnp.arange(place_1n.shape[1]))
 
 
-_pack.defvjp(lambda packing, x_btd: (_pack(packing, x_btd), packing), lambda packing, g_1nd: (None, _unpack(packing, g_1nd)))
-_unpack.defvjp(lambda packing, x_1nd: (_unpack(packing, x_1nd), packing), lambda packing, g_btd: (None, _packed_gradient(packing, g_btd)))
+_pack.defvjp(
+    lambda packing, x_btd: (_pack(packing, x_btd), packing),
+    lambda packing, g_1nd: (None, _unpack(packing, g_1nd)),
+)
+_unpack.defvjp(
+    lambda packing, x_1nd: (_unpack(packing, x_1nd), packing),
+    lambda packing, g_btd: (None, _packed_gradient(packing, g_btd)),
+)
 
 
 def _real(model: Any, token: Any, mask_bt: Any = None) -> np.ndarray | None:
     """Which tokens are real; None where that is not known, is true of all, or where nothing that is worth it could be saved."""
     mask_of = token if mask_bt is None else mask_bt
-    if token is None or not is_known(mask_of) or token.ndim < 2 or np.prod(token.shape[:2]) * model.config.model_width < model.pack_from:
+    if (
+        token is None
+        or not is_known(mask_of)
+        or token.ndim < 2
+        or np.prod(token.shape[:2]) * model.config.model_width < model.pack_from
+    ):
         return None
     if mask_bt is not None:
         mask_bt = np.asarray(mask_bt)
@@ -171,7 +216,11 @@ def _steps(model: Any, mask_bt: np.ndarray | None, parts: int = 1) -> int:
     most = np.count_nonzero(mask_bt.reshape(parts, -1), axis=1).max()
     steps = max(1, -(-most // step))
     saved = positions - steps * step
-    return 0 if saved * LEAST < positions or saved * parts * model.config.model_width < model.pack_from else steps
+    return (
+        0
+        if saved * LEAST < positions or saved * parts * model.config.model_width < model.pack_from
+        else steps
+    )
 
 
 def _step(mask_bt: np.ndarray, parts: int) -> int:
@@ -182,8 +231,14 @@ def _of_mask(mask_bt: np.ndarray | None, steps: int, parts: int = 1) -> Packing 
     if mask_bt is None or not steps:
         return None
     length = steps * _step(mask_bt, parts)
-    packings = [_packing(part_bt, length) for part_bt in mask_bt.reshape(parts, -1, mask_bt.shape[1])]
-    return packings[0] if parts == 1 else Packing(*(np.stack(arrays) for arrays in zip(*packings, strict=True)))
+    packings = [
+        _packing(part_bt, length) for part_bt in mask_bt.reshape(parts, -1, mask_bt.shape[1])
+    ]
+    return (
+        packings[0]
+        if parts == 1
+        else Packing(*(np.stack(arrays) for arrays in zip(*packings, strict=True)))
+    )
 
 
 def _packing(mask_bt: np.ndarray, length: int) -> Packing:

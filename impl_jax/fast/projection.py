@@ -25,7 +25,9 @@ class FusedProjection(nnx.Module):
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:
         kernels = [part.kernel[...] for part in projections]
-        kernel_dn = jnp.concatenate([kernel.reshape(math.prod(kernel.shape[:inputs]), -1) for kernel in kernels], axis=1)
+        kernel_dn = jnp.concatenate(
+            [kernel.reshape(math.prod(kernel.shape[:inputs]), -1) for kernel in kernels], axis=1
+        )
         biases = [part.bias[...].reshape(-1) for part in projections if part.bias is not None]
         self.transposed = kernel_dn.shape[0] < kernel_dn.shape[1] and kernel_dn.nbytes > SMALL
         self.kernel = nnx.Param(kernel_dn.T if self.transposed else kernel_dn)
@@ -34,11 +36,18 @@ class FusedProjection(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x_btd = jax.lax.collapse(x, x.ndim - self.inputs)
-        y_btn = jnp.einsum("btd,nd->btn" if self.transposed else "btd,dn->btn", x_btd, self.kernel[...].astype(x.dtype))
+        y_btn = jnp.einsum(
+            "btd,nd->btn" if self.transposed else "btd,dn->btn",
+            x_btd,
+            self.kernel[...].astype(x.dtype),
+        )
         return y_btn if self.bias is None else add_bias(y_btn, self.bias[...].astype(x.dtype))
 
     def separate(self, x: jax.Array) -> list[jax.Array]:
         """The result of each projection, with the last axes of its kernel."""
         ends = itertools.accumulate(map(math.prod, self.shapes[:-1]))
         parts = jnp.split(self(x), list(ends), axis=-1)
-        return [part.reshape(*part.shape[:2], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [
+            part.reshape(*part.shape[:2], *shape)
+            for part, shape in zip(parts, self.shapes, strict=True)
+        ]

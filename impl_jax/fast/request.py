@@ -62,7 +62,9 @@ def bucket(length: int) -> int:
     return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
 
 
-def batch_of(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any) -> int:
+def batch_of(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any
+) -> int:
     """The number of rows. Raises ValueError where a source or a prefix that is needed is missing, and on a source of a decoder alone."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
@@ -83,7 +85,9 @@ def request(
     if source is not None:
         source, source_mask_bs = _source(config, source, source_mask_bs)
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
-    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)  # the last token of an answer is not read
+    checks.check_length(
+        prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions
+    )  # the last token of an answer is not read
     room = bucket(strategy.max_new_tokens)
     # A prefix of one token stays alone, as does one whose positions would count the padding.
     alone = prefix.shape[1] == 1 or config.position_start == "row"
@@ -95,36 +99,61 @@ def request(
         prefix_mask_bp=_padded(prefix_mask_bp, False, earlier),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
-        **{name: np.int32(getattr(strategy, name)) for name in ("end_id", "max_new_tokens", "min_new_tokens")},
-        **{name: np.asarray(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        length_penalty_n=((5 + np.minimum(np.arange(room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
-        uniform_bn=None if uniform_bn is None else _padded(uniform_bn, 0, (0, room - uniform_bn.shape[1])),
+        **{
+            name: np.int32(getattr(strategy, name))
+            for name in ("end_id", "max_new_tokens", "min_new_tokens")
+        },
+        **{
+            name: np.asarray(getattr(strategy, name))
+            for name in ("repetition_penalty", "temperature", "top_p", "early_stop")
+        },
+        length_penalty_n=((5 + np.minimum(np.arange(room + 1), strategy.max_new_tokens)) / 6)
+        ** strategy.alpha,
+        uniform_bn=None
+        if uniform_bn is None
+        else _padded(uniform_bn, 0, (0, room - uniform_bn.shape[1])),
     )
 
 
-def _source(config: TransformerConfig, source: Any, source_mask_bs: Any) -> tuple[np.ndarray, np.ndarray]:
+def _source(
+    config: TransformerConfig, source: Any, source_mask_bs: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """The source and which of its tokens are real, padded; a table of positions that is shorter is what they are padded to."""
     checks.check_source(source.shape, str(source.dtype))
     if source_mask_bs is None:
         source_mask_bs = _token_mask(source, config.padding_id)
-    checks.check_token_mask("source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2])
+    checks.check_token_mask(
+        "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), source.shape[:2]
+    )
     length = source.shape[1]
     checks.check_length(length, config.max_positions)
     later = 0, min(bucket(length), config.max_positions or bucket(length)) - length
     return _padded(source, 0, later), _padded(source_mask_bs, False, later)
 
 
-def _prefix(config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, prefix_mask_bp: Any) -> tuple[np.ndarray, np.ndarray]:
+def _prefix(
+    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, prefix_mask_bp: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """What every answer follows, by default the start token, and which of its tokens are real."""
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
     if prefix_mask_bp is not None:
-        checks.check_token_mask("prefix mask", prefix_mask_bp.shape, str(prefix_mask_bp.dtype), prefix.shape)
+        checks.check_token_mask(
+            "prefix mask", prefix_mask_bp.shape, str(prefix_mask_bp.dtype), prefix.shape
+        )
     last = () if prefix_mask_bp is None else np.asarray(prefix_mask_bp[:, -1]).tolist()
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, np.asarray(prefix[..., -1:]).tolist(), last)
+    checks.check_prefix(
+        prefix.shape,
+        str(prefix.dtype),
+        config.padding_id,
+        np.asarray(prefix[..., -1:]).tolist(),
+        last,
+    )
     if source is not None:
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-    return prefix, _token_mask(prefix, config.padding_id) if prefix_mask_bp is None else prefix_mask_bp
+    return prefix, _token_mask(
+        prefix, config.padding_id
+    ) if prefix_mask_bp is None else prefix_mask_bp
 
 
 def _token_mask(token: Any, padding_id: int | None) -> np.ndarray:

@@ -8,7 +8,10 @@ from .. import mask
 
 __all__ = ["CHUNK_WEIGHTS", "chunk_length", "in_chunks"]
 
-CHUNK_WEIGHTS = {"CPU": 1 << 22, "GPU": 1 << 28}  # weights that are computed together: on a CPU as many as its cache holds
+CHUNK_WEIGHTS = {
+    "CPU": 1 << 22,
+    "GPU": 1 << 28,
+}  # weights that are computed together: on a CPU as many as its cache holds
 
 
 def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
@@ -40,27 +43,45 @@ def in_chunks(
     """`attend` on so many queries c after another; the backward pass computes their weights again."""
     target, source = query_bthk.shape[1], value_bgse.shape[2]
 
-    def part(x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
+    def part(
+        x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int
+    ) -> tf.Tensor | None:
         """XLA takes a slice whose size is no tensor, as that of a Python slice would be."""
         if x is None or x.shape[axis] == 1:
             return x
-        return tf.slice(x, [start if at == axis else 0 for at in range(4)], [*x.shape[:axis], count, *x.shape[axis + 1 :]])
+        return tf.slice(
+            x,
+            [start if at == axis else 0 for at in range(4)],
+            [*x.shape[:axis], count, *x.shape[axis + 1 :]],
+        )
 
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
         mask_bhcs = part(mask_bhts, 2, start, count)
         if causal:
             last_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
-            mask_bhcs = mask.combine_masks(mask_bhcs, (tf.range(source) <= last_c1)[tf.newaxis, tf.newaxis])
+            mask_bhcs = mask.combine_masks(
+                mask_bhcs, (tf.range(source) <= last_c1)[tf.newaxis, tf.newaxis]
+            )
 
         @tf.recompute_grad
-        def attended(query_bchk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, *bias_bhcs: tf.Tensor) -> tf.Tensor:
+        def attended(
+            query_bchk: tf.Tensor, key_bgks: tf.Tensor, value_bgse: tf.Tensor, *bias_bhcs: tf.Tensor
+        ) -> tf.Tensor:
             return attend(query_bchk, key_bgks, value_bgse, mask_bhcs, *bias_bhcs)
 
         bias_bhcs = () if bias_bhts is None else (part(bias_bhts, 2, start, count),)
         return attended(part(query_bthk, 1, start, count), key_bgks, value_bgse, *bias_bhcs)
 
     whole = target - target % length
-    output_nbche = tf.map_fn(lambda start: chunk(start, length), tf.range(0, whole, length), fn_output_signature=value_bgse.dtype)
+    output_nbche = tf.map_fn(
+        lambda start: chunk(start, length),
+        tf.range(0, whole, length),
+        fn_output_signature=value_bgse.dtype,
+    )
     output_bnche = tf.transpose(output_nbche, [1, 0, 2, 3, 4])
     output_bthe = tf.reshape(output_bnche, [query_bthk.shape[0], whole, *output_nbche.shape[3:]])
-    return output_bthe if whole == target else tf.concat([output_bthe, chunk(whole, target - whole)], axis=1)
+    return (
+        output_bthe
+        if whole == target
+        else tf.concat([output_bthe, chunk(whole, target - whole)], axis=1)
+    )

@@ -14,10 +14,17 @@ class Beams(NamedTuple):
     token_bwn: tf.Tensor
 
 
-def start(batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType) -> tuple[Beams, Beams]:
+def start(
+    batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType
+) -> tuple[Beams, Beams]:
     """The live beams, of which one is empty and the others are none; and no finished hypothesis."""
-    token_bwn, nothing_bw = tf.fill([batch, size, length], pad_id), tf.fill([batch, size], tf.constant(float("-inf"), dtype))
-    return Beams(tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1), token_bwn), Beams(nothing_bw, token_bwn)
+    token_bwn, nothing_bw = (
+        tf.fill([batch, size, length], pad_id),
+        tf.fill([batch, size], tf.constant(float("-inf"), dtype)),
+    )
+    return Beams(
+        tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1), token_bwn
+    ), Beams(nothing_bw, token_bwn)
 
 
 def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
@@ -29,34 +36,56 @@ def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.T
     size = live.score_bw.shape[1]
     score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # of equal values the lower index first
     beam_bwc = tf.broadcast_to(tf.range(size)[:, tf.newaxis], tf.shape(token_bwc))
-    score_bc, token_bc, beam_bc = (tf.reshape(x, [-1, size * size]) for x in (score_bwc, token_bwc, beam_bwc))
+    score_bc, token_bc, beam_bc = (
+        tf.reshape(x, [-1, size * size]) for x in (score_bwc, token_bwc, beam_bwc)
+    )
     order_bc = tf.argsort(token_bc * size + beam_bc, axis=1, stable=True)
     score_bw, chosen_bw = tf.math.top_k(tf.gather(score_bc, order_bc, batch_dims=1), size)
     chosen_bw = tf.gather(order_bc, chosen_bw, batch_dims=1)
     token_bw, parent_bw = (tf.gather(x, chosen_bw, batch_dims=1) for x in (token_bc, beam_bc))
-    return Beams(score_bw, _with(tf.gather(live.token_bwn, parent_bw, batch_dims=1), token_bw, place)), token_bw, parent_bw
+    return (
+        Beams(score_bw, _with(tf.gather(live.token_bwn, parent_bw, batch_dims=1), token_bw, place)),
+        token_bw,
+        parent_bw,
+    )
 
 
-def keep(kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor) -> Beams:
+def keep(
+    kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor
+) -> Beams:
     """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
     size = ended_bw.shape[1]
-    ended_bw = tf.where(tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype))
+    ended_bw = tf.where(
+        tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype)
+    )
     score_bc = tf.concat([kept.score_bw, ended_bw], axis=1)
-    token_bcn = tf.concat([kept.token_bwn, _with(live.token_bwn, tf.fill(tf.shape(ended_bw), end_id), place)], axis=1)
+    token_bcn = tf.concat(
+        [kept.token_bwn, _with(live.token_bwn, tf.fill(tf.shape(ended_bw), end_id), place)], axis=1
+    )
     rank_bc = tf.math.count_nonzero(_before(score_bc, token_bcn), axis=1)
     order_bw = tf.argsort(rank_bc, axis=1)[:, :size]
-    return Beams(tf.gather(score_bc, order_bw, batch_dims=1), tf.gather(token_bcn, order_bw, batch_dims=1))
+    return Beams(
+        tf.gather(score_bc, order_bw, batch_dims=1), tf.gather(token_bcn, order_bw, batch_dims=1)
+    )
 
 
 def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
     """Whether the first comes before the second of each pair: its score is higher, or equal and its tokens lower, or all is equal."""
-    one_bc1n, other_b1cn, length = token_bcn[:, :, tf.newaxis], token_bcn[:, tf.newaxis], token_bcn.shape[2]
+    one_bc1n, other_b1cn, length = (
+        token_bcn[:, :, tf.newaxis],
+        token_bcn[:, tf.newaxis],
+        token_bcn.shape[2],
+    )
     lower_bcc, higher_bcc = (
-        tf.reduce_min(tf.where(there_bccn, tf.range(length), length), axis=-1)  # the first place where it is
+        tf.reduce_min(
+            tf.where(there_bccn, tf.range(length), length), axis=-1
+        )  # the first place where it is
         for there_bccn in (one_bc1n < other_b1cn, one_bc1n > other_b1cn)
     )
     index_c = tf.range(token_bcn.shape[1])
-    first_bcc = (lower_bcc < higher_bcc) | ((lower_bcc == higher_bcc) & (index_c[:, tf.newaxis] < index_c))
+    first_bcc = (lower_bcc < higher_bcc) | (
+        (lower_bcc == higher_bcc) & (index_c[:, tf.newaxis] < index_c)
+    )
     one_bc1, other_b1c = score_bc[:, :, tf.newaxis], score_bc[:, tf.newaxis]
     return (one_bc1 > other_b1c) | ((one_bc1 == other_b1c) & first_bcc)
 

@@ -44,7 +44,11 @@ def _packings_of(module: Callable[..., Any]) -> Callable[..., Packings | None] |
     """What makes the packings of a call from its arguments; None where nothing is packed."""
     if isinstance(module, Transformer):
         return functools.partial(_of_forward, module)
-    model = module.__self__ if isinstance(module, types.MethodType) and module.__func__ is Transformer.training_loss else None
+    model = (
+        module.__self__
+        if isinstance(module, types.MethodType) and module.__func__ is Transformer.training_loss
+        else None
+    )
     return functools.partial(_of_loss, model) if isinstance(model, Transformer) else None
 
 
@@ -63,11 +67,20 @@ def _of_forward(
     """Of the arguments of the model; an encoder alone is not packed."""
     if packings or not model.config.decoder_layers:
         return packings
-    given = by_name(model.config, source, target, source_mask_bs=source_mask_bs, target_mask_bt=target_mask_bt)
+    given = by_name(
+        model.config, source, target, source_mask_bs=source_mask_bs, target_mask_bt=target_mask_bt
+    )
     source, target, source_mask_bs, target_mask_bt, _ = (given[name] for name in INPUTS)
     return of_forward(model, source, target, source_mask_bs, target_mask_bt, skip_padding)
 
 
-def _of_loss(model: Transformer, source: Any, target: Any, *_: Any, packings: Packings | None = None, **__: Any) -> Packings | None:
+def _of_loss(
+    model: Transformer,
+    source: Any,
+    target: Any,
+    *_: Any,
+    packings: Packings | None = None,
+    **__: Any,
+) -> Packings | None:
     """Of the arguments of `training_loss`."""
     return packings or of_loss(model, source, target)

@@ -18,7 +18,10 @@ from .projection import FusedProjection
 __all__ = ["FusedAttention", "fused", "refresh"]
 
 # What may stand in a layer in place of its projections, and of which.
-FUSED: dict[str, tuple[str, ...]] = {"query_key_value": ("query", "key", "value"), "key_value": ("key", "value")}
+FUSED: dict[str, tuple[str, ...]] = {
+    "query_key_value": ("query", "key", "value"),
+    "key_value": ("key", "value"),
+}
 FUSED |= {name: (name,) for name in ("query", "output_projection", "hidden")}
 
 
@@ -28,7 +31,9 @@ class FusedAttention(MultiHeadAttention):
     `fused` makes it of a model's own attention, which is what is saved.
     """
 
-    def __init__(self, config: TransformerConfig, of_itself: bool, int8: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, config: TransformerConfig, of_itself: bool, int8: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(config, **kwargs)
         self.of_itself, kind = of_itself, Int8Projection if int8 else FusedProjection
         if of_itself:
@@ -44,7 +49,9 @@ class FusedAttention(MultiHeadAttention):
         return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key_bsgk, value_bsge = self.project(memory_bsd)[1:] if self.of_itself else self.key_value.separate(memory_bsd)
+        key_bsgk, value_bsge = (
+            self.project(memory_bsd)[1:] if self.of_itself else self.key_value.separate(memory_bsd)
+        )
         return key_bsgk, value_bsge
 
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -62,7 +69,9 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     model.config.need_decoder()
     if others := other_layers(model):
         found = ", ".join(f"{layer.name}, a {type(layer).__name__}" for layer in others)
-        raise ValueError(f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own call; got {found}")
+        raise ValueError(
+            f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own call; got {found}"
+        )
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
         dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
@@ -78,7 +87,12 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
             layer.self_attention = FusedAttention(config, False, **options, name="self_attention")
         for layer in _layers(copy):
             _to_int8(layer.feed_forward, "hidden", "output_projection")
-        logits = Projection((config.model_width,), (config.target_vocabulary,), config.output_bias, dtype=copy.dtype_policy)
+        logits = Projection(
+            (config.model_width,),
+            (config.target_vocabulary,),
+            config.output_bias,
+            dtype=copy.dtype_policy,
+        )
         copy.logits = Int8Projection(logits, name="logits")
     copy.build()
     refresh(copy, model)
@@ -93,16 +107,30 @@ def refresh(copy: Transformer, model: Transformer) -> None:
     for layer, given in zip(_layers(copy), _layers(model), strict=True):
         for part in ("self_attention", "cross_attention", "feed_forward"):
             for name, names in FUSED.items():
-                if isinstance(own := getattr(getattr(layer, part, None), name, None), FusedProjection):
+                if isinstance(
+                    own := getattr(getattr(layer, part, None), name, None), FusedProjection
+                ):
                     _refresh(own, [getattr(getattr(given, part), each) for each in names])
     if isinstance(copy.logits, Int8Projection):
         tied = model.config.tie_logits
-        copy.logits.copy([tf.transpose(model.token_embedding("target").adapted()) if tied else model.logits.adapted()], [model.logits.bias])
+        copy.logits.copy(
+            [
+                tf.transpose(model.token_embedding("target").adapted())
+                if tied
+                else model.logits.adapted()
+            ],
+            [model.logits.bias],
+        )
 
 
 def _layers(model: Transformer) -> list[Any]:
     """Those of the encoder and of the decoder."""
-    return [layer for name in ("encoder", "decoder") if hasattr(model, name) for layer in getattr(model, name).layers]
+    return [
+        layer
+        for name in ("encoder", "decoder")
+        if hasattr(model, name)
+        for layer in getattr(model, name).layers
+    ]
 
 
 def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:

@@ -26,19 +26,35 @@ class Int8Projection(FusedProjection):
     def build(self, input_shape: Any = None) -> None:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         # Not `kernel`, which is the name of a parameter of the model.
-        self.kernel8 = self.add_weight(shape=(inputs, outputs), initializer="zeros", dtype="int8", trainable=False, name="kernel8")
-        self.scale = self.add_weight(shape=(outputs,), initializer="ones", trainable=False, name="scale")
-        self.bias = self.add_weight(shape=self.outputs, initializer="zeros", trainable=False, name="bias") if self.use_bias else None
+        self.kernel8 = self.add_weight(
+            shape=(inputs, outputs),
+            initializer="zeros",
+            dtype="int8",
+            trainable=False,
+            name="kernel8",
+        )
+        self.scale = self.add_weight(
+            shape=(outputs,), initializer="ones", trainable=False, name="scale"
+        )
+        self.bias = (
+            self.add_weight(shape=self.outputs, initializer="zeros", trainable=False, name="bias")
+            if self.use_bias
+            else None
+        )
 
     def call(self, x: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         x8_nd, scale_n1 = quantised(tf.reshape(x, [-1, math.prod(self.inputs)]), axis=1)
-        y_nf = tf.cast(tf.matmul(x8_nd, self.kernel8.value, output_type=tf.int32), tf.float32) * (scale_n1 * self.scale)
+        y_nf = tf.cast(tf.matmul(x8_nd, self.kernel8.value, output_type=tf.int32), tf.float32) * (
+            scale_n1 * self.scale
+        )
         if self.bias is not None:
             y_nf = add_bias(y_nf, tf.reshape(self.bias, [-1]))
         return tf.reshape(y_nf, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
 
     def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
-        kernel8_df, scale_1f = quantised(tf.concat([tf.cast(kernel_df, tf.float32) for kernel_df in kernels], axis=1), axis=0)
+        kernel8_df, scale_1f = quantised(
+            tf.concat([tf.cast(kernel_df, tf.float32) for kernel_df in kernels], axis=1), axis=0
+        )
         self.kernel8.assign(kernel8_df)
         self.scale.assign(scale_1f[0])
 

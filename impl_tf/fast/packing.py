@@ -13,9 +13,22 @@ from ..framework import keras, other_layers
 if TYPE_CHECKING:
     from ..transformer import Transformer
 
-__all__ = ["PACK_FROM", "Packing", "Packings", "counted", "kept", "of_forward", "of_loss", "pack", "rows", "unpack"]
+__all__ = [
+    "PACK_FROM",
+    "Packing",
+    "Packings",
+    "counted",
+    "kept",
+    "of_forward",
+    "of_loss",
+    "pack",
+    "rows",
+    "unpack",
+]
 
-PACK_FROM = 16384  # saved positions times the model's width: with less, packing takes as long as it saves
+PACK_FROM = (
+    16384  # saved positions times the model's width: with less, packing takes as long as it saves
+)
 STEPS = 16  # of the number of positions: so many lengths of a packed row at most, each a graph
 LEAST = 16  # packing saves at least one in so many positions
 
@@ -48,7 +61,10 @@ def of_forward(
     skip_padding: bool = False,
 ) -> Packings:
     """Of the call of a model: the source, since nothing attends to its padding, and with skip_padding the target."""
-    masks = _real(model, source, source_mask_bs), _real(model, target, target_mask_bt) if skip_padding else None
+    masks = (
+        _real(model, source, source_mask_bs),
+        _real(model, target, target_mask_bt) if skip_padding else None,
+    )
     return Packings(*(_of_mask(mask_bt, _steps(model, mask_bt)) for mask_bt in masks))
 
 
@@ -66,7 +82,9 @@ def of_loss(model: "Transformer", source: Any, target: Any) -> Packings:
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
     masks = _real(model, source), mask_bt
     steps = [_steps(model, mask_bt) for mask_bt in masks]
-    return Packings(*(_of_mask(mask_bt, own and max(steps)) for mask_bt, own in zip(masks, steps, strict=True)))
+    return Packings(
+        *(_of_mask(mask_bt, own and max(steps)) for mask_bt, own in zip(masks, steps, strict=True))
+    )
 
 
 def pack(x_btd: tf.Tensor, packing: Packing | None) -> tf.Tensor:
@@ -92,7 +110,9 @@ def unpack(x_1nd: tf.Tensor, packing: Packing | None) -> tf.Tensor:
 
     @tf.custom_gradient
     def unpacked(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        x_md = tf.concat([x_1nd[0], tf.zeros_like(x_1nd[0, :1])], axis=0)  # faster than to replace what is not packed
+        x_md = tf.concat(
+            [x_1nd[0], tf.zeros_like(x_1nd[0, :1])], axis=0
+        )  # faster than to replace what is not packed
         x_btd = tf.gather(x_md, tf.where(packing.mask_bt, packing.place_bt, tf.shape(x_1nd)[1]))
         return x_btd, lambda g_btd: _packed_gradient(g_btd, packing)
 
@@ -109,7 +129,11 @@ def kept(keep: Mapping[str, Any], packing: Packing | None) -> Mapping[str, Any]:
     if packing is None:
         return keep
     return {
-        name: kept(part, packing) if isinstance(part, Mapping) else part if name == "weights_dropout" else _kept(part, packing)
+        name: kept(part, packing)
+        if isinstance(part, Mapping)
+        else part
+        if name == "weights_dropout"
+        else _kept(part, packing)
         for name, part in keep.items()
     }
 
@@ -145,7 +169,9 @@ def _real(model: "Transformer", token: Any, mask_bt: Any = None) -> np.ndarray |
         return None
     if mask_bt is not None:
         mask_bt = np.asarray(mask_bt)
-        return mask_bt if mask_bt.dtype == bool and mask_bt.shape == tuple(token.shape[:2]) else None
+        return (
+            mask_bt if mask_bt.dtype == bool and mask_bt.shape == tuple(token.shape[:2]) else None
+        )
     padding_id = model.config.padding_id
     return None if padding_id is None or token.ndim != 2 else np.asarray(token) != padding_id
 
@@ -159,7 +185,9 @@ def _steps(model: "Transformer", mask_bt: np.ndarray | None) -> int:
     saved = mask_bt.size - steps * step
     if saved * LEAST < mask_bt.size or saved * model.config.model_width < model.pack_from:
         return 0
-    return 0 if other_layers(model) else steps  # one may look at the neighbours of a token, which packing changes
+    return (
+        0 if other_layers(model) else steps
+    )  # one may look at the neighbours of a token, which packing changes
 
 
 def _step(mask_bt: np.ndarray) -> int:

@@ -24,15 +24,22 @@ class FusedProjection(Projection):
     def separate(self, x: tf.Tensor) -> list[tf.Tensor]:
         """The result of each projection, in their order."""
         ys = tf.split(self(x), [math.prod(part) for part in self.parts], axis=-1)
-        return [tf.reshape(y, [*keras.ops.shape(y)[:-1], *part]) for y, part in zip(ys, self.parts, strict=True)]
+        return [
+            tf.reshape(y, [*keras.ops.shape(y)[:-1], *part])
+            for y, part in zip(ys, self.parts, strict=True)
+        ]
 
     def copy(self, kernels: Sequence[Any], biases: Sequence[Any]) -> None:
         """Takes the weights of the projections, rounded to its own dtype; biases: those of all, or none."""
         self.copy_kernels([tf.reshape(kernel, [math.prod(self.inputs), -1]) for kernel in kernels])
         if self.bias is not None:
-            bias_f = tf.concat([tf.reshape(tf.cast(bias, self.bias.dtype), [-1]) for bias in biases], axis=0)
+            bias_f = tf.concat(
+                [tf.reshape(tf.cast(bias, self.bias.dtype), [-1]) for bias in biases], axis=0
+            )
             self.bias.assign(tf.reshape(bias_f, self.bias.shape))
 
     def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
         """Takes kernels of two axes."""
-        self.kernel.assign(tf.concat([tf.cast(kernel_df, self.kernel.dtype) for kernel_df in kernels], axis=1))
+        self.kernel.assign(
+            tf.concat([tf.cast(kernel_df, self.kernel.dtype) for kernel_df in kernels], axis=1)
+        )

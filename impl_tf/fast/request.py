@@ -103,16 +103,29 @@ def request(
         last_b1=prefix[:, -1:].astype(np.int32),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
-        **{name: np.int32(getattr(strategy, name)) for name in ("end_id", "max_new_tokens", "min_new_tokens", "top_k")},
-        **{name: np.array(getattr(strategy, name)) for name in ("repetition_penalty", "temperature", "top_p", "early_stop")},
-        length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6) ** strategy.alpha,
-        uniform_bn=None if uniform_bn is None else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
+        **{
+            name: np.int32(getattr(strategy, name))
+            for name in ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
+        },
+        **{
+            name: np.array(getattr(strategy, name))
+            for name in ("repetition_penalty", "temperature", "top_p", "early_stop")
+        },
+        length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6)
+        ** strategy.alpha,
+        uniform_bn=None
+        if uniform_bn is None
+        else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
     )
 
 
-def _source(config: TransformerConfig, source: np.ndarray, mask_bs: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _source(
+    config: TransformerConfig, source: np.ndarray, mask_bs: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """The source and its mask, padded."""
-    checks.check_tokens("token", source.shape, str(source.dtype), config.source_vocabulary, *id_bounds(source))
+    checks.check_tokens(
+        "token", source.shape, str(source.dtype), config.source_vocabulary, *id_bounds(source)
+    )
     checks.check_length(source.shape[1], config.max_positions)
     mask_bs = np.asarray(mask.token_mask(source, config.padding_id)) if mask_bs is None else mask_bs
     checks.check_token_mask("source mask", mask_bs.shape, str(mask_bs.dtype), source.shape[:2])
@@ -122,7 +135,11 @@ def _source(config: TransformerConfig, source: np.ndarray, mask_bs: np.ndarray |
 
 
 def _prefix(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, mask_bp: np.ndarray | None
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Any,
+    prefix: Any,
+    mask_bp: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """What every answer follows, by default the start token, and which of its tokens are real."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
@@ -131,7 +148,13 @@ def _prefix(
     if mask_bp is not None:
         checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
     last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
-    checks.check_tokens("token", prefix.shape, str(prefix.dtype), config.target_vocabulary, *id_bounds(prefix))
+    checks.check_prefix(
+        prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last
+    )
+    checks.check_tokens(
+        "token", prefix.shape, str(prefix.dtype), config.target_vocabulary, *id_bounds(prefix)
+    )
     checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
-    return prefix, np.asarray(mask.token_mask(prefix, config.padding_id)) if mask_bp is None else mask_bp
+    return prefix, np.asarray(
+        mask.token_mask(prefix, config.padding_id)
+    ) if mask_bp is None else mask_bp

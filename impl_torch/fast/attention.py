@@ -24,12 +24,18 @@ def sdpa(
     """
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
     # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the last one, sees every key.
-    triangle = causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
+    triangle = (
+        causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
+    )
     if causal and not triangle and target > 1:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source, query_bthk.device))
+        mask_bhts = mask.combine_masks(
+            mask_bhts, mask.causal_mask(target, source, query_bthk.device)
+        )
     if bias_bhts is not None:
         bias_bhts = bias_bhts.to(query_bthk.dtype)  # cuDNN reads another dtype's bits as its own
-        mask_bhts = bias_bhts if mask_bhts is None else torch.where(mask_bhts, bias_bhts, -torch.inf)
+        mask_bhts = (
+            bias_bhts if mask_bhts is None else torch.where(mask_bhts, bias_bhts, -torch.inf)
+        )
     present_bht1 = None
     if mask_bhts is not None and not _zeroes_empty_rows(query_bthk):
         mask_bhts, present_bht1 = _fill_empty_rows(mask_bhts)

@@ -17,14 +17,20 @@ class Beams:
     live_bw: log p of the live beams, best first; kept_bw: scores of the best hypotheses, best first; both -inf where there are fewer.
     """
 
-    def __init__(self, strategy: Strategy, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, strategy: Strategy, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.strategy = strategy
-        self.live_bw = torch.full((rows, strategy.beam_size), -torch.inf, dtype=dtype, device=device)
+        self.live_bw = torch.full(
+            (rows, strategy.beam_size), -torch.inf, dtype=dtype, device=device
+        )
         self.kept_bw = self.live_bw.clone()
         self.live_bw[:, 0] = 0
         self.done_b = torch.zeros(rows, dtype=torch.bool, device=device)
         self._first_b1 = strategy.beam_size * torch.arange(rows, device=device)[:, None]
-        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []  # of each: tokens and parents of the live beams, scores of the ended ones
+        self._steps: list[
+            tuple[Tensor, Tensor, Tensor]
+        ] = []  # of each: tokens and parents of the live beams, scores of the ended ones
 
     def advance(self, scores_bwv: Tensor) -> tuple[Tensor, Tensor]:
         """One token more for every beam: the tokens `b w` in one axis and then 1, and the row of the model that each continues."""
@@ -34,7 +40,9 @@ class Beams:
         ended_bw = ended_bw.masked_fill(self.done_b[:, None], -torch.inf)
         total_bwv[:, :, strategy.end_id] = -torch.inf
         self.live_bw, token_bw, parent_bw = best(total_bwv, strategy.beam_size)
-        self.kept_bw = torch.cat([self.kept_bw, ended_bw], dim=1).topk(strategy.beam_size, dim=1).values
+        self.kept_bw = (
+            torch.cat([self.kept_bw, ended_bw], dim=1).topk(strategy.beam_size, dim=1).values
+        )
         self.done_b = self.done_b | (self.live_bw[:, 0] == -torch.inf) | self._stops()
         self._steps.append((token_bw, parent_bw, ended_bw))
         return token_bw.reshape(-1, 1), (parent_bw + self._first_b1).reshape(-1)
@@ -44,12 +52,19 @@ class Beams:
         worst_b = self.kept_bw[:, -1]
         if self.strategy.early_stop:
             return worst_b > -torch.inf
-        highest_b = self.live_bw[:, 0] / _length_penalty(self.strategy.max_new_tokens, self.strategy.alpha)
+        highest_b = self.live_bw[:, 0] / _length_penalty(
+            self.strategy.max_new_tokens, self.strategy.alpha
+        )
         return (worst_b > -torch.inf) & (highest_b <= worst_b)
 
     def n_best(self, pad_id: int) -> dict[str, Tensor]:
         """The hypotheses of the highest score, of equals the lower tokens first."""
-        steps = [np.stack(parts) for parts in zip(*([part.cpu().numpy() for part in step] for step in self._steps), strict=True)]
+        steps = [
+            np.stack(parts)
+            for parts in zip(
+                *([part.cpu().numpy() for part in step] for step in self._steps), strict=True
+            )
+        ]
         token_tbw, parent_tbw, score_tbw = steps
         count, device = self.strategy.n_best, self.live_bw.device
         token_bwn = np.full((score_tbw.shape[1], count, self.strategy.max_new_tokens), pad_id)
@@ -59,7 +74,10 @@ class Beams:
             for place, (score, tokens) in enumerate(kept):
                 token_bwn[row, place, : len(tokens) + 1] = *tokens, self.strategy.end_id
                 score_bw[row, place] = score
-        return {"token_bwn": torch.from_numpy(token_bwn).to(device), "score_bw": torch.from_numpy(score_bw).to(device)}
+        return {
+            "token_bwn": torch.from_numpy(token_bwn).to(device),
+            "score_bw": torch.from_numpy(score_bw).to(device),
+        }
 
 
 def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,7 +95,9 @@ def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([one.values for one in found], dim=1), index_bw // beams, index_bw % beams
 
 
-def hypotheses(token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int) -> list[tuple[Any, list[int]]]:
+def hypotheses(
+    token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int
+) -> list[tuple[Any, list[int]]]:
     """The best hypotheses of one row, scores and tokens before the end. A beam that ends at step t is one that lived on at step t - 1."""
     finite = np.sort(score_tw[np.isfinite(score_tw)])
     lowest = finite[-count:].min(initial=np.inf)

@@ -21,18 +21,30 @@ Pair = tuple[Tensor, ...]  # keys and values
 
 
 def forward_step(
-    model: Transformer, target: Tensor, cache: Cache, target_mask_bt: Tensor | None = None, last: bool = False
+    model: Transformer,
+    target: Tensor,
+    cache: Cache,
+    target_mask_bt: Tensor | None = None,
+    last: bool = False,
 ) -> tuple[Tensor, Cache]:
     """`cache.decode_step` on what has been checked. last: the logits after the last token alone."""
     read, end = cache["read"], cache["read"] + target.shape[1]
-    mask_bt = mask.token_mask(target, model.config.padding_id) if target_mask_bt is None else target_mask_bt
+    mask_bt = (
+        mask.token_mask(target, model.config.padding_id)
+        if target_mask_bt is None
+        else target_mask_bt
+    )
     leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
     if model.config.position_start == "first_token":
-        leading_b = torch.where(leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b)
+        leading_b = torch.where(
+            leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
+        )
         position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
     x_btd: Any = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
     source_mask_bs = cache["source_mask_bs"]
-    source_bias_bhts = None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
+    source_bias_bhts = (
+        None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
+    )
     target_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
     x_btd = x_btd.reshape(target_bias_bhts.shape[0], target_bias_bhts.shape[2], x_btd.shape[2])
     for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
@@ -43,7 +55,12 @@ def forward_step(
 
 
 def _layer_step(
-    layer: DecoderLayer, x_btd: Tensor, cache: Mapping[str, Pair], read: int, self_bias_bhts: Tensor, cross_bias_bhts: Tensor | None
+    layer: DecoderLayer,
+    x_btd: Tensor,
+    cache: Mapping[str, Pair],
+    read: int,
+    self_bias_bhts: Tensor,
+    cross_bias_bhts: Tensor | None,
 ) -> Tensor:
     """The layer on the next tokens of a target, of which `read` are read.
 
@@ -52,7 +69,9 @@ def _layer_step(
     """
     attention = layer.self_attention
     query_bthk, *new = attention.project(residual_in(layer, "self_attention", x_btd))
-    key_bsgk, value_bsge = (_written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True))
+    key_bsgk, value_bsge = (
+        _written(*pair, read) for pair in zip(cache["self_attention"], new, strict=True)
+    )
     y_btd: Any = attention.attend(query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts)
     x_btd = residual_out(layer, "self_attention", x_btd, y_btd, {})
 
@@ -94,13 +113,27 @@ def _bias(mask_bhts: Tensor, dtype: torch.dtype) -> Tensor:
 
 def check_steps(model: Transformer) -> None:
     """Raises ValueError where a step would leave out what `forward` does: it calls these modules by other methods than that."""
-    whole: list[tuple[str, Any, Any]] = [("model", model, Transformer), ("decoder", model.decoder, Decoder)]
+    whole: list[tuple[str, Any, Any]] = [
+        ("model", model, Transformer),
+        ("decoder", model.decoder, Decoder),
+    ]
     for index, layer in enumerate(model.decoder.layers):
         whole.append((f"decoder.layers.{index}", layer, DecoderLayer))
-        attentions = ("self_attention", "cross_attention")[: 1 + layer.crosses] if isinstance(layer, DecoderLayer) else ()
-        whole += [(f"decoder.layers.{index}.{name}", getattr(layer, name), MultiHeadAttention) for name in attentions]
+        attentions = (
+            ("self_attention", "cross_attention")[: 1 + layer.crosses]
+            if isinstance(layer, DecoderLayer)
+            else ()
+        )
+        whole += [
+            (f"decoder.layers.{index}.{name}", getattr(layer, name), MultiHeadAttention)
+            for name in attentions
+        ]
     for name, module, kind in whole:
         if not isinstance(module, kind) or type(module).forward is not kind.forward:
-            raise ValueError(f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}")
+            raise ValueError(
+                f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}"
+            )
         if is_changed(module):
-            raise ValueError(f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own")
+            raise ValueError(
+                f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own"
+            )

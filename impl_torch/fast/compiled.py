@@ -28,7 +28,10 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
     check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
     prepare = packed_arguments(module)
     if check_ids is not None:
-        call, known = inspect.signature(getattr(module, "forward", module)), inspect.signature(check_ids).parameters
+        call, known = (
+            inspect.signature(getattr(module, "forward", module)),
+            inspect.signature(check_ids).parameters,
+        )
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if check_ids is not None:
@@ -54,12 +57,21 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     and so is every token where the source is a single one, and where `torch.autocast` is on.
     """
     programs: dict[Any, Any] = {}
-    searched: list[Any] = [None, None, []]  # the cache's layers, which a search does not change, its program and that one's fixed inputs
+    searched: list[Any] = [
+        None,
+        None,
+        [],
+    ]  # the cache's layers, which a search does not change, its program and that one's fixed inputs
 
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
         source_mask_bs = cache["source_mask_bs"]
         short = cache["read"] < 1 or (source_mask_bs is not None and source_mask_bs.shape[1] < 2)
-        if short or target.shape[1] > 1 or target.is_floating_point() or precision.autocasts(target):
+        if (
+            short
+            or target.shape[1] > 1
+            or target.is_floating_point()
+            or precision.autocasts(target)
+        ):
             return step(model, target, cache, *args)
         if searched[0] is not cache["layers"]:
             from .program import StepProgram, fixed, signature
@@ -80,7 +92,9 @@ def graphs() -> Iterator[None]:
     torch has no public setting for either.
     """
     shapes: Any = _config
-    room = torch._dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
+    room = torch._dynamo.config.patch(
+        recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS
+    )
     with room, shapes.patch(use_duck_shape=False):
         yield
 

@@ -22,7 +22,10 @@ from .projection import FusedProjection
 
 __all__ = ["Dtype", "FusedAttention", "fused", "pack"]
 
-PROJECTIONS: dict[type, tuple[str, ...]] = {MultiHeadAttention: ("query", "key", "value", "output"), FeedForward: ("hidden", "output")}
+PROJECTIONS: dict[type, tuple[str, ...]] = {
+    MultiHeadAttention: ("query", "key", "value", "output"),
+    FeedForward: ("hidden", "output"),
+}
 Dtype = torch.dtype | Literal["int8"]
 Kind = type[FusedProjection] | type[Int8Projection]
 
@@ -30,9 +33,15 @@ Kind = type[FusedProjection] | type[Int8Projection]
 class FusedAttention(MultiHeadAttention):
     """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
 
-    def __init__(self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
+    ) -> None:
         nn.Module.__init__(self)
-        self.width, self.key_size, self.value_size = attention.width, attention.key_size, attention.value_size
+        self.width, self.key_size, self.value_size = (
+            attention.width,
+            attention.key_size,
+            attention.value_size,
+        )
         self.weights_dropout = attention.weights_dropout
         self.output: Any = kind(attention.output)
         if of_itself:
@@ -63,10 +72,22 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         check_int8(dtype, next(model.parameters()).device)
         kind, dtype = Int8Projection, torch.float32
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
-        raise ValueError("a search needs whole parameters; got sharded ones: `weights.load` what `weights.export` gives into another model")
+        raise ValueError(
+            "a search needs whole parameters; got sharded ones: `weights.load` what `weights.export` gives into another model"
+        )
     # What a module computed from its parameters, as one that is pruned, is not copied by itself.
-    computed = [x for module in model.modules() for x in vars(module).values() if isinstance(x, Tensor) and not x.is_leaf]
-    result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed}).eval().requires_grad_(False).to(dtype=dtype)
+    computed = [
+        x
+        for module in model.modules()
+        for x in vars(module).values()
+        if isinstance(x, Tensor) and not x.is_leaf
+    ]
+    result: Any = (
+        copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
+        .eval()
+        .requires_grad_(False)
+        .to(dtype=dtype)
+    )
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         for part in (layer.self_attention, layer.feed_forward):
             for name in PROJECTIONS.get(type(part), ()):
@@ -76,7 +97,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
             attention = getattr(layer, name, None)
-            if type(attention) is MultiHeadAttention and not is_changed(attention) and _fusible(attention):
+            if (
+                type(attention) is MultiHeadAttention
+                and not is_changed(attention)
+                and _fusible(attention)
+            ):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
         for name in PROJECTIONS.get(type(layer.feed_forward), ()):
             _fuse(layer.feed_forward, name, kind)

@@ -28,9 +28,15 @@ class Int8Projection(nn.Module):
         weight = torch.cat([part.weight.detach() for part in parts]).float()
         self.scale = weight.abs().amax(dim=1).clamp(min=TINY) / LARGEST
         kernel = (weight / self.scale[:, None]).round()
-        self.bias = torch.zeros(len(weight)) if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts]).float()
+        self.bias = (
+            torch.zeros(len(weight))
+            if parts[0].bias is None
+            else torch.cat([part.bias.detach() for part in parts]).float()
+        )
         self.in_one = in_one_instruction()
-        self.kernel = torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
+        self.kernel = (
+            torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
+        )
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:

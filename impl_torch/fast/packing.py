@@ -28,7 +28,9 @@ __all__ = [
 
 Tree = Mapping[str, Any]
 
-PACK_FROM = 1 << 16  # numbers of one layer's input that are saved, from which a forward pass gains more than the gathers take
+PACK_FROM = (
+    1 << 16
+)  # numbers of one layer's input that are saved, from which a forward pass gains more than the gathers take
 LEAST_SHARE = 16  # of all positions at least one in so many must be saved
 HINT = 1 << 10  # the number of tokens for which a graph's kernels are chosen
 
@@ -83,21 +85,29 @@ def of_loss(model: Any, source: Tensor | None, target: Tensor) -> Packings:
     needed_bt = None
     if (counted_bt := _real(model, target[:, 1:])) is not None:
         later_bt = counted_bt.flip(1).cumsum(1).flip(1) > 0
-        needed_bt = (counted_bt | mask.token_mask(target[:, :-1], model.config.padding_id)) & later_bt
+        needed_bt = (
+            counted_bt | mask.token_mask(target[:, :-1], model.config.padding_id)
+        ) & later_bt
     return Packings(_packing(model, _real(model, source)), _packing(model, needed_bt))
 
 
 def packed_arguments(module: Any) -> Callable[..., dict[str, Any]] | None:
     """What adds packings to the arguments of a model or of its `training_loss`, and packs the keep masks; None for anything else."""
     model = getattr(module, "__self__", module)
-    if not hasattr(model, "pack_from") or (model is not module and module.__name__ != "training_loss"):
+    if not hasattr(model, "pack_from") or (
+        model is not module and module.__name__ != "training_loss"
+    ):
         return None
 
     def prepare(**given: Any) -> dict[str, Any]:
         if given.get("packings") is not None:
             return given
         find = of_forward if model is module else of_loss
-        names = ("source", "target", "source_mask_bs", "target_mask_bt", "skip_padding") if model is module else ("source", "target")
+        names = (
+            ("source", "target", "source_mask_bs", "target_mask_bt", "skip_padding")
+            if model is module
+            else ("source", "target")
+        )
         packings = find(model, **{name: given[name] for name in names if name in given})
         if packings == Packings():
             return given
@@ -134,7 +144,11 @@ def kept(keep: Tree | None, packings: Packings) -> Tree | None:
     """The keep masks of all sites for packed tokens; those of attention weights are of rows."""
     if keep is None:
         return None
-    return {**keep, "encoder": _kept(keep.get("encoder", {}), packings.source), "decoder": _kept(keep.get("decoder", {}), packings.target)}
+    return {
+        **keep,
+        "encoder": _kept(keep.get("encoder", {}), packings.source),
+        "decoder": _kept(keep.get("decoder", {}), packings.target),
+    }
 
 
 def of_any_number(x: Tensor, axis: int) -> Tensor:
@@ -146,11 +160,18 @@ def of_any_number(x: Tensor, axis: int) -> Tensor:
 def _kept(keep: Tree, packing: Packing | None) -> Tree:
     if packing is None:
         return keep
-    return {name: _kept(part, packing) if isinstance(part, Mapping) else _kept_at(name, part, packing) for name, part in keep.items()}
+    return {
+        name: _kept(part, packing) if isinstance(part, Mapping) else _kept_at(name, part, packing)
+        for name, part in keep.items()
+    }
 
 
 def _kept_at(name: str, keep: Tensor, packing: Packing) -> Tensor:
-    return keep if name == "weights_dropout" else of_any_number(pack(keep.expand(*packing.mask_bt.shape, -1), packing), 1)
+    return (
+        keep
+        if name == "weights_dropout"
+        else of_any_number(pack(keep.expand(*packing.mask_bt.shape, -1), packing), 1)
+    )
 
 
 def rows(x_btd: Tensor, packing: Packing | None) -> torch.Size:
@@ -226,7 +247,11 @@ def _packing(model: Any, mask_bt: Tensor | None) -> Packing | None:
     if mask_bt is None or not framework.has_values(mask_bt):
         return None
     saved, total = mask_bt.numel() - int(mask_bt.sum()), mask_bt.numel()
-    if saved * LEAST_SHARE < total or saved * model.config.model_width < model.pack_from or saved == 0:
+    if (
+        saved * LEAST_SHARE < total
+        or saved * model.config.model_width < model.pack_from
+        or saved == 0
+    ):
         return None
     if _needs_rows(model):
         return None
@@ -247,10 +272,36 @@ def _needs_rows(model: nn.Module) -> bool:
     from .. import dropout, embedding, feed_forward, layers, normalization, stacks, transformer
     from . import int8, projection
 
-    known: set[Any] = {transformer.Transformer, stacks.Encoder, stacks.Decoder, layers.EncoderLayer, layers.DecoderLayer}
-    known |= {layers.MultiHeadAttention, feed_forward.FeedForward, normalization.LayerNorm, dropout.Dropout, embedding.Logits}
-    known |= {projection.FusedProjection, int8.Int8Projection, nn.Linear, nn.LayerNorm, nn.Dropout, nn.Identity, nn.ModuleList}
+    known: set[Any] = {
+        transformer.Transformer,
+        stacks.Encoder,
+        stacks.Decoder,
+        layers.EncoderLayer,
+        layers.DecoderLayer,
+    }
+    known |= {
+        layers.MultiHeadAttention,
+        feed_forward.FeedForward,
+        normalization.LayerNorm,
+        dropout.Dropout,
+        embedding.Logits,
+    }
+    known |= {
+        projection.FusedProjection,
+        int8.Int8Projection,
+        nn.Linear,
+        nn.LayerNorm,
+        nn.Dropout,
+        nn.Identity,
+        nn.ModuleList,
+    }
     forwards = {kind.forward for kind in known}
-    parts = [part for name in ("encoder", "decoder", "logits") if (part := getattr(model, name, None)) is not None]
+    parts = [
+        part
+        for name in ("encoder", "decoder", "logits")
+        if (part := getattr(model, name, None)) is not None
+    ]
     given = [model, *(module for part in parts for module in part.modules())]
-    return any(map(framework.is_changed, model.modules())) or any(type(module).forward not in forwards for module in given)
+    return any(map(framework.is_changed, model.modules())) or any(
+        type(module).forward not in forwards for module in given
+    )

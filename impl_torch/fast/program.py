@@ -38,26 +38,40 @@ class StepProgram:
     are tensors, and `fixed`, which one search does not change.
     """
 
-    def __init__(self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]) -> None:
+    def __init__(
+        self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]
+    ) -> None:
         self._kind: Any = None
         self._run = self._made(step, model, target, cache, args)
 
-    def __call__(self, target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> tuple[Any, Cache]:
+    def __call__(
+        self, target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]
+    ) -> tuple[Any, Cache]:
         found = self._run(_inputs(target, cache, args) + fixed)
         result = found[0] if self._kind is Tensor else self._kind(*found[:-1])
         return result, {**cache, "read": cache["read"] + 1, "leading_b": found[-1]}
 
-    def _made(self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]) -> Run:
+    def _made(
+        self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]
+    ) -> Run:
         slots = list(_slots(model))
 
         def run(inputs: list[Tensor]) -> tuple[Tensor, ...]:
             rest = iter(inputs)
             target, end = next(rest), next(rest).shape[0]
-            kept = {**cache, "read": end - 1, "leading_b": next(rest), "target_mask_bwtw": next(rest)}
+            kept = {
+                **cache,
+                "read": end - 1,
+                "leading_b": next(rest),
+                "target_mask_bwtw": next(rest),
+            }
             if cache["source_mask_bs"] is not None:
                 kept["source_mask_bs"] = next(rest)
             given = [next(rest) if isinstance(arg, Tensor) else arg for arg in args]
-            kept["layers"] = [{name: tuple(next(rest) for _ in pair) for name, pair in layer.items()} for layer in cache["layers"]]
+            kept["layers"] = [
+                {name: tuple(next(rest) for _ in pair) for name, pair in layer.items()}
+                for layer in cache["layers"]
+            ]
             if cache["encoding_pd"] is not None:
                 kept["encoding_pd"] = next(rest)
             with _replaced(slots, list(rest)):
@@ -66,7 +80,9 @@ class StepProgram:
             return (*([result] if isinstance(result, Tensor) else result), after["leading_b"])
 
         inputs = _inputs(target, cache, args) + fixed(model, cache)
-        return _program(run, inputs, [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))])
+        return _program(
+            run, inputs, [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))]
+        )
 
 
 def fixed(model: Any, cache: Cache) -> list[Tensor]:
@@ -90,14 +106,26 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
 
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
     """What a step may be given another of."""
-    masks = [cache["target_mask_bwtw"]] if cache["source_mask_bs"] is None else [cache["target_mask_bwtw"], cache["source_mask_bs"]]
+    masks = (
+        [cache["target_mask_bwtw"]]
+        if cache["source_mask_bs"] is None
+        else [cache["target_mask_bwtw"], cache["source_mask_bs"]]
+    )
     length = target.new_empty(cache["read"] + 1, 0)
-    return [target, length, cache["leading_b"], *masks, *(arg for arg in args if isinstance(arg, Tensor))]
+    return [
+        target,
+        length,
+        cache["leading_b"],
+        *masks,
+        *(arg for arg in args if isinstance(arg, Tensor)),
+    ]
 
 
 def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, ...]]:
     """The axes of each of so many inputs whose sizes are variables of a program."""
-    axes: list[tuple[int, ...]] = [(), (0,), (), (2,)] + [(1,)] * (cache["source_mask_bs"] is not None)
+    axes: list[tuple[int, ...]] = [(), (0,), (), (2,)] + [(1,)] * (
+        cache["source_mask_bs"] is not None
+    )
     axes += [()] * sum(isinstance(arg, Tensor) for arg in args)
     axes += [(1,)] * sum(len(pair) for layer in cache["layers"] for pair in layer.values())
     axes += [(0,)] * (cache["encoding_pd"] is not None)
@@ -106,7 +134,9 @@ def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, .
 
 def _slots(model: Any) -> Iterator[Slot]:
     """Where the model holds what a step may read: parameters, buffers, and the kernels of `FusedProjection`."""
-    encoder = {id(module) for module in model.encoder.modules()} if model.config.encoder_layers else ()
+    encoder = (
+        {id(module) for module in model.encoder.modules()} if model.config.encoder_layers else ()
+    )
     for module in model.modules():
         if id(module) not in encoder:
             for holder in (module._parameters, module._buffers, vars(module)):
@@ -138,27 +168,48 @@ class _Traced(nn.Module):
         return self.run(inputs)
 
 
-def _program(run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free: Sequence[Mapping[int, Any]]) -> Run:
+def _program(
+    run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free: Sequence[Mapping[int, Any]]
+) -> Run:
     """The program of that function, from the disk where it is there."""
     with torch.inference_mode(False), torch.no_grad():
         examples = [_like(x) for x in inputs]
-        exported = torch.export.export(_Traced(run), (examples,), dynamic_shapes=([*free],), strict=False)
+        exported = torch.export.export(
+            _Traced(run), (examples,), dynamic_shapes=([*free],), strict=False
+        )
     return loaded(exported, _key(exported))
 
 
 def _like(x: Tensor) -> Tensor:
     """A tensor without values, to be traced; a packed kernel as it is."""
-    return x if x.is_mkldnn else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return (
+        x
+        if x.is_mkldnn
+        else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    )
 
 
 def _key(exported: Any) -> str:
     """A name of what is compiled: the graph with every shape, its constants, torch, the processor and the threads."""
-    code = exported.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
+    code = exported.graph_module.print_readable(
+        print_output=False, include_stride=True, include_device=True
+    )
     lines = [line for line in code.splitlines() if not line.lstrip().startswith("#")]
-    lines += [f"{name} {x.tolist()}" for name, x in sorted(exported.constants.items()) if isinstance(x, Tensor)]
+    lines += [
+        f"{name} {x.tolist()}"
+        for name, x in sorted(exported.constants.items())
+        if isinstance(x, Tensor)
+    ]
     devices = {x.device for x in exported.example_inputs[0][0]}
-    lines += [VERSION, str(torch.__version__), str(torch.cpu.get_capabilities()), str(torch.get_num_threads())]
-    lines += [str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"]
+    lines += [
+        VERSION,
+        str(torch.__version__),
+        str(torch.cpu.get_capabilities()),
+        str(torch.get_num_threads()),
+    ]
+    lines += [
+        str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
@@ -167,7 +218,9 @@ def loaded(exported: Any, key: str) -> Run:
 
     torch has no public name for a call that takes and returns lists, which is a third faster than one that looks for their structure.
     """
-    from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes a second, as does whatever compiles
+    from torch._inductor.runtime.cache_dir_utils import (
+        cache_dir,
+    )  # takes a second, as does whatever compiles
 
     with tempfile.TemporaryDirectory() as temporary:
         place = temporary if torch.compiler.config.force_disable_caches else cache_dir()
@@ -184,7 +237,12 @@ def compile_to(exported: Any, path: Path) -> None:
     started, rules = time.monotonic(), _rules()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
-    with patch.dict(lowering.lowerings, rules), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+    with (
+        patch.dict(lowering.lowerings, rules),
+        warnings.catch_warnings(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
         warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
         torch._inductor.aoti_compile_and_package(exported, package_path=str(temporary))
     temporary.replace(path)
@@ -200,7 +258,11 @@ def _rules() -> dict[Any, Callable[..., Any]]:
         of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
         constants = [V.graph.add_tensor_constant(x) for x in of_x]
         product: Any = mkldnn_ir.QLinearPointwisePT2E
-        return ir.TensorBox.create(product.create(x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""))
+        return ir.TensorBox.create(
+            product.create(
+                x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+            )
+        )
 
     rules: dict[Any, Callable[..., Any]] = {torch.ops.impl_torch.one_dnn_int8.default: int8}
     if torch.backends.mkl.is_available():

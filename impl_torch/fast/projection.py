@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 __all__ = ["FusedProjection"]
 
-CALLED_FROM = 1 << 20  # bytes of a kernel by whose faster product a graph gains more than a call from it takes
+CALLED_FROM = (
+    1 << 20
+)  # bytes of a kernel by whose faster product a graph gains more than a call from it takes
 # Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of a packed kernel, of a plain one.
 PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
 
@@ -25,7 +27,9 @@ class FusedProjection(nn.Module):
         super().__init__()
         self.in_features, self.sizes = parts[0].in_features, [part.out_features for part in parts]
         self.weight = torch.cat([part.weight.detach() for part in parts])
-        self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
+        self.bias = (
+            None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
+        )
         self._choose()
 
     def _choose(self) -> None:
@@ -53,17 +57,33 @@ class FusedProjection(nn.Module):
         if self._one_dnn and rows * self.weight.numel() < PACKED_FROM:
             return
         if self._packed_for != (wanted := (rows, torch.get_num_threads())):
-            reorder = torch.ops.mkl._mkl_reorder_linear_weight if self._library == "mkl" else torch.ops.mkldnn._reorder_linear_weight
+            reorder = (
+                torch.ops.mkl._mkl_reorder_linear_weight
+                if self._library == "mkl"
+                else torch.ops.mkldnn._reorder_linear_weight
+            )
             self.packed, self._packed_for = reorder(self.weight, rows), wanted
 
     def forward(self, x_btd: Tensor) -> Tensor:
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
         # It has no gradients; and under autocast the dtypes differ.
-        fixed = x_btd.dtype == self.weight.dtype and not (x_btd.requires_grad and torch.is_grad_enabled())
-        if fixed and packed is not None and self._called and torch.compiler.is_exporting():  # of a step: `fast.program`
+        fixed = x_btd.dtype == self.weight.dtype and not (
+            x_btd.requires_grad and torch.is_grad_enabled()
+        )
+        if (
+            fixed and packed is not None and self._called and torch.compiler.is_exporting()
+        ):  # of a step: `fast.program`
             return self._packed_product(x_btd, packed, rows)
-        if fixed and self._one_dnn and (self._called if compiling else packed is not None or rows * self.weight.numel() >= PLAIN_FROM):
+        if (
+            fixed
+            and self._one_dnn
+            and (
+                self._called
+                if compiling
+                else packed is not None or rows * self.weight.numel() >= PLAIN_FROM
+            )
+        ):
             linear = one_dnn_linear if compiling else _one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
         if compiling or packed is None or not fixed:
@@ -72,7 +92,9 @@ class FusedProjection(nn.Module):
 
     def _packed_product(self, x_btd: Tensor, packed: Tensor, rows: int) -> Tensor:
         if self._library == "onednn":
-            return (one_dnn_linear if torch.compiler.is_compiling() else _one_dnn_linear)(x_btd, packed, self.bias)
+            return (one_dnn_linear if torch.compiler.is_compiling() else _one_dnn_linear)(
+                x_btd, packed, self.bias
+            )
         return torch.ops.mkl._mkl_linear(x_btd, packed, self.weight, self.bias, rows)
 
 
@@ -82,7 +104,9 @@ def _one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 
 
 # As a graph or program calls it: Inductor's own rules take packed kernels that are constants alone, and pack float32 ones for MKL alone.
-one_dnn_linear = torch.library.custom_op("impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=())
+one_dnn_linear = torch.library.custom_op(
+    "impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=()
+)
 
 
 @one_dnn_linear.register_fake

@@ -45,7 +45,9 @@ def request(
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
     if source is not None:
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-        source_mask_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+        source_mask_bs = (
+            mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+        )
     sources = () if source is None else ((source, config.source_vocabulary),)
     check_ids(*sources, (prefix, config.target_vocabulary))
     return Request(
@@ -55,21 +57,38 @@ def request(
         prefix_bp=prefix,
         prefix_mask_bp=prefix_mask_bp,
         pad_id=strategy.pad_id(config),
-        forbidden_n=torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=prefix.device),
-        too_early_n=torch.arange(strategy.max_new_tokens, device=prefix.device) < strategy.min_new_tokens,
+        forbidden_n=torch.tensor(
+            strategy.forbidden_ids(config), dtype=torch.int64, device=prefix.device
+        ),
+        too_early_n=torch.arange(strategy.max_new_tokens, device=prefix.device)
+        < strategy.min_new_tokens,
     )
 
 
 def _prefix(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Tensor | None, mask_bp: Tensor | None
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Any,
+    prefix: Tensor | None,
+    mask_bp: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """What every answer follows, by default the start token, and which of its tokens are real."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = source.new_full((len(source), 1), strategy.start_id)
     if mask_bp is not None:
-        checks.check_token_mask("prefix mask", mask_bp.shape, precision.dtype_name(mask_bp.dtype), prefix.shape)
+        checks.check_token_mask(
+            "prefix mask", mask_bp.shape, precision.dtype_name(mask_bp.dtype), prefix.shape
+        )
     last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(prefix.shape, precision.dtype_name(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last)
-    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)  # the last token of an answer is not read
+    checks.check_prefix(
+        prefix.shape,
+        precision.dtype_name(prefix.dtype),
+        config.padding_id,
+        prefix[..., -1:].tolist(),
+        last,
+    )
+    checks.check_length(
+        prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions
+    )  # the last token of an answer is not read
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp

@@ -51,7 +51,9 @@ def next_token(
     ends_v = torch.arange(logits_bv.shape[1], device=logits_bv.device) == end_id
     scores_bv = logits_bv.masked_fill(too_early & ends_v, -torch.inf)
     log_total_b, token_b = logits_bv.logsumexp(dim=1), _likeliest(scores_bv, end_id)
-    return NextToken(logits_bv, scores_bv, log_total_b, token_b, _log_p(logits_bv, log_total_b, token_b), fit), kept
+    return NextToken(
+        logits_bv, scores_bv, log_total_b, token_b, _log_p(logits_bv, log_total_b, token_b), fit
+    ), kept
 
 
 class Reading:
@@ -62,31 +64,50 @@ class Reading:
 
     next: NextToken
 
-    def __init__(self, model: Transformer, step: Callable[..., Any], request: Request, copies: int = 1) -> None:
+    def __init__(
+        self, model: Transformer, step: Callable[..., Any], request: Request, copies: int = 1
+    ) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
-        memory_bsd = None if request.source is None else model.memory(request.source, request.source_mask_bs)
+        memory_bsd = (
+            None if request.source is None else model.memory(request.source, request.source_mask_bs)
+        )
         (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
         room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
-        self._cache = cache.start_cache(model, memory_bsd, request.source_mask_bs, self.rows, **room)
+        self._cache = cache.start_cache(
+            model, memory_bsd, request.source_mask_bs, self.rows, **room
+        )
         self._fit = torch.ones((), dtype=torch.bool, device=device)
         self._end_id = torch.tensor(self.strategy.end_id, device=device)
         self._penalises = self.strategy.repetition_penalty != 1 or self.strategy.no_repeat_ngram > 0
-        prefix_bp, mask_bp = (x.repeat_interleave(copies, dim=0) for x in (request.prefix_bp, request.prefix_mask_bp))
+        prefix_bp, mask_bp = (
+            x.repeat_interleave(copies, dim=0) for x in (request.prefix_bp, request.prefix_mask_bp)
+        )
         self._target_bt, self._target_mask_bt, self._count = prefix_bp[:, :0], mask_bp[:, :0], 0
         self.read(prefix_bp, mask_bt=mask_bp)
 
-    def read(self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None) -> None:
+    def read(
+        self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None
+    ) -> None:
         """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
         if row_b is not None and self.strategy.beam_size > 1:
             self._cache = cache.reorder(self._cache, row_b)
-            self._target_bt, self._target_mask_bt = self._target_bt[row_b], self._target_mask_bt[row_b]
+            self._target_bt, self._target_mask_bt = (
+                self._target_bt[row_b],
+                self._target_mask_bt[row_b],
+            )
         known = (self.request.forbidden_n, self.request.too_early_n[self._count], self._end_id)
         self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
         self._count += 1
         self._fit &= self.next.fit
         if self._penalises:
-            mask_bt = mask.token_mask(token_bt, self.model.config.padding_id) if mask_bt is None else mask_bt
-            self._target_bt = torch.cat([self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1)
+            mask_bt = (
+                mask.token_mask(token_bt, self.model.config.padding_id)
+                if mask_bt is None
+                else mask_bt
+            )
+            self._target_bt = torch.cat(
+                [self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1
+            )
             self._target_mask_bt = torch.cat([self._target_mask_bt, mask_bt], dim=1)
 
     def likeliest(self) -> tuple[Tensor, Tensor]:
@@ -98,8 +119,14 @@ class Reading:
     def drawn(self, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
         """The token that these uniform numbers draw, by penalised scores, and its log p."""
         strategy, scores_bv = self.strategy, self.penalised(self.next.scores_bv)
-        kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p, checked=True)
-        return self._with_log_p(_or_end(scores_bv.amax(dim=1), sampling.draw(kept_bv, uniform_b, checked=True), self._end_id))
+        kept_bv = sampling.truncate(
+            scores_bv, strategy.temperature, strategy.top_k, strategy.top_p, checked=True
+        )
+        return self._with_log_p(
+            _or_end(
+                scores_bv.amax(dim=1), sampling.draw(kept_bv, uniform_b, checked=True), self._end_id
+            )
+        )
 
     def _with_log_p(self, token_b: Tensor) -> tuple[Tensor, Tensor]:
         return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
@@ -108,7 +135,12 @@ class Reading:
         strategy = self.strategy
         if not self._penalises:
             return scores_bv
-        held = (self._target_bt, strategy.repetition_penalty, strategy.no_repeat_ngram, self._target_mask_bt)
+        held = (
+            self._target_bt,
+            strategy.repetition_penalty,
+            strategy.no_repeat_ngram,
+            self._target_mask_bt,
+        )
         return sampling.penalise(scores_bv, *held, checked=True)
 
     def check(self) -> None:
@@ -122,7 +154,9 @@ def one_by_one(reading: Reading, uniform_bn: Tensor | None = None) -> dict[str, 
     done_b = torch.zeros_like(first.token_b, dtype=torch.bool)
     tokens, log_ps = [], []
     for step in range(strategy.max_new_tokens):
-        token_b, log_p_b = reading.likeliest() if uniform_bn is None else reading.drawn(uniform_bn[:, step])
+        token_b, log_p_b = (
+            reading.likeliest() if uniform_bn is None else reading.drawn(uniform_bn[:, step])
+        )
         tokens.append(token_b.masked_fill_(done_b, pad_id))
         log_ps.append(log_p_b.masked_fill_(done_b, 0))
         done_b |= token_b == strategy.end_id
@@ -131,7 +165,10 @@ def one_by_one(reading: Reading, uniform_bn: Tensor | None = None) -> dict[str, 
         reading.read(token_b[:, None])
     reading.check()
     rest = 0, strategy.max_new_tokens - len(tokens)
-    token_bn, log_p_bn = F.pad(torch.stack(tokens, dim=1), rest, value=pad_id), F.pad(torch.stack(log_ps, dim=1), rest)
+    token_bn, log_p_bn = (
+        F.pad(torch.stack(tokens, dim=1), rest, value=pad_id),
+        F.pad(torch.stack(log_ps, dim=1), rest),
+    )
     return {"token_bn": token_bn, "log_p_bn": log_p_bn}
 
 
