@@ -1,7 +1,7 @@
-"""Processes that answer questions: of ports, of training backends and of benchmark rows.
+"""Processes that answer questions: ports, training backends and benchmark rows.
 
-`Child` is the asking side and `serve` the answering one. What passes between them is plain data (`wire`), so that no answer can run code
-in the process that asks. A `Program` is a process of which nothing is left when it is closed.
+`Child` asks and `serve` answers. They exchange plain data (`wire`), so that no answer can run code in the asking process. Closing a
+`Program` leaves nothing of it running.
 """
 
 from .child import Answer, Child

@@ -1,4 +1,4 @@
-"""A Python process that answers questions, and whose end is an answer too."""
+"""A Python process that answers questions; its crash or hang is an answer too."""
 
 import os
 import sys
@@ -14,13 +14,14 @@ from .text import printable
 __all__ = ["Answer", "Child"]
 
 Answer = tuple[str, Any]
-GRACE = 1.0  # seconds in which a process ends that is asked no more
+GRACE = 1.0  # seconds an idle process has to end by itself
 
 
 class Child:
-    """`python -m MODULE ARGUMENT`, which `serve`s: it takes questions on its standard input and gives pairs (kind, answer) on its output.
+    """Runs `python -m MODULE ARGUMENT`, which calls `serve`: it reads questions from standard input and writes pairs (kind, answer) to its
+    output.
 
-    who: what messages call it, such as "the port". stopped: as of `Program`. environment: variables that it has besides.
+    who: the name used in messages, such as "the port". stopped: see `Program`. environment: additional variables.
     """
 
     def __init__(
@@ -33,38 +34,38 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._who = who
-        self._largest = 0  # bytes of the arrays of a question
+        self._largest = 0  # total size in bytes of a question's arrays
         self._end: Answer | None = None
         variables = limited_threads(threads) | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(environment or {})
         self._program = Program([sys.executable, "-m", module, argument], variables, talks=True, listens=True, stopped=stopped)
 
     @property
     def running(self) -> bool:
-        """Whether it can be asked: it runs, and everything that it has given was an answer."""
+        """Whether the process can take a question: it runs, and all its answers so far were well-formed."""
         return self._end is None and self._program.running
 
     @property
     def ended(self) -> bool:
-        """Whether the last answer was that there is none, which ended the process."""
+        """Whether the process has ended and its last answer says so."""
         return self._end is not None
 
     def ask(self, *question: Any, limit: float) -> None:
-        """Puts a question, which it must take within so many seconds; does not wait for the answer."""
+        """Sends a question, which the process must read within `limit` seconds; does not wait for the answer."""
         parts, size = wire.pack(question)
         self._largest = max(self._largest, size)
         deadline = time.monotonic() + limit
         try:
             for part in parts:
                 self._program.write(part, deadline)
-        except EOFError:  # it has ended, which its answer says
+        except EOFError:  # the process has ended; its next answer says so
             pass
         except TimeoutError:
             self._close("hang", f"did not take a question within {limit:g} s")
 
     def answer(self, limit: float) -> Answer:
-        """The answer to the oldest question, or to the start, that has none yet, within so many seconds.
+        """Returns the answer to the oldest unanswered question, or the handshake, waiting at most `limit` seconds.
 
-        ("crash" or "hang", how) where the process ends or must be ended instead, and ("error", what came) where it gives what is no answer.
+        Returns ("crash" or "hang", how) if the process ends or must be ended, and ("error", what came) if it sends something malformed.
         """
         if self._end:
             return self._end
@@ -85,11 +86,11 @@ class Child:
         raise wire.Malformed("it is no pair of a kind and an answer")
 
     def refuse(self, why: str) -> Answer:
-        """Ends the process, whose last answer is none; what becomes of the question."""
+        """Ends the process, whose last answer was malformed, and returns what becomes of the question."""
         return self._close("error", f"{self._who}'s process gave an answer that is none: {why}")
 
     def _close(self, kind: str, how: str) -> Answer:
-        """Ends the process after its last answer, which this is."""
+        """Ends the process and returns its last answer."""
         left = self._program.close()
         if kind == "crash":
             how += self._program.end + (f"; processes that it left running, which were ended: {left}" if left else "")
@@ -97,7 +98,7 @@ class Child:
         return self._end
 
     def close(self) -> int:
-        """Ends the process, whatever it does: how many others it has left, which are ended too."""
+        """Ends the process, whatever it does; returns the number of its descendants that had to be ended too."""
         if self._end:
             return 0
         self._end = "crash", "closed"

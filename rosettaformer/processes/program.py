@@ -1,4 +1,4 @@
-"""A process in a session of its own: read and written against a deadline, and ended with everything that it has started."""
+"""A process in a session of its own: read and written against a deadline, and ended together with everything it started."""
 
 import contextlib
 import os
@@ -15,20 +15,20 @@ from .text import printable
 __all__ = ["Program", "Stopped", "cores", "limited_threads"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-TICK = 0.05  # seconds between two looks at whether it still runs
+TICK = 0.05  # seconds between two checks whether it still runs
 TAIL = 4000  # bytes of standard error that are kept
-SETTLED = 0.5  # seconds in which what it has started ends by itself
+SETTLED = 0.5  # seconds its descendants have to end by themselves
 CHUNK = 1 << 16
 
 
 class Stopped(Exception):
-    """Another thread has said that nobody waits any more."""
+    """Raised when another thread says that nobody waits any more."""
 
 
 class Program:
-    """A running command. Of its standard error the end is kept; its input and output are pipes only where they are asked for.
+    """A running command. The end of its standard error is kept; its input and output are pipes only on request.
 
-    Nothing is written or read for longer than the caller waits, whatever it does and whoever else holds its pipes.
+    No read or write blocks longer than the caller waits, whatever the process does and whoever else holds its pipes.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Program:
         listens: bool = False,
         stopped: threading.Event | None = None,
     ) -> None:
-        """talks: its standard output is read; listens: its standard input is written. stopped: once it is set, waiting raises Stopped.
+        """talks: read its standard output; listens: write its standard input. stopped: once set, every wait raises Stopped.
 
-        Raises OSError where the command cannot be started.
+        Raises OSError if the command cannot be started.
         """
         self._stopped = stopped
         self._mark = secrets.token_hex(8)
@@ -65,16 +65,16 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """The exit code, negative where a signal ended it; None while it runs."""
+        """The exit code, negative if a signal ended it; None while it runs."""
         return self._process.poll()
 
     def write(self, data: bytes, deadline: float) -> None:
-        """Writes all of the data. Raises EOFError where nobody reads it any more, TimeoutError at the deadline of `time.monotonic`."""
+        """Writes all of the data. Raises EOFError if nobody reads it, TimeoutError at the deadline (in `time.monotonic` seconds)."""
         left = memoryview(data)
         while left:
             try:
                 written = self._process.stdin.write(left)  # type: ignore[union-attr]
-            except (BrokenPipeError, ValueError):  # it has closed it, or we have
+            except (BrokenPipeError, ValueError):  # closed by the process or by us
                 raise EOFError from None
             if written:
                 left = left[written:]
@@ -82,7 +82,7 @@ class Program:
                 self._await(self._process.stdin, select.POLLOUT, deadline)
 
     def read(self, size: int, deadline: float) -> bytearray:
-        """Exactly so many bytes of its output. Raises EOFError where it ends before, TimeoutError at the deadline."""
+        """Returns exactly `size` bytes of its output. Raises EOFError if the output ends before, TimeoutError at the deadline."""
         data = bytearray(size)
         left = memoryview(data)
         while left:
@@ -96,7 +96,7 @@ class Program:
         return data
 
     def output(self, most: int, deadline: float) -> bytes:
-        """Its output until it ends, or so many bytes of it; raises TimeoutError at the deadline."""
+        """Returns its output up to its end or to `most` bytes; raises TimeoutError at the deadline."""
         data = b""
         while len(data) < most and (said := self._process.stdout.read(CHUNK)) != b"":  # type: ignore[union-attr]
             data += said or b""
@@ -114,9 +114,9 @@ class Program:
                 self._await(None, 0, deadline)
 
     def _await(self, stream: object, event: int, deadline: float) -> None:
-        """Waits until the stream is ready. Raises EOFError where the process has ended and the stream is not."""
+        """Waits until the stream is ready. Raises EOFError if the process has ended and the stream is not ready."""
         while True:
-            ended = not self.running  # before the look: what it wrote until then is there
+            ended = not self.running  # checked first: whatever it wrote before it ended is then in the pipe
             left = deadline - time.monotonic()
             poller = select.poll()
             if not self._said_all:
@@ -136,7 +136,7 @@ class Program:
                 raise TimeoutError
 
     def _listen(self) -> bool:
-        """Reads some of standard error, where there is some, and forgets all but its end."""
+        """Reads what is ready of standard error and keeps its end."""
         said = None if self._said_all else self._process.stderr.read(CHUNK)  # type: ignore[union-attr]
         self._said_all = self._said_all or said == b""
         self._tail += said or b""
@@ -144,9 +144,9 @@ class Program:
         return bool(said)
 
     def close(self, grace: float = 0.0) -> int:
-        """Ends the process and all that it has started; without standard input it is given so many seconds to end by itself.
+        """Ends the process and everything it started; a process without standard input first gets `grace` seconds to end by itself.
 
-        Where it did, or had ended before: how many others outlived it. What its helpers would have become is not known otherwise.
+        Returns the number of its descendants that outlived it, if it ended by itself; otherwise that is unknown.
         """
         self._closing = True
         with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ class Program:
         others = relatives.outliving(self._process.pid, self._mark, SETTLED) if ended else []
         relatives.end(self._process.pid, self._mark)
         self._process.wait()
-        for _ in range(CHUNK):  # what is left in the pipe, unless others go on writing
+        for _ in range(CHUNK):  # the rest of the pipe, unless other processes keep writing
             if not self._listen():
                 break
         for stream in filter(None, (self._process.stdout, self._process.stderr)):
@@ -168,17 +168,17 @@ class Program:
 
     @property
     def end(self) -> str:
-        """How it ended, in words, with the last line of what it wrote on standard error."""
+        """Says how it ended, with the last line it wrote to standard error."""
         code = self._process.returncode
         lines = self._tail.decode(errors="replace").strip().splitlines()
         return (f"signal {-code}" if code < 0 else f"exit code {code}") + (f": {printable(lines[-1])}" if lines else "")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limited_threads(threads: int) -> dict[str, str]:
-    """The environment in which frameworks compute with so many threads."""
+    """Returns the environment that limits frameworks to `threads` threads."""
     return os.environ | dict.fromkeys(THREADS, str(threads))

@@ -1,4 +1,4 @@
-"""The processes that a process has started, found by its session and by a mark in their environment."""
+"""Finds the processes that a process has started, by its session and by a mark in their environment."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ from pathlib import Path
 
 __all__ = ["MARK", "end", "outliving"]
 
-MARK = "ROSETTAFORMER_PROCESS"  # the environment variable whose value every process that a program starts inherits
-PAUSE = 0.02  # seconds between two looks
-ROUNDS = 50  # of ending what starts others meanwhile
+MARK = "ROSETTAFORMER_PROCESS"  # environment variable inherited by every process that a program starts
+PAUSE = 0.02  # seconds between two checks
+ROUNDS = 50  # rounds of killing, since processes may start others meanwhile
 
 
 def outliving(session: int, mark: str, seconds: float) -> list[int]:
-    """The ids of those that still run after so many seconds; what is about to end is given that time."""
+    """Returns the ids of the processes that still run after `seconds`, the time they have to end by themselves."""
     deadline = time.monotonic() + seconds
     while (found := _running(session, mark)) and time.monotonic() < deadline:
         time.sleep(PAUSE)
@@ -22,7 +22,7 @@ def outliving(session: int, mark: str, seconds: float) -> list[int]:
 
 
 def end(session: int, mark: str) -> None:
-    """Kills the whole process group, and where the system shows its processes (Linux), those that have left it."""
+    """Kills the whole process group and, if the system lists processes (Linux), those that have left it."""
     for _ in range(ROUNDS):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
@@ -36,7 +36,7 @@ def end(session: int, mark: str) -> None:
 
 
 def _running(session: int, mark: str) -> list[int]:
-    """The processes of the session and those with the mark, without the first and without zombies."""
+    """Returns the processes of the session and those with the mark, except the first and zombies."""
     found = []
     sought = f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

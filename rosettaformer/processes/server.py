@@ -1,4 +1,4 @@
-"""The answering side: a process that is asked by the one that started it."""
+"""The answering side: a process that another one started and asks."""
 
 import contextlib
 import os
@@ -15,21 +15,22 @@ from .text import words
 
 __all__ = ["serve", "serve_methods"]
 
-ALONE = 3.0  # seconds, after which a process ends whose asker is gone, whatever it does
+ALONE = 3.0  # seconds after which a process ends when its asker is gone, whatever it does
 
 Reply = Callable[..., tuple[str, Any]]
 
 
 def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
-    """Greets, and answers until standard input ends. start: gives the greeting, and what answers questions; None where nothing does.
+    """Sends the handshake, then answers questions until standard input ends. start: returns the handshake and the function that answers
+    questions, or None.
 
-    Whatever else the process prints goes to standard error, and it reads nothing; a process that is forked off it ends with the answer.
+    Everything else that the process prints goes to standard error, and it reads nothing else; a forked child ends after its answer.
     """
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    with contextlib.suppress(OSError):  # where memory ends, the system ends this process and not the one that asks (Linux)
+    with contextlib.suppress(OSError):  # under memory pressure the system kills this process rather than the asking one (Linux)
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_alone, args=(questions.fileno(),), daemon=True).start()
     owner, largest = os.getpid(), 0
@@ -45,7 +46,7 @@ def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
 
 
 def serve_methods(make: Callable[[], Any], reply: Callable[[Callable[[], Any]], tuple[str, Any]]) -> None:
-    """Serves an object: a question is the name of a method and its arguments. reply: makes an answer of an action, which may raise."""
+    """Serves an object: a question is a method's name and its arguments. reply: turns a call, which may raise, into an answer."""
     made: list[Any] = []
 
     def start() -> tuple[tuple[str, Any], Reply]:
@@ -63,7 +64,7 @@ def _read(stream: BinaryIO, count: int) -> bytearray:
 
 
 def _send(stream: BinaryIO, answer: tuple[str, Any], largest: int, owner: int) -> None:
-    """Writes the answer, or why it is none that can be sent."""
+    """Sends the answer, or an error if it cannot be sent."""
     try:
         parts, _ = wire.pack(answer, wire.answer_limit(largest))
     except Exception as error:
@@ -76,9 +77,9 @@ def _send(stream: BinaryIO, answer: tuple[str, Any], largest: int, owner: int) -
 
 
 def _end_alone(questions: int) -> None:
-    """Ends the process, and its group where it leads one, some time after the asker is gone."""
+    """Ends the process, and the group that it leads, some time after the asker is gone."""
     poller = select.poll()
-    poller.register(questions, 0)  # the other end's closing is always reported
+    poller.register(questions, 0)  # the closing of the other end is always reported
     poller.poll()
     time.sleep(ALONE)
     if os.getpgrp() == os.getpid():

@@ -1,18 +1,18 @@
-"""Text from foreign code, made safe to show."""
+"""Makes text from foreign code safe to show."""
 
 from typing import Any
 
 __all__ = ["innermost", "message", "plain", "printable", "words"]
 
 MOST = 4000  # characters of a text that are shown
-MESSAGE = 3500  # characters of an error's message, which leave room for what is said around it
+MESSAGE = 3500  # characters of an error's message; leaves room for the text around it
 
 
 def printable(text: str, most: int = MOST, lines: bool = False) -> str:
-    """The text on one line, without what a terminal would obey: control characters, lone surrogates, marks of direction and the like are
-    shown as Python escapes them (\\x1b, \\ud800, \\u202e). Of a long text the beginning, and how much is left out.
+    """Returns the text on one line, with everything a terminal would obey as Python escapes: control characters, lone surrogates, marks of
+    direction and the like (\\x1b, \\ud800, \\u202e). A long text is cut, and the number of characters left out is given.
 
-    lines: its line feeds and spaces stay as they are.
+    lines: keep line feeds and spaces.
     """
     kept = text[:most] if lines else " ".join(text[:most].split())
     shown = "".join(letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode() for letter in kept)
@@ -20,12 +20,12 @@ def printable(text: str, most: int = MOST, lines: bool = False) -> str:
 
 
 def words(error: BaseException) -> str:
-    """The type of the error and its message."""
+    """Returns the error's type and message."""
     return f"{plain(type(error).__name__)}: {message(error)}"
 
 
 def message(error: BaseException) -> str:
-    """The error's message, the beginning of a long one; foreign code writes it, which may fail."""
+    """Returns the beginning of the error's message; foreign code computes it and may fail."""
     try:
         text = plain(str(error))
     except BaseException:
@@ -34,11 +34,11 @@ def message(error: BaseException) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error that a framework has put into another one of its class, with more around its message, as Keras does."""
+    """Unwraps an error that a framework has put into another one of the same class with a longer message, as Keras does."""
     inner = error.__context__
     return innermost(inner) if type(inner) is type(error) and message(inner) in message(error) else error
 
 
 def plain(text: Any) -> str:
-    """The characters of a str, or of an object of a class derived from str, as a str and nothing else."""
+    """Returns the characters of a str, or of an instance of a subclass of str, as a plain str."""
     return str.encode(text, "utf-8", "surrogatepass").decode("utf-8", "surrogatepass")

@@ -34,24 +34,24 @@ MOST_HEADER = 16 << 20  # bytes
 MOST_DEPTH = 32
 MOST_NODES = 1_000_000
 MOST_AXES = 32
-ANSWER, TIMES = 1 << 30, 4  # an answer may take so many bytes, and so many times what was sent
+ANSWER, TIMES = 1 << 30, 4  # limits of an answer: at least this many bytes, and this many times the bytes of the question
 
 Read = Callable[[int], bytes | bytearray]
 
 
 class Malformed(ValueError):
-    """What was to be sent, or what came, is no message; the text says why."""
+    """The data cannot be sent, or what came is no message; the text says why."""
 
 
 def answer_limit(sent: int) -> int:
-    """The most bytes of arrays in an answer, where the largest question so far had so many."""
+    """Returns the largest number of array bytes allowed in an answer, given that of the largest question so far."""
     return ANSWER + TIMES * sent
 
 
 def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
-    """The parts of a message in the order in which they are written, and the bytes of its arrays.
+    """Returns the parts of a message in the order in which they are written, and the size in bytes of its arrays.
 
-    Classes derived from those above are reduced to them (a str Enum to its str). Raises Malformed on anything else, and where the arrays
+    Instances of subclasses are reduced to the types above (a str Enum to its str). Raises Malformed on any other type, and if the arrays
     have more than `most` bytes.
     """
     arrays: list[np.ndarray] = []
@@ -66,9 +66,9 @@ def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
 
 
 def receive(read: Read, most: int | None = None, text: Callable[[str], str] = str) -> tuple[Any, int]:
-    """One message, and the bytes of its arrays. read: gives exactly so many bytes, or raises. text: what is made of every string.
+    """Returns one message and the size in bytes of its arrays. read: returns exactly n bytes, or raises. text: maps every string.
 
-    Raises Malformed on what is none; of arrays that together have more than `most` bytes none is read.
+    Raises Malformed if the data is no message; reads no array if they have more than `most` bytes together.
     """
     magic, length = HEADER.unpack(read(HEADER.size))
     if magic != MAGIC or length > MOST_HEADER:
@@ -87,23 +87,23 @@ def receive(read: Read, most: int | None = None, text: Callable[[str], str] = st
 
 
 def _check_size(size: int, most: int | None) -> None:
-    """Raises Malformed where arrays of that many bytes are more than may be sent."""
+    """Raises Malformed if arrays of this size are too large to send."""
     if most is not None and size > most:
         raise Malformed(f"its arrays must have at most {most} bytes; they have {size}")
 
 
 def is_array(value: Any) -> bool:
-    """Whether the value is an array of `DTYPES`, whatever it says of itself."""
+    """Whether the value is an array of `DTYPES`, whatever it claims to be."""
     return issubclass(type(value), np.ndarray) and DTYPES.get(base(value).dtype.name) == base(value).dtype
 
 
 def base(array: np.ndarray) -> np.ndarray:
-    """The array without what a class derived from ndarray makes of it; the memory is the same."""
+    """Returns the array as a plain ndarray that shares its memory."""
     return np.asarray(array)
 
 
 def _tree(value: Any, arrays: list[np.ndarray], nodes: Iterator[int], depth: int = 0) -> Any:
-    """The tree of a value, whose arrays are added to those before it. nodes: counts what is in it."""
+    """Returns the value as a tree, and appends its arrays to `arrays`. nodes: counts the tree's nodes."""
     if depth > MOST_DEPTH or next(nodes) > MOST_NODES:
         raise Malformed(f"values must be nested at most {MOST_DEPTH} deep and be at most {MOST_NODES}; these are more")
     kind = type(value)
@@ -118,7 +118,7 @@ def _tree(value: Any, arrays: list[np.ndarray], nodes: Iterator[int], depth: int
 
 
 def _scalar(value: Any) -> Any:
-    """The value as one of JSON's own. Raises Malformed where it is none."""
+    """Returns the value as a JSON scalar. Raises Malformed if it is none."""
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -135,13 +135,13 @@ def _scalar(value: Any) -> Any:
 
 
 def named(value: Any) -> str:
-    """What the value is: of an array its dtype, and otherwise its class."""
+    """Describes the value by its dtype, if it is an array, or its class."""
     kind = type(value)
     return f"an array of {base(value).dtype}" if issubclass(kind, np.ndarray) else plain(kind.__name__)
 
 
 def _spec(name: str, shape: Iterable[int]) -> tuple[np.dtype, tuple[int, ...], int]:
-    """The dtype, the shape and the bytes of an array."""
+    """Returns the dtype, the shape and the size in bytes of an array."""
     shape = tuple(shape)
     if len(shape) > MOST_AXES or any(type(size) is not int or not 0 <= size < 1 << 48 for size in shape):
         raise Malformed("it has an array of no possible shape")
@@ -149,7 +149,7 @@ def _spec(name: str, shape: Iterable[int]) -> tuple[np.dtype, tuple[int, ...], i
 
 
 def _value(tree: Any, arrays: Sequence[np.ndarray], text: Callable[[str], str]) -> Any:
-    """The value of a tree that JSON could hold."""
+    """Returns the value of a tree that JSON can hold."""
     if type(tree) is str:
         return text(tree)
     if type(tree) in (bool, float, NoneType) or (type(tree) is int and -(1 << 63) <= tree < 1 << 64):

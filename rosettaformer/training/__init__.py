@@ -1,7 +1,7 @@
-"""Training any backend on a task, and translating with what it has learned.
+"""Trains any backend on a task, and translates with the result.
 
-tasks/ gives pairs of texts, tokens.py makes ids of them, corpus.py batches of few shapes; session.py trains, store.py keeps checkpoints;
-answers.py and translator.py answer. comparison.py trains several backends beside the reference.
+tasks/ gives pairs of texts, tokens.py turns them into ids, corpus.py into batches of few shapes; session.py trains, store.py keeps
+checkpoints; answers.py and translator.py answer. comparison.py trains several backends beside the reference.
 """
 
 __all__: list[str] = []

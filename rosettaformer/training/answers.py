@@ -1,4 +1,4 @@
-"""Answers of a trained model to many sources at once, and how good they are."""
+"""Answers many sources at once with a trained model, and scores the answers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["Decoding", "Hypothesis", "answer", "loss_per_token", "scores"]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An answer: its ids from after START to before END; and `log p`, of a beam search divided by the length penalty (BEAM)."""
+    """An answer: its ids between START and END; and `log p`, divided by the length penalty in a beam search (BEAM)."""
 
     tokens: tuple[int, ...]
     score: float
@@ -26,9 +26,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are searched. limits: padded source length -> tokens of an answer at most. width: of the beam; 1 is greedy search.
+    """How answers are searched. limits: padded source length -> most tokens of an answer. width: of the beam; 1 is greedy search.
 
-    rows: of every call of the model, so that a compiled backend sees few shapes.
+    rows: the batch size of every call, so that a compiled backend sees few shapes.
     """
 
     limits: Mapping[int, int]
@@ -37,13 +37,13 @@ class Decoding:
     rows: int = 64
 
     def limit(self, length: int) -> int:
-        """The limit for sources of that padded length; of the nearest shorter length, where training saw none."""
+        """Returns the limit for a padded source length, or for the nearest shorter length that training saw."""
         known = [size for size in self.limits if size <= length] or [min(self.limits)]
         return self.limits[max(known)]
 
 
 def answer(trainer: Searches, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
-    """The best answer to each source, in the order of the sources."""
+    """Returns the best answer to each source, in the order of the sources."""
     found: dict[int, Hypothesis] = {}
     count = max(decoding.rows // decoding.width, 1)
     for length, indexes in _groups(sources, count):
@@ -65,7 +65,7 @@ def _search(trainer: Searches, source: np.ndarray, decoding: Decoding, limit: in
 
 
 def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, list[int]]]:
-    """(padded length, indexes of at most `count` sources of that length), the shorter ones first."""
+    """Yields (padded length, indexes of at most `count` sources of that length), shorter lengths first."""
     by_length: dict[int, list[int]] = {}
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
         by_length.setdefault(padded_length(len(sources[index])), []).append(index)
@@ -74,13 +74,13 @@ def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int,
 
 
 def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Example]) -> float:
-    """The mean of -log p over all target tokens, without smoothing and dropout; NaN where every example is longer than the buckets."""
+    """Returns the mean of -log p over all target tokens, without smoothing and dropout; NaN if every example is longer than the buckets."""
     parts = [trainer.loss(*pad(*group)) for group in buckets.groups(examples)]
     count = sum(count for _, count in parts)
     return sum(total for total, _ in parts) / count if count else math.nan
 
 
 def scores(trainer: Searches, task: Task, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
-    """The task's scores of the answers to the sources of the pairs."""
+    """Returns the task's scores of the answers to the pairs' sources."""
     found = answer(trainer, tokens.source([source for source, _ in pairs]), decoding)
     return task.score([tokens.text(hypothesis.tokens) for hypothesis in found], [target for _, target in pairs])

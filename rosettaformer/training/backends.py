@@ -1,4 +1,4 @@
-"""The four implementations as backends of training: each has a `Trainer` with the same face, imported when it is asked for."""
+"""The four implementations as training backends: each has a `Trainer` with the same interface, imported on demand."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ __all__ = ["MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
 
 
 class Searches(Protocol):
-    """What answers: token ids and scores as arrays."""
+    """A model that answers with token ids and scores as arrays."""
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
@@ -32,12 +32,12 @@ class Trainer(Searches, Protocol):
 
 
 def parameters_of(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters by canonical name, of what `Trainer.state` gives."""
+    """Extracts the parameters, by canonical name, from `Trainer.state`."""
     prefix = "parameters."
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def trainer(backend: str) -> Callable[..., Trainer]:
-    """The Trainer of a backend. Raises MissingBackend where its framework is missing, with the line that installs it, or broken."""
+    """Returns the Trainer of a backend. Raises MissingBackend if its framework is broken or missing, with the command that installs it."""
     known("backend", [backend], BACKENDS)
     return imported(backend, f"{BACKENDS[backend]}.training").Trainer

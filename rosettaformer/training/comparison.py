@@ -1,4 +1,6 @@
-"""The comparison of training runs: one start, the same batches and keep masks in every backend, step by step beside the reference."""
+"""Compares training runs: every backend starts equal, gets the same batches and keep masks, and is compared with the reference at each
+step.
+"""
 
 import contextlib
 import math
@@ -18,14 +20,14 @@ from .remote import Remote
 __all__ = ["RECIPE", "Experiment", "Gap", "Run", "Step", "compare"]
 
 ROWS, SOURCE, TARGET = 7, 11, 13
-START_LIMIT, TAKEN = 180.0, 600.0  # seconds for a framework to load, and in which a backend must take a question
-# Every choice of a recipe at work, and parameters that move visibly in a few steps.
+START_LIMIT, TAKEN = 180.0, 600.0  # seconds for a framework to load, and for a backend to read a question
+# uses every choice of a recipe, and moves parameters visibly within a few steps
 RECIPE = PAPER.replace(warmup=100, weight_decay=0.01, clip_norm=1.0)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What every backend is given. values: the parameters at the start, whose dtype, float32 or float64, is the run's."""
+    """What every backend is given. values: the initial parameters, whose dtype, float32 or float64, is the run's."""
 
     config: TransformerConfig
     recipe: Recipe
@@ -34,10 +36,10 @@ class Experiment:
     seed: int
 
     def batch(self, step: int) -> tuple[np.ndarray | None, np.ndarray, Mapping]:
-        """Source `b s`, target `b t` and keep masks of a step, a function of the seed and the step alone.
+        """Returns source `b s`, target `b t` and keep masks of a step, a function of the seed and the step only.
 
-        Where the config has a padding id, rows end raggedly, one source is empty, and one row is padding throughout. A decoder alone has no
-        source; where the config has classes, they are the target, `b`.
+        If the config has a padding id, rows end raggedly, one source is empty, and one row is padding throughout. A decoder-only model has
+        no source; if the config has classes, they are the target, `b`.
         """
         rng = np.random.default_rng((self.seed, step))
         parts = self.recipe.microbatches
@@ -67,7 +69,7 @@ def _ids(rng: np.random.Generator, lengths: np.ndarray, most: int, vocabulary: i
 
 @dataclass(frozen=True)
 class Gap:
-    """How far a loss or a parameter lies from the reference's, and how far it may: in units of the reference's largest value, or of 1."""
+    """The distance of a loss or a parameter from the reference's and its bound, both relative to the reference's largest value, or to 1."""
 
     name: str
     distance: float
@@ -75,13 +77,13 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """The distance in units of what is allowed: beyond 1 the run has left."""
+        """The distance divided by its bound: beyond 1 the run has left the reference."""
         return self.distance / self.allowed if math.isfinite(self.distance) else math.inf
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a backend: its loss, the gap of the loss, and that of the parameter that uses up most of what it is allowed."""
+    """One step of a backend: its loss, the gap of the loss, and the gap of the parameter that uses the largest share of its bound."""
 
     number: int
     value: float
@@ -90,13 +92,13 @@ class Step:
 
     @property
     def leaves(self) -> list[Gap]:
-        """What is further away than allowed."""
+        """Whether a distance exceeds its bound."""
         return [gap for gap in (self.loss, self.parameter) if gap.excess > 1]
 
 
 @dataclass
 class Run:
-    """What became of a backend: `together`, `leaves`, `missing`, `error`, `crash` or `hang`, with the reason of the last four."""
+    """The outcome of a backend: `together`, `leaves`, `missing`, `error`, `crash` or `hang`, with the reason of the last four."""
 
     backend: str
     status: str = "together"
@@ -105,7 +107,7 @@ class Run:
 
     @property
     def divergence(self) -> Step | None:
-        """The first step at which something is further away than allowed."""
+        """The first step at which a distance exceeds its bound."""
         return next((step for step in self.steps if step.leaves), None)
 
 
@@ -116,9 +118,9 @@ def compare(
     limit: float = 600.0,
     progress: Callable[[int], None] = lambda step: None,
 ) -> tuple[list[float], list[Run]]:
-    """The reference's losses, and the run of every backend, each in its own process while the reference computes here.
+    """Returns the reference's losses and the run of every backend, each in its own process while the reference computes here.
 
-    limit: seconds for one step, the first of which compiles. progress is called with the number of every finished step.
+    limit: seconds for one step; the first one compiles. progress: called with the number of every finished step.
     """
     runs = [Run(backend) for backend in backends]
     losses = []
@@ -145,7 +147,7 @@ def compare(
 
 
 def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compiled: bool, limit: float) -> None:
-    """Every backend is loaded and builds its trainer."""
+    """Loads every backend and builds its trainer."""
     arguments = experiment.config.to_dict(), experiment.recipe.to_dict(), experiment.values, experiment.seed, "cpu", compiled
     for seconds, question in ((START_LIMIT, True), (limit, False)):
         for run, remote in active:

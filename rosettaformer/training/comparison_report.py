@@ -1,4 +1,4 @@
-"""The comparison of training runs: on a terminal, as JSON, as a picture."""
+"""Shows the comparison of training runs: in a terminal, as JSON, as a picture."""
 
 import dataclasses
 import math
@@ -18,13 +18,13 @@ from .comparison import Experiment, Gap, Run
 
 __all__ = ["chart", "draw", "render", "to_dict", "verdict"]
 
-VERSION = 2  # of the JSON
+VERSION = 2  # version of the JSON
 REFERENCE = "reference"
 SEVERAL = "*"
 
 
 def verdict(run: Run) -> str:
-    """What became of a backend, in a sentence."""
+    """Says what became of a backend, in a sentence."""
     if run.divergence:
         where = ", ".join(f"{gap.name} is {gap.distance:.2g} away, allowed {gap.allowed:.2g}" for gap in run.divergence.leaves)
         return f"{run.backend} leaves at step {run.divergence.number}: {where}"
@@ -38,7 +38,7 @@ def verdict(run: Run) -> str:
 
 
 def render(console: Console, losses: Sequence[float], runs: Sequence[Run]) -> None:
-    """The curves, a table for each backend, and the verdicts."""
+    """Renders the curves, a table for each backend, and the verdicts."""
     curves = {REFERENCE: losses} | {run.backend: [step.value for step in run.steps] for run in runs if run.steps}
     for line in chart(curves):
         console.print(line, markup=False, highlight=False)
@@ -50,7 +50,7 @@ def render(console: Console, losses: Sequence[float], runs: Sequence[Run]) -> No
 
 
 def chart(curves: Mapping[str, Sequence[float]], height: int = 8) -> Iterator[str]:
-    """The curves in characters, a column for each step: the number of a curve, or a star where several are at the same place."""
+    """Draws the curves in characters, one column for each step: the number of a curve, or a star if several meet."""
     values = [value for curve in curves.values() for value in curve if math.isfinite(value)]
     if not values:
         return
@@ -84,7 +84,7 @@ def _numbers(gap: Gap) -> tuple[str, str]:
 
 
 def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]) -> dict[str, Any]:
-    """Every number, as JSON can hold them: what is not finite is None."""
+    """Returns every number in a form that JSON can hold: non-finite numbers become None."""
     return {
         "version": VERSION,
         "config": experiment.config.to_dict(),
@@ -104,7 +104,7 @@ def _divergence(run: Run) -> dict[str, Any] | None:
 
 
 def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
-    """The curves, and below them how much of what is allowed every backend uses up, into a file whose suffix names the format."""
+    """Draws the curves, and below them the share of its bound that every backend uses, into a file whose suffix names the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
@@ -112,7 +112,7 @@ def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
     above.plot(np.arange(1, len(losses) + 1), losses, color="0.7", linewidth=6, label=REFERENCE)
     for index, run in enumerate(run for run in runs if run.steps):
         numbers = [step.number for step in run.steps]
-        dashes = (3 * index, (3, 6))  # curves that coincide show one after the other
+        dashes = (3 * index, (3, 6))  # coinciding curves show one after the other
         above.plot(numbers, [step.value for step in run.steps], color=f"C{index}", linestyle=dashes, label=run.backend)
         used = [max(step.loss.excess, step.parameter.excess) for step in run.steps]
         below.plot(numbers, used, color=f"C{index}", marker=".", label=run.backend)

@@ -26,20 +26,20 @@ class Shape:
         return len(example[0]) <= self.source and len(example[1]) <= self.target
 
 
-Group = tuple[Shape, list[Example]]  # a batch to be: the arguments of `pad`
+Group = tuple[Shape, list[Example]]  # a batch to be built: the arguments of `pad`
 SHORTEST = 16
 
 
 def padded_length(length: int) -> int:
-    """The smallest of 16, 32, 64, ... that is not shorter, so that a compiled backend sees few lengths."""
+    """Returns the smallest of 16, 32, 64, ... that is not shorter, so that a compiled backend sees few lengths."""
     return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 class Buckets:
-    """The shapes that examples are batched in: each holds about `tokens` tokens of the longer side, and rows in multiples of `multiple`,
-    of which no batch has more than all examples need.
+    """The shapes of batches: each holds about `tokens` tokens of the longer side; its rows are a multiple of `multiple`, and no more than
+    all examples need.
 
-    The bounds are quantiles of the examples' lengths, so that a compiled step is compiled `count` times at most and little is padded.
+    The bounds are quantiles of the examples' lengths, so that a step compiles at most `count` times and little is padded.
     """
 
     def __init__(self, examples: Sequence[Example], tokens: int, multiple: int = 1, count: int = 4) -> None:
@@ -49,20 +49,21 @@ class Buckets:
         count = min(count, len(examples))
         last = [int(len(lengths) * (index + 1) / count) - 1 for index in range(count)]
         bounds = sorted({(int(source), int(target)) for source, target in lengths[np.maximum(last, 0)]})
-        most = -(-len(examples) // multiple)  # parts of a batch that have rows
+        most = -(-len(examples) // multiple)  # the entries of a batch that have rows
         self.shapes = [Shape(min(max(tokens // max(bound) // multiple, 1), most) * multiple, *bound) for bound in bounds]
 
     def epoch(self, examples: Sequence[Example], seed: int, epoch: int) -> list[Group]:
-        """The batches of an epoch, to be padded. Each example is in one of them, or in none where it is longer than every shape.
+        """Returns the batches of an epoch, as arguments of `pad`. Each example is in one of them, or in none if it is longer than every
+        shape.
 
-        What does not fill a batch of its bucket moves to the next larger one; rows that are padding throughout fill the last batch.
+        Examples that do not fill a batch of their bucket move to the next larger one; rows of padding fill the last batch.
         """
         rng = np.random.default_rng((seed, epoch))
         groups = [*self.groups([examples[index] for index in rng.permutation(len(examples))])]
         return [groups[index] for index in rng.permutation(len(groups))]
 
     def groups(self, examples: Sequence[Example]) -> Iterator[Group]:
-        """The batches of examples in their order, the smaller shapes first, to be padded."""
+        """Returns the batches of examples in their order, smaller shapes first, as arguments of `pad`."""
         waiting: list[Example] = []
         rest = list(examples)
         for shape in self.shapes:
@@ -76,13 +77,13 @@ class Buckets:
 
 
 def pad(shape: Shape, examples: Sequence[Example]) -> Batch:
-    """The examples as one batch of that shape; rows without an example are padding throughout."""
+    """Returns the examples as one batch of that shape; rows without an example are padding."""
     sources, targets = ([example[side] for example in examples] for side in (0, 1))
     return rows(sources, shape.rows, shape.source), rows(targets, shape.rows, shape.target)
 
 
 def rows(texts: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """The ids of the texts as `count` rows of that length; rows without a text are padding throughout."""
+    """Returns the ids of the texts as `count` rows of that length; rows without a text are padding."""
     result = np.full((count, length), PADDING, np.int32)
     for row, ids in zip(result, texts, strict=False):
         row[: len(ids)] = ids
@@ -100,9 +101,9 @@ class Position:
 class Corpus:
     """The examples of a task, no side longer than max_length tokens, in batches.
 
-    first_epoch: the examples of epoch 0. longest: the largest shape. left_out: how many training pairs of the first epoch are longer, and
-    how many of validation.
-    Raises ValueError where nothing is left to train on or to validate on.
+    first_epoch: the examples of epoch 0. longest: the largest shape. left_out: the numbers of pairs that are too long, in the first epoch's
+    training pairs and in validation.
+    Raises ValueError if nothing is left to train on or to validate on.
     """
 
     def __init__(
@@ -124,16 +125,18 @@ class Corpus:
         self._groups: tuple[int, list[Group]] | None = None
 
     def batch(self, position: Position) -> Batch:
-        """The batch at a position, a function of the data, the seed and the position alone."""
+        """Returns the batch at a position, a function of the data, the seed and the position only."""
         return pad(*self._epoch(position.epoch)[position.batch])
 
     def after(self, position: Position) -> Position:
-        """The position after that one."""
+        """Returns the position after the given one."""
         last = position.batch + 1 == len(self._epoch(position.epoch))
         return Position(position.epoch + 1) if last else Position(position.epoch, position.batch + 1)
 
     def holds(self, position: Position, steps: int) -> bool:
-        """Whether there is a batch at a position that so many steps may have led to, a batch and at least one an epoch."""
+        """Whether a batch lies at a position that a run may have reached after `steps` steps; every step takes a batch, every epoch has at
+        least one.
+        """
         return position.epoch + position.batch <= steps and position.batch < len(self._epoch(position.epoch))
 
     def _epoch(self, number: int) -> list[Group]:
@@ -153,7 +156,7 @@ class Corpus:
 
 
 def answer_limits(examples: Sequence[Example]) -> dict[int, int]:
-    """Padded source length -> the most tokens of an answer that training saw for a source of at most that length."""
+    """Returns padded source length -> the most answer tokens that training saw for a source of at most that length."""
     longest: dict[int, int] = {}
     for source, target in examples:
         length = padded_length(len(source))

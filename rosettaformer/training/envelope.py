@@ -1,4 +1,4 @@
-"""How far a training run may lie from the reference's, step by step: derived from the reference's own runs in other summation orders."""
+"""Bounds how far a training run may lie from the reference's at each step, from the reference's own runs in other summation orders."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from .backends import parameters_of
 __all__ = ["LOSS", "RELATIVE", "Envelope", "is_unseen"]
 
 LOSS = "loss"
-RELATIVE = 1e-9  # of a tensor's largest value: what a float64 run may be away
+RELATIVE = 1e-9  # relative to a tensor's largest value: the bound of a float64 run
 
 
 def is_unseen(name: str) -> bool:
-    """Whether the loss does not see a parameter: the bias of an attention's keys adds the same to all logits of a query.
+    """Whether the loss does not depend on a parameter: the bias of an attention's keys adds the same to all logits of a query.
 
-    Softmax ignores that, so the gradient is 0 and what is computed is rounding, which Adam makes steps of.
+    Softmax ignores it, so its gradient is 0, and its computed gradient is rounding, from which Adam makes steps.
     """
     return name.endswith(".key.bias")
 
@@ -32,9 +32,9 @@ def is_unseen(name: str) -> bool:
 class Envelope:
     """The reference's run in float64 from the given parameters, and the same run in their dtype in every summation order.
 
-    float32: an error may be `MAX_FACTOR max_i max|c_i - r| + ulp` at every step, with r the float64 run and c_i the run in one order, each
-    from the beginning: the bound grows as rounding grows. float64: RELATIVE of r's largest value; but a parameter that `is_unseen` as in
-    float32, with r the run in the plain order.
+    float32: the bound at every step is `MAX_FACTOR max_i max|c_i - r| + ulp`, with r the float64 run and c_i the run in one order, each
+    from the beginning: it grows as rounding grows. float64: RELATIVE of r's largest value; for a parameter that `is_unseen` the bound is
+    that of float32, with r the run in the plain order.
     """
 
     def __init__(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray]) -> None:
@@ -45,7 +45,7 @@ class Envelope:
         self._unseen = any(map(is_unseen, values))
 
     def step(self, *batch: Any) -> dict[str, Expectation]:
-        """One step of all runs: what the loss before it and every parameter after it may be, which is the `reference` up to the `bound`."""
+        """One step of all runs: the `reference` values of the loss before it and every parameter after it, and their `bound`."""
         if self.dtype == "float32":
             return self._expected(batch)
         reference = _advanced(self._runs[0], batch)
@@ -54,9 +54,9 @@ class Envelope:
         return allowed | (self._expected(batch, reference) if self._unseen else {})
 
     def _expected(self, batch: Any, reference: dict[str, np.ndarray] | None = None) -> dict[str, Expectation]:
-        """The policy's expectation of what a step gives; where the reference is there already, of the unseen parameters alone.
+        """Returns the policy's expectation of a step; if the reference is already known, of the unseen parameters only.
 
-        The policy asks for r first, and then for as many runs as it has orders, which begin when they are first asked.
+        The policy asks for r first, then for one run per order; a run starts when it is first asked for.
         """
         indexes = itertools.count()
 
@@ -72,7 +72,7 @@ class Envelope:
 
 
 def _advanced(trainer: Trainer, batch: Any) -> dict[str, np.ndarray]:
-    """The loss and the parameters of one step."""
+    """Returns the loss and the parameters of one step."""
     value = trainer.train_step(*batch)
     values = parameters_of(trainer.state())
     return {LOSS: np.asarray(value, next(iter(values.values())).dtype)} | values

@@ -1,4 +1,4 @@
-"""What the files of a run say: what the run is, in `run.json`; and its tokens."""
+"""The files that describe a run: `run.json`, and its tokens."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ from .tokens import Tokens
 
 __all__ = ["Manifest", "check", "read_tokens"]
 
-FORMAT, FIRST, VERSION = "rosettaformer-run", 2, 3  # the first lacks the config fields of `versions.PAPER`
+FORMAT, FIRST, VERSION = "rosettaformer-run", 2, 3  # the first version lacks the config fields of `versions.PAPER`
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
 FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
@@ -30,7 +30,7 @@ _FIELDS: schema.Table = {
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """task: its name and options. fixed, free: settings. tokens, data: fingerprints. limits: of answers, by padded source length.
+    """task: its name and options. fixed, free: settings. tokens, data: fingerprints. limits: most answer tokens, by padded source length.
 
     longest: the most tokens of a source in training.
     """
@@ -50,7 +50,9 @@ class Manifest:
         return (folder / _FILE).exists()
 
     def write(self, folder: Path, tokens: Tokens) -> None:
-        """Writes it and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a run."""
+        """Writes the manifest and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a
+        run.
+        """
         manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
         for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
             with replacing(folder / name) as temporary:
@@ -58,7 +60,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """The manifest of a folder; raises ValueError where there is none, where it is damaged, and where the folder holds links."""
+        """Returns the manifest of a folder; raises ValueError if it is missing or damaged, and if the folder holds links."""
         path = folder / _FILE
         check(folder)
         if not path.is_file():
@@ -81,7 +83,7 @@ class Manifest:
 
 
 def _limit_problems(limits: Mapping[str, Any], longest: int, most: int) -> Iterator[str]:
-    """What no training can have seen: an answer or a source that is longer than those that are left out."""
+    """Yields a problem for limits that no training can have produced, such as answers longer than every example."""
     lengths = {str(padded_length(length)) for length in range(1, most + 1)}
     good, wanted = schema.integer(1, most)
     if not limits or any(length not in lengths or not good(limit) for length, limit in limits.items()):
@@ -91,7 +93,7 @@ def _limit_problems(limits: Mapping[str, Any], longest: int, most: int) -> Itera
 
 
 def read_tokens(folder: Path, manifest: Manifest) -> Tokens:
-    """The tokens of the run; raises ValueError where they are damaged or another run's."""
+    """Returns the tokens of the run; raises ValueError if they are damaged or another run's."""
     path = folder / _TOKENS
     if not path.is_file():
         raise ValueError(f"{folder} holds no tokens: {path} does not exist")
@@ -102,7 +104,7 @@ def read_tokens(folder: Path, manifest: Manifest) -> Tokens:
 
 
 def check(folder: Path) -> None:
-    """Raises ValueError where something that a run reads, writes or removes in its folder is a link, or no file or folder as it should be.
+    """Raises ValueError if something that a run reads, writes or removes in its folder is a link, or not a file or folder as it should be.
 
     The folder itself may be a link.
     """

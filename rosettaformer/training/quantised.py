@@ -14,7 +14,7 @@ __all__ = ["Int8Searches"]
 
 
 class Int8Searches:
-    """The searches of a `Trainer`, of parameters whose projections are int8. Raises ValueError for numpy and off the CPU."""
+    """The searches of a `Trainer` with int8 projections. Raises ValueError for the NumPy backend, and on any device but the CPU."""
 
     def __init__(self, backend: str, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str = "cpu") -> None:
         if backend == "numpy" or device != "cpu":

@@ -1,8 +1,8 @@
-"""A backend's Trainer in a process of its own: it is asked step by step, and its end is an answer.
+"""Runs a backend's Trainer in a process of its own, which is asked step by step and whose end is an answer.
 
-`python -m rosettaformer.training.remote BACKEND` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
-The methods are `build`, which makes the Trainer of a config, a recipe, parameters, seed, device and whether steps are compiled; and `step`,
-which is given source, target and keep masks and whose answer is the loss and the parameters.
+`python -m rosettaformer.training.remote BACKEND` takes (method, *arguments) and returns pairs (kind, answer), as a port's process does.
+`build` makes the Trainer from a config, a recipe, parameters, a seed, a device and whether to compile; `step` takes source, target and keep
+masks and returns the loss and the parameters.
 """
 
 import runpy
@@ -23,10 +23,10 @@ __all__ = ["Remote"]
 
 
 class Remote(Child):
-    """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same face.
+    """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same interface.
 
-    Answers are ("ready", None); ("missing", why, or how to install it); ("step", (loss, parameters)); ("error", what the backend raised);
-    ("crash" or "hang", how its process ended).
+    Answers are ("ready", None); ("missing", reason or command that installs it); ("step", (loss, parameters)); ("error", what the backend
+    raised); ("crash" or "hang", how its process ended).
     """
 
     def __init__(self, backend: str, threads: int) -> None:
@@ -57,7 +57,7 @@ def _load(backend: str) -> Callable[..., backends.Trainer]:
 
 
 class _Server:
-    """The other end: the Trainer."""
+    """The answering side: holds the Trainer."""
 
     def __init__(self, backend: str) -> None:
         self._make = _load(backend)
@@ -75,7 +75,7 @@ def _reply(action: Callable[[], Answer | None]) -> Answer:
         return action() or ("ready", None)
     except backends.MissingBackend as error:
         return "missing", message(error)
-    except BaseException as error:  # SystemExit and what foreign code derives besides
+    except BaseException as error:  # also SystemExit and other exceptions that foreign code derives
         return "error", words(error)
 
 

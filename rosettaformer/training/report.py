@@ -1,4 +1,4 @@
-"""What a run says of itself: its log, the curves of the log, and what it shows while it goes on."""
+"""Reports a run: its log, the log's curves, and its progress."""
 
 import errno
 import json
@@ -22,8 +22,8 @@ from . import schema
 __all__ = ["Log", "Report", "draw_curves", "read_log"]
 
 LONGEST = 10_000  # bytes of an entry
-SMOOTHED = 50  # the curve of the training loss is the mean of at most as many parts
-RECENT = 0.95  # weight of the past in the running means
+SMOOTHED = 50  # most points of the curve of the training loss, each the mean of a part
+RECENT = 0.95  # weight of the past in running means
 _TEXTS: schema.Table = {
     "event": schema.choice("start", "step", "validation", "test"), "backend": schema.text(100), "checkpoint": schema.text(100),
 }  # fmt: skip
@@ -31,9 +31,9 @@ _NUMBER: schema.Check = (lambda value: is_number(value) or isinstance(value, flo
 
 
 class Log:
-    """Appends to the log in a file, a JSON object a line for every step and every validation.
+    """Appends to a log file one JSON object for every step and every validation.
 
-    It begins after a step: what the file holds of later steps, which will be done again, is cut off first.
+    It starts after a given step: entries of later steps, which will run again, are cut off first.
     """
 
     def __init__(self, path: Path, steps: int) -> None:
@@ -43,13 +43,13 @@ class Log:
         self._file = path.open("ab", buffering=0)
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Adds an entry, which names its step. Raises OSError where the disk takes only a part of it."""
+        """Adds an entry, which names its step. Raises OSError if the disk takes only a part of it."""
         line = json.dumps(dict(entry)).encode() + b"\n"
         if self._file.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
 
     def sync(self) -> None:
-        """Puts the entries on the disk, so that no checkpoint outlives the log of its steps."""
+        """Flushes the entries to the disk, so that no checkpoint outlives the log of its steps."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -57,9 +57,9 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log; a last line without an end, as a kill or a full disk may leave it, is passed over.
+    """Returns the entries of a log; skips a last line without an end, which a kill or a full disk may leave.
 
-    Raises ValueError naming any other line that is none.
+    Raises ValueError that names any other malformed line.
     """
     return [entry for _, entry in _lines(path)]
 
@@ -124,9 +124,9 @@ def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], 
 
 
 class Report:
-    """Prints to standard error: a line for every event; and on a terminal, while `bar` is entered, loss, speed and time left.
+    """Prints to standard error: a line for every event and, in a terminal while `bar` is entered, loss, speed and remaining time.
 
-    speed: tokens a second that are not padding, of source and target; the mean of the last steps.
+    speed: tokens per second without padding, source and target together, over the last steps.
     """
 
     def __init__(self) -> None:
@@ -139,20 +139,20 @@ class Report:
         self._last = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Prints a line."""
         self.console.print(text, soft_wrap=True)
 
     def step(self, number: int, loss: float, tokens: int, share: float) -> None:
-        """After a step. tokens: of the batch, without padding. share: of the run that is done, between 0 and 1."""
+        """Updates the display after a step. tokens: of the batch, without padding. share: the completed part of the run, between 0 and 1."""
         now = time.monotonic()
         self._seen += 1
-        weight = min(RECENT, 1 - 1 / self._seen)  # the plain mean of the first few
+        weight = min(RECENT, 1 - 1 / self._seen)  # a plain mean over the first few
         self._loss += (1 - weight) * (loss - self._loss)
         self.speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self.speed)
         self._last = now
         self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, left")
 
     def scores(self, title: str, values: dict[str, Any]) -> None:
-        """The scores of an evaluation."""
+        """Prints the scores of an evaluation."""
         self.say(title + ": " + ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()))
-        self._last = time.monotonic()  # evaluation is not the speed of training
+        self._last = time.monotonic()  # evaluation does not count towards the speed

@@ -1,4 +1,4 @@
-"""A run: begun in a new folder, or resumed from one."""
+"""A run: started in a new folder, or resumed from one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from .tokens import Tokens
 
 __all__ = ["Run", "begin", "resume"]
 
-Options = Mapping[str, Any]  # what the user gave, by name; what was not given is not there
+Options = Mapping[str, Any]  # what the user gave, by name; options that were not given are absent
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that a run is made of but its parameters."""
+    """Everything that describes a run, except its parameters."""
 
     folder: Path
     manifest: Manifest
@@ -30,9 +30,9 @@ class Run:
 
 
 def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:
-    """A new run, of which nothing is written yet.
+    """Returns a new run; nothing is written yet.
 
-    Raises ValueError on bad options and data, and where the folder holds a run, or links in place of its files.
+    Raises ValueError on bad options and data, and if the folder holds a run, or links in place of its files.
     """
     check(folder)
     if Manifest.exists(folder) or (folder / "checkpoints").exists():
@@ -55,9 +55,9 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
 
 
 def resume(folder: Path, name: str | None, task_options: Options, given: Options) -> Run:
-    """The run in the folder, with what this call chooses anew, which is not written yet.
+    """Returns the run in the folder with this call's new choices, which are not written yet.
 
-    Raises ValueError naming every choice that the run has made otherwise; and where tokens or data are no longer those of the run.
+    Raises ValueError that lists every choice that conflicts with the run's, and if tokens or data have changed.
     """
     manifest = Manifest.read(folder)
     if differences := [*_differences(manifest, name, task_options, given)]:
@@ -90,7 +90,7 @@ def _check(manifest: Manifest) -> None:
 
 
 def _differences(manifest: Manifest, name: str | None, task_options: Options, given: Options) -> Iterator[str]:
-    """A line for everything that was given and is otherwise in the run."""
+    """Returns a line for every option whose value conflicts with the run's."""
     if name and name != manifest.task["name"]:
         yield f"task: the run has {manifest.task['name']}; got {name}"
         return

@@ -1,4 +1,4 @@
-"""JSON objects: what their fields must be, in tables of checks, and files of them that a fingerprint binds."""
+"""Checks the fields of JSON objects by tables, and stores them in files that carry a fingerprint."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 LARGEST = Fields.LARGEST
-Check = tuple[Callable[[Any], bool], str]  # what a value must satisfy, how the message says it
+Check = tuple[Callable[[Any], bool], str]  # the condition of a value, and its description in messages
 Table = Mapping[str, Check]
 FINGERPRINT = "fingerprint"
 
@@ -50,7 +50,7 @@ def several(check: Check) -> Check:
 
 
 def problems(fields: Any, table: Table, where: str = "") -> list[str]:
-    """Every field that is missing or out of range, and the first unknown ones; where: the name of the object that has the fields."""
+    """Returns every missing or invalid field, and the first unknown ones; where: the name of the object in messages."""
     if not isinstance(fields, dict):
         return [f"{where or 'it'} must be an object; got {fields!r:.{LONGEST_NAME}}"]
     prefix = f"{where}." if where else ""
@@ -63,21 +63,21 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raises ValueError that lists the problems, where there are any."""
+    """Raises ValueError that lists the problems, if there are any."""
     if problems:
         raise ValueError("\n  ".join(problems))
 
 
 def dump(fields: Mapping[str, Any]) -> str:
-    """The JSON of a file, with the fingerprint of its fields."""
+    """Returns the JSON of a file, with the fingerprint of its fields."""
     plain = json.loads(json.dumps(fields, allow_nan=False))
     return json.dumps(plain | {FINGERPRINT: fingerprint(plain)}, indent=2) + "\n"
 
 
 def load(path: Path, table: Table) -> dict[str, Any]:
-    """The fields of a file of `dump`.
+    """Returns the fields of a file written by `dump`.
 
-    Raises ValueError where it is none, where the fields are not as the table says, and where one of them is not what was written.
+    Raises ValueError if it is not such a file, if fields do not fit the table, and if a field has been changed.
     """
     fields = read_json(path)
     wrong = problems(fields, {**table, FINGERPRINT: text()})
@@ -88,10 +88,10 @@ def load(path: Path, table: Table) -> dict[str, Any]:
 
 
 def fingerprint(fields: Mapping[str, Any]) -> str:
-    """Of an object's fields, whatever their order."""
+    """Returns the fingerprint of an object's fields, whatever their order."""
     return digest(json.dumps(fields, sort_keys=True))
 
 
 def digest(text: str) -> str:
-    """The fingerprint of a text, which lone surrogates may be in."""
+    """Returns the fingerprint of a text, which may contain lone surrogates."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""One call of `train`: a trainer for the run, the loop, which any backend plugs into, and what follows when it ends between two steps."""
+"""One call of `train`: the trainer of the run, a loop for any backend, and what follows when it ends between two steps."""
 
 import contextlib
 import math
@@ -35,7 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> None:
     """Trains the run from its newest checkpoint, or from fresh parameters.
 
-    Raises ValueError where training diverges, where the disk fails and where another call trains this run; the last good checkpoint stays.
+    Raises ValueError if training diverges, the disk fails or another call trains this run; the last good checkpoint stays.
     """
     manifest, store = run.manifest, Store(run.folder, run.manifest.free["keep"])
     seed = manifest.fixed["seed"]
@@ -56,7 +56,7 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> Non
 
 
 def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progress:
-    """How far the run has come by its newest checkpoint, which the trainer then has too."""
+    """Loads the newest checkpoint into the trainer and returns the run's progress."""
     seed = run.manifest.fixed["seed"]
 
     def take(state: Mapping[str, np.ndarray], progress: Progress) -> None:
@@ -71,7 +71,7 @@ def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progr
 
 
 def _alone(folder: Path) -> contextlib.AbstractContextManager[object]:
-    """Refuses a second call on the same run. The system ends the lock with the process, however that ends."""
+    """Refuses a second call on the same run. The system releases the lock when the process ends, however that happens."""
     try:
         return FileLock(folder / "lock", blocking=False).acquire()
     except Timeout:
@@ -79,7 +79,7 @@ def _alone(folder: Path) -> contextlib.AbstractContextManager[object]:
 
 
 class _Interruption(contextlib.ExitStack):
-    """While it is entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as it would without this."""
+    """While entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as usual."""
 
     asked = False
 
@@ -91,7 +91,7 @@ class _Interruption(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within the block the signals wait: also for a compiler that a backend starts there, which would leave half a file behind."""
+        """Delays the signals within the block, also for a compiler that a backend starts there, which would leave half a file behind."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             yield
@@ -105,10 +105,10 @@ class _Interruption(contextlib.ExitStack):
 
 @dataclass
 class _Loop:
-    """Trains until a limit is reached, patience ends, or someone asks to stop; then the newest checkpoint holds all that was done.
+    """Trains until a limit is reached, patience ends, or someone asks to stop; the newest checkpoint then holds everything done.
 
     Each step is logged before anything that follows from it; a validation comes after its step, and a checkpoint after both, so that a run
-    resumed from the checkpoint does again exactly what the log no longer holds.
+    resumed from the checkpoint repeats exactly the steps that the log no longer holds.
     """
 
     run: Run
@@ -120,10 +120,10 @@ class _Loop:
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
-    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches that have had a step
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches of completed steps
 
     def train(self) -> str:
-        """Runs; says why it ended. Raises ValueError where the loss is not finite, and OSError where the disk fails."""
+        """Runs and returns the reason why it ended. Raises ValueError if the loss is not finite, and OSError if the disk fails."""
         free = self.run.manifest.free
         while not (reason := self._reason()):
             self._step()
@@ -138,7 +138,7 @@ class _Loop:
         return reason
 
     def finish(self, reason: str) -> None:
-        """After the last step: the average, the picture, and, where the run is done, the scores on the test pairs."""
+        """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
         folder, paths = self.run.folder, self.store.models()[-self.run.manifest.free["average"] :]
         mean = average(paths)
         canonical.save(self.store.average, mean.config, mean.parameters)
@@ -150,13 +150,13 @@ class _Loop:
             self._test(mean.parameters)
 
     def failure(self, error: Exception) -> str:
-        """What is said of a run that an error ends."""
+        """Describes a run that an error ended."""
         place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
         what = f"could not write: {error}" if isinstance(error, OSError) else str(error)
         return f"stopped after step {self.progress.steps}: {what}; {place}"
 
     def _test(self, averaged: Mapping[str, np.ndarray]) -> None:
-        """Scores the last parameters and the averaged ones on all test pairs."""
+        """Scores the last and the averaged parameters on all test pairs."""
         state, pairs = self.trainer.state(), self.run.data.test
         for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
             self.trainer.load_state(state | values, self.progress.steps)
@@ -230,5 +230,5 @@ class _Loop:
 
 
 def _real_tokens(source: np.ndarray, target: np.ndarray) -> dict[str, int]:
-    """The tokens of a batch that are not padding: those of the source, and those of the target after its first, which are its labels."""
+    """Counts the tokens of a batch without padding: those of the source, and those of the target after its first, which are its labels."""
     return {"source_tokens": int((source != PADDING).sum()), "tokens": int((target[:, 1:] != PADDING).sum())}

@@ -1,4 +1,4 @@
-"""What a user can choose about a run, and what follows from it: the model's config and the recipe."""
+"""The options of a run, and the model's config and recipe that follow from them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ from .schema import Check, choice, integer, number, optional, several, text
 
 __all__ = ["FIXED", "FIXED_FIELDS", "FREE", "FREE_FIELDS", "LONGEST", "config", "recipe"]
 
-LONGEST = 2**15  # tokens of a side of a pair
+LONGEST = 2**15  # tokens of one side of a pair
 
-# What a run keeps for life: the value where neither the user nor the task says another, and what values must be. None: the preset's or
-# the paper's.
+# Options that a run keeps for life: the default if neither the user nor the task sets one, and the condition of values. None: the preset's
+# or the paper's.
 _FIXED: dict[str, tuple[Any, Check]] = {
     "preset": (None, optional(text())),
     "settings": ((), several(text())),
@@ -31,7 +31,7 @@ _FIXED: dict[str, tuple[Any, Check]] = {
     "weight_decay": (PAPER.weight_decay, number()),
     "microbatches": (PAPER.microbatches, integer(1)),
 }
-# What every call may choose anew; a call that does not, continues with what the last one chose.
+# Options that every call may change; a call that does not keeps the last call's.
 _FREE: dict[str, tuple[Any, Check]] = {
     "backend": ("torch", choice(*BACKENDS)),
     "device": ("cpu", text()),
@@ -51,9 +51,9 @@ _OF_TOKENS = ("source_vocabulary", "target_vocabulary", "padding_id")
 
 
 def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
-    """The model's config: the preset's choices, or the paper's at a small size; then the settings; and what the tokens decide.
+    """Returns the model's config: the preset's choices, or the paper's at a small size; then the options; and what the tokens decide.
 
-    Key and value sizes follow from width and heads, unless they are set. Raises ValueError on settings that do not fit.
+    Key and value sizes follow from width and heads, unless they are set. Raises ValueError on options that do not fit.
     """
     told = parse_settings(fixed["settings"])
     if idle := [name for name in _OF_TOKENS if name in told]:
@@ -69,12 +69,12 @@ def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
 
 
 def recipe(fixed: Mapping[str, Any]) -> Recipe:
-    """The paper's recipe with what is chosen otherwise."""
+    """Returns the paper's recipe, changed by the options."""
     return PAPER.replace(clip_norm=fixed["clip"], **{name: fixed[name] for name in ("smoothing", "warmup", "weight_decay", "microbatches")})
 
 
 def _with_heads(base: TransformerConfig, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with heads of d / h each where they change d or h and say no other size."""
+    """Returns the options with heads of d / h each if they change d or h and set no other size."""
     width, heads = (told.get(name, getattr(base, name)) for name in ("model_width", "heads"))
     implied: dict[str, Any] = {}
     if "heads" in told:

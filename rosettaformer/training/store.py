@@ -1,8 +1,8 @@
 """The checkpoints of a run: each a folder that appears whole or not at all.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, a canonical checkpoint; `optimizer.safetensors`, both moments by canonical name;
-and `progress.json`, with the digests of both. A folder is written under another name, put on the disk and then renamed; so one of this
-name is complete.
+`checkpoints/step-00000100/` holds `model.safetensors`, a canonical checkpoint; `optimizer.safetensors`, both moments by canonical name; and
+`progress.json`, with the digests of both. A folder is written under another name, flushed to the disk and renamed; a folder of this name is
+therefore complete.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ _POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """steps: done so far; with the seed of the run they are the whole random state. position: of the next batch.
+    """steps: completed steps; with the run's seed they are the whole random state. position: of the next batch.
 
-    best: the lowest validation loss so far; stale: validations since. seconds: of training so far, over all calls.
+    best: the lowest validation loss so far; stale: validations since then. seconds: training time so far, over all calls.
     """
 
     seed: int
@@ -54,20 +54,20 @@ class Progress:
     seconds: float = 0.0
 
     def validated(self, loss: float) -> "Progress":
-        """After a validation with that loss."""
+        """Returns the progress after a validation with that loss."""
         better = loss < (math.inf if self.best is None else self.best)
         return replace(self, best=loss if better else self.best, stale=0 if better else self.stale + 1)
 
 
-State = dict[str, np.ndarray]  # as Trainer.state gives it
+State = dict[str, np.ndarray]  # as Trainer.state returns it
 Take = Callable[[State, Progress], None]
 Newest = tuple[tuple[State, Progress] | None, list[str]]
 
 
 class Store:
-    """The checkpoints of the run in a folder, of which the last `keep` stay.
+    """The checkpoints of the run in a folder, the last `keep` of them.
 
-    best.safetensors and average.safetensors, beside them, are models alone.
+    best.safetensors and average.safetensors, beside them, hold only a model.
     """
 
     def __init__(self, folder: Path, keep: int = 5) -> None:
@@ -84,10 +84,10 @@ class Store:
         return [path / _MODEL for path in self.paths()]
 
     def save(self, config: TransformerConfig, state: State, progress: Progress) -> None:
-        """Adds a checkpoint, then removes those that are too old. Raises OSError where the disk does, and then nothing has changed."""
+        """Adds a checkpoint, then removes those that are too old. Raises OSError if the disk does; nothing has then changed."""
         self.folder.mkdir(exist_ok=True)
         target = self.folder / f"step-{progress.steps:08}"
-        if target.is_dir():  # one of that step that could not be read, since a run does not write the same twice
+        if target.is_dir():  # an unreadable checkpoint of that step, since a run never writes one twice
             self._remove(target)
         with replacing(target) as temporary:
             temporary.mkdir()
@@ -100,10 +100,10 @@ class Store:
             self._remove(path)
 
     def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
-        """The newest checkpoint that can be read and taken, None where there is none yet; and what is wrong with newer ones.
+        """Returns the newest checkpoint that can be read and taken, None if there is none yet; and the problems of newer ones.
 
-        take: what is done with it, which raises ValueError where it does not fit. Raises ValueError where there are checkpoints and none
-        can be taken.
+        take: uses the checkpoint, and raises ValueError if it does not fit. Raises ValueError if there are checkpoints and none can be
+        taken.
         """
         problems: list[str] = []
         for path in reversed(self.paths()):
@@ -118,14 +118,14 @@ class Store:
         return None, problems
 
     def clean(self) -> None:
-        """Removes what a run that was killed was about to write."""
+        """Removes what a killed run was about to write."""
         for folder in (self.folder.parent, self.folder):
             for path in folder.glob(".*.tmp") if folder.is_dir() else ():
                 if _TEMPORARY.fullmatch(path.name):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _remove(self, path: Path) -> None:
-        """First by name and then in fact, so that no folder of a checkpoint's name lacks a file."""
+        """Renames the folder first, then removes it, so that no folder with a checkpoint's name lacks a file."""
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with contextlib.suppress(OSError):
             path.rename(temporary)
@@ -133,11 +133,9 @@ class Store:
 
 
 def average(paths: Sequence[Path]) -> Checkpoint:
-    """The mean over canonical checkpoints of one config, added up in float64: the paper translates with that of the last ones.
+    """Returns the mean of canonical checkpoints of one config, computed in float64: the paper translates with the mean of the last ones.
 
-    Vaswani et al. 2017, section 6.1.
-
-    Raises ValueError where there is none, and where the configs differ.
+    Raises ValueError if there are none, and if the configs differ. Source: Vaswani et al. 2017, section 6.1.
     """
     if not paths:
         raise ValueError("an average needs at least one checkpoint")
@@ -173,7 +171,7 @@ def _read(path: Path, config: TransformerConfig) -> tuple[State, Progress]:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -8,14 +8,14 @@ from .tasks import Pair
 __all__ = ["END", "PADDING", "START", "Tokens"]
 
 PADDING, START, END = range(3)
-_SPECIAL = 3  # ids below are no text: an id of the tokenizer is shifted by as much, so that no text can spell a special token
+_SPECIAL = 3  # the special ids; a tokenizer's id is shifted by their number, so that no text can spell a special token
 
 
 class Tokens:
-    """One vocabulary for both sides. Its alphabet is the 256 bytes, so that every text has ids and they give it back exactly.
+    """One vocabulary for both sides. Its alphabet is the 256 bytes, so that every text has ids, and the ids give it back exactly.
 
-    text: what `str(tokens)` gave, the tokenizer's JSON. digest: a fingerprint, tokens with the same one give the same ids. vocabulary: the
-    number of ids, the special ones included.
+    text: the tokenizer's JSON, as returned by `str(tokens)`. digest: a fingerprint; tokens with equal fingerprints give equal ids.
+    vocabulary: the number of ids, special ones included.
     """
 
     def __init__(self, text: str) -> None:
@@ -30,7 +30,7 @@ class Tokens:
 
     @classmethod
     def train(cls, pairs: Iterable[Pair], vocabulary: int) -> "Tokens":
-        """The tokens of a vocabulary of at most that size; where it leaves no room for a merge, every token is a byte."""
+        """Trains tokens of a vocabulary of at most that size; if it leaves no room for a merge, every token is a byte."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
@@ -46,19 +46,19 @@ class Tokens:
         return self._text
 
     def source(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of source texts, each with END: no source is empty."""
+        """Returns the ids of source texts, each with END: no source is empty."""
         return [[*ids, END] for ids in self._encode(texts)]
 
     def target(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of target texts, each from START to END."""
+        """Returns the ids of target texts, each from START to END."""
         return [[START, *ids, END] for ids in self._encode(texts)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids; special ones have none, and bytes that are no UTF-8 become U+FFFD."""
+        """Returns the text of ids; special ids have none, and bytes that are not UTF-8 become U+FFFD."""
         return self._tokenizer.decode([int(id_) - _SPECIAL for id_ in ids if id_ >= _SPECIAL], skip_special_tokens=False)
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """What each id stands for, to be shown."""
+        """Returns the text of each id, for display."""
         special = {PADDING: "(padding)", START: "(start)", END: "(end)"}
         return [special.get(int(id_)) or self.text([id_]) for id_ in ids]
 

@@ -1,4 +1,4 @@
-"""Translating texts with a run's model, and what a translation attended to."""
+"""Translates texts with a run's model, and shows what a translation attended to."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ SHADES = " .:-=+*#%@"
 
 @dataclass(frozen=True)
 class Translation:
-    """The pieces of one text, as ids, and their answers; most texts are one piece, an empty one is none."""
+    """The pieces of one text, as ids, and their answers; most texts are one piece, an empty text has none."""
 
     sources: list[list[int]]
     answers: list[Hypothesis]
 
     def text(self, tokens: Tokens) -> str:
-        """The answers' text; a line feed within, which the model may have made, is a space."""
+        """The answers' text; a line feed that the model produced becomes a space."""
         return " ".join(tokens.text(answer.tokens) for answer in self.answers).replace("\n", " ")
 
 
 def load_model(folder: Path, manifest: Manifest, name: str) -> Checkpoint:
-    """The model of the run's last checkpoint, of the average of its last ones, or of the best validation.
+    """Loads the model of the run's last checkpoint, of the average of its last ones, or of the best validation.
 
-    Raises ValueError where the run has none yet, or another config.
+    Raises ValueError if the run has none yet, or if its config differs.
     """
     store = Store(folder)
     path = {"average": store.average, "best": store.best}.get(name) or next(reversed(store.models()), None)
@@ -51,10 +51,10 @@ def load_model(folder: Path, manifest: Manifest, name: str) -> Checkpoint:
 
 
 def translate(trainer: Searches, tokens: Tokens, texts: Sequence[str], decoding: Decoding, longest: int) -> list[Translation]:
-    """The translations of the texts, in their order.
+    """Returns the translations of the texts, in their order.
 
-    A text of more than `longest` tokens, END included, is longer than anything that training saw: it is translated in pieces, cut between
-    words where that can be, and the answers are put together again.
+    A text of more than `longest` tokens, END included, is longer than all of the training data: it is translated in pieces, cut between
+    words if possible, and the answers are joined.
     """
     pieces = [[*_pieces(tokens, text, longest)] if text.strip() else [] for text in texts]
     answers = iter(answer(trainer, [ids for parts in pieces for ids in parts], decoding))
@@ -62,7 +62,7 @@ def translate(trainer: Searches, tokens: Tokens, texts: Sequence[str], decoding:
 
 
 def _pieces(tokens: Tokens, text: str, longest: int) -> Iterator[list[int]]:
-    """The ids of the text, in pieces of at most `longest`."""
+    """Returns the ids of the text, in pieces of at most `longest`."""
     (ids,) = tokens.source([text])
     if len(ids) <= longest:
         yield ids
@@ -70,7 +70,7 @@ def _pieces(tokens: Tokens, text: str, longest: int) -> Iterator[list[int]]:
     end, room = ids[-1], max(longest - 1, 1)
     parts = [word[start : start + room] for word in _words(tokens, text) for start in range(0, len(word), room)]
     piece: list[int] = []
-    for part in parts:  # words, and parts of a word that is too long by itself
+    for part in parts:  # words, and parts of a word that is too long
         if piece and len(piece) + len(part) > room:
             yield [*piece, end]
             piece = []
@@ -79,13 +79,14 @@ def _pieces(tokens: Tokens, text: str, longest: int) -> Iterator[list[int]]:
 
 
 def _words(tokens: Tokens, text: str) -> list[list[int]]:
-    """The ids of every word without its END; all but the first begin with their space."""
+    """Returns the ids of every word without its END; all but the first begin with their space."""
     first, *rest = text.split()
     return [ids[:-1] for ids in tokens.source([first, *(f" {word}" for word in rest)])]
 
 
 def attention_weights(model: Checkpoint, source: Sequence[int], target: Sequence[int]) -> np.ndarray:
-    """The weights `t s` of the last layer's cross-attention, mean over heads, as the reference computes them; each row adds up to 1.
+    """Returns the weights `t s` of the last layer's cross-attention, averaged over heads, as the reference computes them; each row sums to
+    1.
 
     target: ids from START on; row t belongs to the token after target t.
     """
@@ -97,7 +98,7 @@ def attention_weights(model: Checkpoint, source: Sequence[int], target: Sequence
 
 
 def attention_table(weights_ts: np.ndarray, source: Sequence[str], target: Sequence[str]) -> str:
-    """The weights as text: a line a target word, a column a source word, the darker the larger."""
+    """Renders the weights as text: one line per target word, one column per source word, darker for larger weights."""
     width = max(map(len, target))
     head = [f"{'':{width}}  {index:>2} {word}" for index, word in enumerate(source)]
     numbers = f"{'':{width}}  " + " ".join(f"{index:>2}" for index in range(len(source)))
@@ -109,7 +110,7 @@ def attention_table(weights_ts: np.ndarray, source: Sequence[str], target: Seque
 
 
 def draw_attention(path: Path, weights_ts: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
-    """The weights as a picture, in the format of the path's suffix."""
+    """Draws the weights as a picture, in the format of the path's suffix."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2 + 0.35 * len(source), 1.5 + 0.3 * len(target)), layout="constrained")
@@ -123,5 +124,5 @@ def draw_attention(path: Path, weights_ts: np.ndarray, source: Sequence[str], ta
 
 
 def _plain(word: str) -> str:
-    """The word without what matplotlib takes for mathematics."""
+    """Escapes what matplotlib would read as mathematics."""
     return word.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Tasks: pairs of texts to learn from, and held-out ones to be judged on."""
+"""Tasks: pairs of texts to learn from, and held-out pairs to be judged on."""
 
 import abc
 import dataclasses
@@ -16,7 +16,7 @@ from .. import schema
 
 __all__ = ["TASKS", "Data", "Pair", "Task", "bleu", "create", "exact_match", "kind", "options", "split"]
 
-# name -> (module, class), imported when it is asked for
+# name -> (module, class), imported on demand
 TASKS = {
     "number-words": ("generated", "NumberWords"),
     "copy": ("generated", "Copy"),
@@ -26,7 +26,7 @@ TASKS = {
 }
 
 
-# the type of an option -> what its value must be
+# the type of an option -> the required values
 _FIELDS: Mapping[Any, schema.Check] = {
     int: schema.integer(-schema.LARGEST), bool: schema.BOOLEAN, str: schema.text(), str | None: schema.optional(schema.text(10_000)),
     tuple[str, ...]: schema.several(schema.text(10_000)),
@@ -39,8 +39,8 @@ Pair = tuple[str, str]  # a source text and its target text
 class Data:
     """The pairs of a task.
 
-    epoch: number -> the training pairs of that epoch, a function of the task's options alone. validation, test: held out of every epoch.
-    notes: what a user should know of how they were made.
+    epoch: number -> the training pairs of that epoch, a function of the task's options only. validation, test: held out of every epoch.
+    notes: what a user should know about how they were made.
     """
 
     epoch: Callable[[int], Sequence[Pair]]
@@ -49,21 +49,21 @@ class Data:
     notes: Sequence[str] = ()
 
     def digest(self) -> str:
-        """A fingerprint of the pairs: two runs with the same one learn from the same data."""
+        """Returns a fingerprint of the pairs: runs with equal fingerprints learn from the same data."""
         pairs = [list(self.epoch(0)), list(self.validation), list(self.test)]
         return schema.digest(json.dumps(pairs, ensure_ascii=False))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """The options that every task takes; a task is a subclass with its own, a name and `data`.
+    """The options that every task takes; a task is a subclass with its own options, a name and `data`.
 
-    held_out: how many pairs validate, and how many others test. seed: of everything random.
+    held_out: numbers of validation and of test pairs. seed: of everything random.
     Raises ValueError on options out of range.
     """
 
     name: ClassVar[str]
-    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that suit the task better than the general ones
+    defaults: ClassVar[Mapping[str, Any]] = {}  # options of a run that suit the task better than the defaults
     held_out: int = 500
     seed: int = 0
 
@@ -75,19 +75,19 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def data(self) -> Data:
-        """The pairs; raises ValueError where there are none, or too few."""
+        """Returns the pairs; raises ValueError if there are none, or too few."""
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """How good answers are, by the name of the measure; each lies between 0 and 100."""
+        """Returns the scores of answers, by the name of the measure; each lies between 0 and 100."""
         return {"exact_match": exact_match(answers, references), "bleu": bleu(answers, references)}
 
     def to_dict(self) -> dict[str, Any]:
-        """The name and the options, as JSON can hold them."""
+        """Returns the name and the options in a form that JSON can hold."""
         return {"name": self.name} | dataclasses.asdict(self)
 
 
 def create(name: str, given: Mapping[str, Any]) -> Task:
-    """The task of that name with these options; raises ValueError on an unknown name, on options it does not take and on bad values."""
+    """Returns the task of that name with these options; raises ValueError on an unknown name, unknown options and bad values."""
     found = kind(name)
     if idle := [option for option in given if option not in options(name)]:
         flags, taken = (", ".join(map(_flag, names)) for names in (idle, options(name)))
@@ -96,14 +96,14 @@ def create(name: str, given: Mapping[str, Any]) -> Task:
 
 
 def kind(name: str) -> type[Task]:
-    """The class of the task of that name."""
+    """Returns the class of the task of that name."""
     known("task", [name], TASKS)
     module, cls = TASKS[name]
     return getattr(importlib.import_module(f".{module}", __package__), cls)
 
 
 def options(name: str) -> tuple[str, ...]:
-    """The names of the options that a task takes."""
+    """Returns the names of the options that a task takes."""
     return tuple(field.name for field in dataclasses.fields(kind(name)))
 
 
@@ -112,9 +112,9 @@ def _flag(option: str) -> str:
 
 
 def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = (), *, key: Callable[[str], str] = str) -> Data:
-    """Pairs in random order, split so that sources with the same key stay on one side.
+    """Splits the pairs in random order, so that sources with the same key stay on one side.
 
-    Raises ValueError where nothing would be left to train on, or to validate on.
+    Raises ValueError if nothing would be left to train on, or to validate on.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -132,12 +132,12 @@ def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] 
 
 
 def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of answers that equal their reference."""
+    """Returns the percentage of answers that equal their reference."""
     return 100 * sum(map(str.__eq__, answers, references)) / len(references)
 
 
 def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU with sacrebleu's defaults (13a tokens, mixed case, exponential smoothing), from 0 to 100 (Post 2018)."""
+    """Returns corpus BLEU with sacrebleu's defaults (13a tokens, mixed case, exponential smoothing), from 0 to 100 (Post 2018)."""
     import sacrebleu
 
     return sacrebleu.corpus_bleu(list(answers), [list(references)]).score

@@ -1,4 +1,4 @@
-"""Translations that are on the machine already: the message catalogues (.mo) of its programs, and which messages are sentences."""
+"""Translations that the machine already has: the message catalogues (.mo) of its programs, restricted to sentences."""
 
 import re
 import struct
@@ -16,8 +16,8 @@ from . import Data, Pair, Task, split
 __all__ = ["Catalogues", "clean", "key", "usable"]
 
 LONGEST = 200  # characters
-LETTERS = 0.6  # of what is not space
-RATIO = 2.0  # of the lengths, each with SLACK added, since short words differ more
+LETTERS = 0.6  # counted without spaces
+RATIO = 2.0  # the largest ratio of two lengths, each with SLACK added, since short words differ more
 SLACK = 8
 
 _PLACEHOLDER = re.compile(
@@ -33,8 +33,8 @@ _APPENDED = re.compile(r"\s*\([_&]\w\)")  # as languages without these letters w
 class Catalogues(Task):
     """English messages and their translation into one language, from every catalogue under the locale folders.
 
-    One of the two languages is en. catalogues: look here instead of in the system's folders. Near-duplicates, by either side, are
-    removed before the split. Names of languages, countries and the like (iso_* catalogues) are no sentences and are left out.
+    One of the two languages is en. catalogues: search here instead of in the system's folders. Near-duplicates, by either side, are removed
+    before the split. Names of languages, countries and the like (iso_* catalogues) are left out: they are no sentences.
     """
 
     name: ClassVar[str] = "gettext"
@@ -45,7 +45,7 @@ class Catalogues(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "catalogues", tuple(self.catalogues))  # JSON gives a list
+        object.__setattr__(self, "catalogues", tuple(self.catalogues))  # JSON has lists only
         if (self.from_language == "en") == (self.to_language == "en"):
             raise ValueError(
                 f"one of --from and --to must be en, the language of messages; got {self.from_language} and {self.to_language}"
@@ -65,14 +65,14 @@ class Catalogues(Task):
 
 
 def _system_folders() -> list[Path]:
-    """Where systems and Python keep catalogues."""
+    """Returns the folders where systems and Python keep catalogues."""
     usual = [Path("/usr/share"), Path("/usr/local/share"), Path.home() / ".local/share", Path(sys.base_prefix) / "share"]
     folders = [base / name for base in usual for name in ("locale", "locale-langpack")]
     return list({folder.resolve(): folder for folder in folders if folder.is_dir()}.values())
 
 
 def _read(file: Path) -> Iterator[Pair]:
-    """Every message and its translation; of plural forms the singular, where the language tells them apart. A damaged file has none."""
+    """Returns every message and its translation; of plural forms the singular, if the language distinguishes them. A damaged file has none."""
     import polib
 
     try:
@@ -86,7 +86,7 @@ def _read(file: Path) -> Iterator[Pair]:
 
 
 def _sound(content: bytes) -> bytes:
-    """The content of a catalogue. Raises ValueError where its messages together are longer than it is: each would be copied."""
+    """Returns the content of a catalogue. Raises ValueError if its messages together are longer than the file: each would be copied."""
     order = "<" if content[:4] == b"\xde\x12\x04\x95" else ">"
     count, *starts = struct.unpack_from(order + "III", content, 8)
     tables = [content[start : start + 8 * count] for start in starts]
@@ -96,7 +96,7 @@ def _sound(content: bytes) -> bytes:
 
 
 def _distinct(pairs: list[Pair]) -> list[Pair]:
-    """The pairs of which neither side is a near-duplicate of an earlier one's."""
+    """Yields the pairs neither side of which is a near-duplicate of an earlier pair's."""
     seen: set[tuple[int, str]] = set()  # (side, key)
     kept = []
     for pair in pairs:
@@ -118,7 +118,7 @@ def _nothing(language: str, folders: list[Path], files: int) -> str:
 
 
 def clean(pair: Pair) -> Pair:
-    """The pair without outer space and without accelerators, the marks of a menu's keyboard letters, which only pairs have."""
+    """Returns the pair without outer space and without accelerators, the marks of keyboard letters in menus."""
     texts = [_APPENDED.sub("", text.strip()) for text in pair]
     for mark in "_&":
         if all(text.count(mark) <= 1 for text in texts) and mark in texts[0]:
@@ -127,7 +127,7 @@ def clean(pair: Pair) -> Pair:
 
 
 def usable(pair: Pair) -> bool:
-    """Whether both sides are one short line of words without markup, with the same placeholders, and not the same."""
+    """Whether both sides are one short line of words without markup, with the same placeholders, and not equal."""
     source, target = pair
     shares = [_share_of_letters(_PLACEHOLDER.sub("", text)) for text in pair]
     lengths = sorted((len(source) + SLACK, len(target) + SLACK))
@@ -141,14 +141,14 @@ def usable(pair: Pair) -> bool:
 
 
 def key(text: str) -> str:
-    """What near-duplicates share: the text without case, accents of compatibility, punctuation and accelerators, its digits as 0."""
+    """Returns what near-duplicates share: the text without case, compatibility accents, punctuation and accelerators, its digits as 0."""
     plain = unicodedata.normalize("NFKC", _APPENDED.sub("", text)).casefold()
     words = re.sub(r"[_&]", "", plain)
     return " ".join(re.sub(r"[^\w\s]", " ", re.sub(r"\d+", "0", words)).split())
 
 
 def _placeholders(text: str) -> Counter[str]:
-    """How often each placeholder stands in a text; their order may differ where they are numbered."""
+    """Counts each placeholder of a text; numbered placeholders may differ in order."""
     return Counter(re.sub(r"\d+\$", "", found) for found in _PLACEHOLDER.findall(text))
 
 

@@ -11,14 +11,14 @@ from . import Data, Pair, Task, split
 __all__ = ["Files"]
 
 SHOWN = 10  # problems that the message lists; the rest are counted
-Row = tuple[list[str], list[str]]  # texts, and what is wrong with them: file, line counted from 1, problem
+Row = tuple[list[str], list[str]]  # texts and their problems: file, line counted from 1, problem
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files(Task):
-    """Lines of `source` and `target`, or of `tsv`: UTF-8, one text a line, none empty.
+    """Lines of `source` and `target`, or of `tsv`: UTF-8, one text per line, none empty.
 
-    Equal sources stay on one side of the split. skip_damaged leaves out the lines that cannot be used instead of refusing them.
+    Equal sources stay on one side of the split. skip_damaged leaves out unusable lines instead of refusing them.
     """
 
     name: ClassVar[str] = "files"
@@ -61,7 +61,7 @@ def _tsv(path: Path) -> Iterator[Row]:
 
 def _aligned(*paths: Path) -> Iterator[Row]:
     counts = [sum(1 for _ in _lines(path)) for path in paths]
-    if counts[0] != counts[1]:  # which pairs belong together is lost: nothing that could be left out
+    if counts[0] != counts[1]:  # the alignment is lost, so nothing could be left out
         raise ValueError(
             f"{paths[0]} and {paths[1]} must have the same number of lines; got {counts[0]} and {counts[1]}: "
             f"line {min(counts) + 1} of {paths[counts.index(max(counts))]} has no partner"

@@ -1,4 +1,4 @@
-"""Tasks that make their own pairs: numbers in words, and random strings to be copied or reversed."""
+"""Tasks that generate their own pairs: numbers in words, and random strings to be copied or reversed."""
 
 import abc
 from collections.abc import Container, Mapping, Sequence
@@ -14,7 +14,7 @@ from . import Data, Pair, Task, exact_match, split
 __all__ = ["Copy", "NumberWords", "Reverse"]
 
 MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
-MOST_LETTERS = 20_000_000  # of an epoch, which are drawn at once
+MOST_LETTERS = 20_000_000  # most pairs of an epoch, which are drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def _spell(language: str, limit: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Strings(Task):
-    """Strings of 1 .. length characters; every length is as likely. fresh: other strings in every epoch.
+    """Strings of 1 .. length characters; every length is equally likely. fresh: draw new strings in every epoch.
 
     Held-out strings appear in no epoch.
     """
@@ -77,7 +77,7 @@ class Strings(Task):
             )
         if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
             raise ValueError(f"--alphabet must be different printable characters; got {self.alphabet!r}")
-        needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new ones
+        needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new
         if len(self.alphabet) ** self.length < needed:
             raise ValueError(
                 f"--alphabet and --length must allow {needed} strings for --size and --held-out; "
@@ -86,11 +86,11 @@ class Strings(Task):
 
     @abc.abstractmethod
     def answer(self, text: str) -> str:
-        """What the string becomes."""
+        """Returns the answer to a string."""
 
     def data(self) -> Data:
         pool = self._draw(0, 2 * self.held_out + self.size, ())
-        # in random order, since the few short strings are drawn first, and those held out shall be like those that are not
+        # in random order: short strings are few and drawn first, and held-out strings must be like the others
         pool = [pool[index] for index in np.random.default_rng((self.seed, 1)).permutation(len(pool))]
         validation, test, train = np.split(np.array(pool), [self.held_out, 2 * self.held_out])
         hidden, fixed = {*validation.tolist(), *test.tolist()}, self._pairs(train.tolist())
@@ -101,14 +101,14 @@ class Strings(Task):
         return Data(epoch, self._pairs(validation.tolist()), self._pairs(test.tolist()))
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Exact match alone: BLEU looks at words, and these have none."""
+        """Scores by exact match only: BLEU compares words, and these strings have none."""
         return {"exact_match": exact_match(answers, references)}
 
     def _pairs(self, texts: Sequence[str]) -> list[Pair]:
         return [(text, self.answer(text)) for text in texts]
 
     def _draw(self, stream: int, count: int, hidden: Container[str]) -> list[str]:
-        """That many different strings of which none is hidden, from a random stream of its own."""
+        """Draws `count` different strings, none of them hidden, from a random stream of its own."""
         rng = np.random.default_rng((self.seed, stream))
         letters = np.array(list(self.alphabet))
         found: dict[str, None] = {}
@@ -130,7 +130,7 @@ class Copy(Strings):
 
 
 class Reverse(Strings):
-    """The answer is the string backwards."""
+    """The answer is the string reversed."""
 
     name: ClassVar[str] = "reverse"
 
